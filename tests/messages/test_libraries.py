@@ -400,14 +400,14 @@ class Lost(BaseModel):
         (struct(("a", msgspec.Raw, msgspec.Raw(b""))), "a: no proto field has the type"),
         (
             struct(("at", str, msgspec.field(name="@type", default=""))),
-            "at: no field is called '@type' in JSON",
+            "at: a JSON name must not begin with '@'",
         ),
         (
             model(page_count=(int, 0), other=(int, Field(0, alias="pageCount"))),
             "other: another field is called 'pageCount' in JSON",
         ),
-        (LostData, "has an annotation that names nothing: name 'Missing'"),
-        (Lost, "has an annotation that names nothing: name 'Missing'"),
+        (LostData, "has an unknown name in an annotation: name 'Missing'"),
+        (Lost, "has an unknown name in an annotation: name 'Missing'"),
         (OldModel, "message classes are those of pydantic 2"),
     ],
 )

@@ -339,8 +339,8 @@ UNSUPPORTED = [
     (dict[float, str], "cannot be the key of a map"),
     (dict[Thing, str], "cannot be the key of a map"),
     (set, "no proto field has the type .*; a list needs the type of its elements"),
-    (set[str] | None, "a set is one of texts, numbers or other scalars, and is not None"),
-    (set[Empty], "a set is one of texts, numbers or other scalars, and is not None"),
+    (set[str] | None, "a set must have scalars, such as texts or numbers, and not be None"),
+    (set[Empty], "a set must have scalars, such as texts or numbers, and not be None"),
     (collections.abc.Callable[[], int], "no proto field has the type"),
 ]
 
@@ -402,11 +402,11 @@ DECLARATIONS = [
     (TypeRegistry().register, (int,), "int: is "),
     (TypeRegistry().register, (int, "acme.v1.Number"), "its codec$"),
     (shape_of, (TypedDict("Odd", {"number": complex}),), "no proto field has the type"),
-    (shape_of, (Lost,), "names nothing: name 'Missing'"),
+    (shape_of, (Lost,), "has an unknown name in an annotation: name 'Missing'"),
     (shape_of, (int,), "is not an attrs class, a dataclass"),
     (shape_of, (attrs.make_class("Untyped", {"text": attrs.field(default="")}),),
      r"^Untyped\.text: has no annotation"),
-    *((shape_of, (numbered(*numbers),), "is not a field number")
+    *((shape_of, (numbered(*numbers),), "is not a valid field number")
       for numbers in ((1, 1), (0, 1), (2**29, 1), ("1", 2))),
     *((shape_of, (made,), "has ASCII letters, digits and underscores")
       for name in ("", "a-b", "1a", "a b", "a.b", "a\n", "\u00e9")

@@ -1,4 +1,4 @@
-"""Reads message classes as shapes: their fields in proto's terms.
+"""Describes message classes as shapes: their fields as proto fields.
 
 The JSON codec, the filters and (with the extra ``protobuf``) the binary form use the same shape.
 Separate modules read the classes of pydantic and msgspec, and TypedDicts.
@@ -64,14 +64,14 @@ _LISTS: Final = (list, tuple, collections.abc.Sequence)
 _SETS: Final = (set, frozenset, collections.abc.Set)
 _MAPS: Final = (dict, collections.abc.Mapping)
 _NAME: Final = re.compile("[A-Za-z][A-Za-z0-9_]*")
-"""Valid names of proto fields."""
+"""Matches valid names of proto fields."""
 _KEY_KINDS: Final = INT_KINDS | {Kind.STRING, Kind.BOOL}
 
 
 def library_of(cls: type) -> Library | None:
     """Return the library of a message class: pydantic, msgspec, typing (for a TypedDict), or None.
 
-    A library is imported only for one of its classes.
+    Imports the library only if ``cls`` is one of its classes.
     """
     if "__pydantic_fields__" in vars(cls):
         from lro._messages import pydantic_models
@@ -89,12 +89,12 @@ def library_of(cls: type) -> Library | None:
 
 
 def is_typed_dict(cls: object) -> TypeGuard[type]:
-    """True for a TypedDict of ``typing`` or ``typing_extensions``."""
+    """Return True for a TypedDict of ``typing`` or ``typing_extensions``."""
     return isinstance(cls, type) and issubclass(cls, dict) and hasattr(cls, "__required_keys__")
 
 
 def is_message_class(cls: object) -> bool:
-    """True for attrs classes, dataclasses, pydantic models, msgspec Structs and TypedDicts."""
+    """Return True for an attrs class, dataclass, pydantic model, msgspec Struct or TypedDict."""
     if not isinstance(cls, type):
         return False
     return attrs.has(cls) or library_of(cls) is not None or _is_dataclass(cls)
@@ -105,7 +105,7 @@ def _is_dataclass(cls: type) -> bool:
 
 
 def no_message(annotation: object) -> str:
-    """Return the reason why this is not a message class, and an alternative."""
+    """Return a text that says why this is not a message class, and what to use instead."""
     kind = typing.get_origin(annotation) or annotation
     if kind in _MAPS:
         return "is not a message class; lro.Struct is the one for any JSON object"
@@ -134,7 +134,7 @@ def shape_of(cls: type) -> Shape:
     try:
         declared = library.declared(cls) if library else _declared(cls)
     except NameError as exc:
-        raise DeclarationError(_label(cls), f"has an annotation that names nothing: {exc}") from exc
+        raise DeclarationError(_label(cls), f"has an unknown name in an annotation: {exc}") from exc
     fields: dict[int, Field] = {}
     spelled: set[str] = set()
     for place, said in enumerate(declared, start=1):
@@ -142,19 +142,17 @@ def shape_of(cls: type) -> Shape:
         where = _number_in(said, place)
         try:
             if not _is_number(where) or where in fields:
-                raise _Unsupported(f"{where!r} is not a field number that is still free")
+                raise _Unsupported(f"{where!r} is not a valid field number, or is already used")
             if not _NAME.fullmatch(name):
                 wanted = "has ASCII letters, digits and underscores, and begins with a letter"
                 raise _Unsupported(f"a field's name {wanted}")
             if in_json in spelled:
                 raise _Unsupported(f"another field is called {in_json!r} in JSON")
             if in_json[:1] in ("@", "["):
-                raise _Unsupported(
-                    f"no field is called {in_json!r} in JSON, where @type and such are"
-                )
+                raise _Unsupported(f"a JSON name must not begin with '@' or '[', got {in_json!r}")
             spelled.add(in_json)
             if said.annotation is NO_ANNOTATION:
-                raise _Unsupported("has no annotation, which says the type of the field")
+                raise _Unsupported("has no annotation, which is needed for the type of the field")
             fields[where] = _field(said, where, in_json, library)
         except _Unsupported as exc:
             raise DeclarationError(f"{_label(cls)}.{name}", str(exc)) from None
@@ -166,7 +164,7 @@ class _Unsupported(Exception):
 
 
 def _is_number(value: object) -> TypeGuard[int]:
-    # protobuf reserves 19,000 to 19,999. Two numbers are for the option fields of a start
+    # Protobuf reserves 19,000 to 19,999. 2046 and 2047 are the option fields of a start
     # (``lro._messages.protobuf.binary``).
     free = type(value) is int and 0 < value < 2**29 and not 19_000 <= value < 20_000
     return free and value not in (2046, 2047)
@@ -239,7 +237,7 @@ def _field(said: Declared, number: int, in_json: str, library: Library | None) -
         kind, python, message_name, lift, lower = _of_library(foreign)
     default = said.default
     zero: object = _zero(kind, python)
-    chosen = lower is not None or said.explicit  # the former may not have the zero as a value
+    chosen = lower is not None or said.explicit  # with ``lower``, the zero may not be a valid value
     if label is Label.OPTIONAL and not optional and (kind is not Kind.MESSAGE or python is dict):
         alike = default is REQUIRED or _same(default, zero)
         label = Label.IMPLICIT if alike and not chosen else Label.OPTIONAL
@@ -278,7 +276,7 @@ def _labelled(annotation: object, *, optional: bool) -> tuple[Label, Kind | None
     if origin in _SETS:
         (value,) = typing.get_args(inner)
         if optional or _kind(value)[0] is Kind.MESSAGE:
-            raise _Unsupported("a set is one of texts, numbers or other scalars, and is not None")
+            raise _Unsupported("a set must have scalars, such as texts or numbers, and not be None")
         return Label.REPEATED, None, value
     if origin in _MAPS and not _is_struct(inner):
         if optional:
@@ -340,7 +338,7 @@ def _one_of(values: tuple[object, ...]) -> Callable[[Any], object]:
 
 
 def _same(default: object, zero: object) -> bool:
-    # Like any number, a float may be declared with an integer: ``rate: float = 0``.
+    # A float field may have an integer as its default: ``rate: float = 0``.
     alike = type(default) is type(zero) or (type(default), type(zero)) == (int, float)
     return alike and default == zero
 
@@ -405,7 +403,7 @@ def _kind(annotation: object) -> tuple[Kind, object, str | None]:
 
 
 def _is_checked_datetime(annotation: object) -> bool:
-    # Of pydantic; not by import, as a model need not have one. The model checks what is more.
+    # Pydantic's types, recognised without importing it. The model makes the further checks.
     where = getattr(annotation, "__module__", "")
     return where == "pydantic.types" and getattr(annotation, "__name__", "") in _CHECKED_DATETIMES
 
@@ -438,12 +436,12 @@ def _check_enum(cls: type[enum.Enum]) -> None:
         )
     for name in cls.__members__:
         if not name.isascii() or name in ("option", "reserved"):
-            raise _Unsupported(f"no value of a proto enum is called {name!r}, as in {cls.__name__}")
+            raise _Unsupported(f"{cls.__name__} has a member {name!r}, which proto does not allow")
     alike = {member.name.replace("_", "").lower() for member in cls}
     if len(alike) < len(cls):
-        raise _Unsupported(f"names in {cls.__name__} differ by case and underscores alone")
+        raise _Unsupported(f"names in {cls.__name__} differ only by case and underscores")
     if not issubclass(cls, int):
-        return  # numbered as its members stand
+        return  # its numbers follow the order of its members
     values = [int(member.value) for member in cls]
     if not values or values[0] != 0:
         raise _Unsupported(f"the first member of {cls.__name__} must be 0, as for any proto3 enum")

@@ -48,7 +48,7 @@ class Empty:
 @named(PACKAGE + "FieldMask")
 @attrs.frozen
 class FieldMask:
-    """Paths of fields, in proto spelling."""
+    """A list of field paths, in proto spelling."""
 
     paths: tuple[str, ...] = ()
 
@@ -166,7 +166,7 @@ def dump_json(value: object) -> Json:
     """Convert plain Python data to a JSON value; containers are copied.
 
     Raises:
-        InvalidArgument: The data has NaN, bytes or keys that are not texts, as no Value can.
+        InvalidArgument: The data has NaN, bytes or non-text keys, which no Value can have.
     """
     if isinstance(value, (dict, list)):
         copy = plain_copy(value)
@@ -186,7 +186,7 @@ def _uncopied(value: object) -> Json:
 
 
 UNCOPIED: Final[Mapping[object, Dumper]] = {dict: _uncopied_object, object: _uncopied}
-"""Writers without copies and checks, for messages that are copied as a whole afterwards."""
+"""Dumpers that neither copy nor check, for messages that are copied as a whole afterwards."""
 
 
 def _dump_object(value: object) -> Json:
@@ -202,7 +202,7 @@ def _dump_list(value: object) -> Json:
 
 
 def _walk(value: object) -> Json:
-    # For data that is not plain, and to find the place of an error.
+    # Used for data that is not plain, and to find where an error is.
     if isinstance(value, str):
         return dump_string(value)
     if value is None or isinstance(value, bool):
@@ -231,7 +231,7 @@ def _check_finite(value: float) -> None:
 def load_any(value: Json, *, strict: bool) -> AnyMessage:
     """Read the JSON form of an Any, and keep its payload unchanged (spec §1.10).
 
-    Unless ``strict``, keys beside the ``value`` of a special type are dropped.
+    Unless ``strict``, other keys than ``value`` of a special type are dropped.
 
     Raises:
         InvalidArgument: The value is not an object, or has no usable ``@type``.
@@ -247,7 +247,7 @@ def load_any(value: Json, *, strict: bool) -> AnyMessage:
     del rest["@type"]
     if url.rpartition("/")[2] not in WRAPPED_TYPES:
         if url.endswith("/google.protobuf.Empty") and rest == {"value": {}}:
-            rest = {}  # some servers send it so
+            rest = {}  # some servers send this form
         return AnyMessage(url, rest)
     if "value" not in rest:
         raise InvalidArgument("value", "is missing beside this '@type'")
@@ -309,7 +309,7 @@ def _checked(printer: Callable[..., Json], python: type) -> Dumper:
             raise InvalidArgument("", f"must be a {python.__name__}, got {got(value)}")
         try:
             return printer(value)
-        except (ValueError, OverflowError) as exc:  # a date that UTC does not have overflows
+        except (ValueError, OverflowError) as exc:  # raised for a date outside the range in UTC
             raise InvalidArgument("", str(exc)) from None
 
     return dump
@@ -347,7 +347,7 @@ SPECIAL: Final[Mapping[object, tuple[Loader, Dumper]]] = {
     object: (dump_json, dump_json),
     **{cls: _wrapper(cls, kind) for cls, kind in WRAPPER_KINDS.items()},
 }
-"""Reader and writer of each class whose JSON form is not an object of fields."""
+"""Loader and dumper of each class whose JSON form is not an object of fields."""
 
 NULL_IS_A_VALUE: Final = frozenset({Value, object})
 """Classes for which null is a value, not absence (spec §1.8(3))."""
@@ -360,9 +360,9 @@ MESSAGES: Final[tuple[type, ...]] = (
 @named("lro.v1.OperationMetadata")
 @attrs.frozen
 class OperationMetadata:
-    """The metadata of methods that declare no class of their own.
+    """The metadata of methods that declare no metadata class.
 
-    ``job.progress`` sets ``status_message`` and ``progress_percent``, and the library all other
+    ``job.progress`` sets ``status_message`` and ``progress_percent``; the library sets all other
     fields. ``target`` is the exclusive target of the work, or the target that the start named;
     ``verb`` is the name of the method, and ``api_version`` the version in its package.
     """
@@ -370,19 +370,19 @@ class OperationMetadata:
     create_time: datetime | None = None
     """When the operation was started."""
     end_time: datetime | None = None
-    """When it ended; not set while it is in progress."""
+    """When the operation ended; not set while it is in progress."""
     target: str = ""
     """The resource that the operation works on."""
     verb: str = ""
-    """The name of the method, beginning with a small letter."""
+    """The name of the method, with a lower-case first letter."""
     status_message: str = ""
-    """What the work is doing now, for a person to read."""
+    """A human-readable text about what the work is doing now."""
     requested_cancellation: bool = False
     """True if a caller asked to cancel the operation."""
     api_version: str = ""
-    """The version of the API that started it, such as `v1`."""
+    """The version of the API that started the operation, such as `v1`."""
     start_time: datetime | None = None
-    """When the work began; not set while it is queued."""
+    """When the work began; not set while the operation waits."""
     expire_time: datetime | None = None
     """When the operation is removed; not set while it is in progress."""
     progress_percent: Int32 = 0

@@ -1,4 +1,4 @@
-"""SQL of the PostgreSQL store, and the rows that its writes send."""
+"""SQL of the PostgreSQL store, and the rows that it writes."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ WRITTEN: Final = tuple(name for name in COLUMNS if name != "name")
 """Columns that an update writes. The name is the record's identity."""
 
 Row: TypeAlias = tuple[object, ...]
-"""Row of :func:`to_row`."""
+"""A row as :func:`to_row` returns it."""
 
 
 def digest(*texts: str) -> str:
-    """The hash that stands for a name, a parent, a target or a request key in the indexes.
+    """Return the hash of a name, a parent, a target or a request key for the indexes.
 
-    128 bits: two names of one hash are not to be found, let alone met with.
+    The hash has 128 bits, so a collision is practically impossible.
     """
     return hashlib.blake2b("\0".join(texts).encode(), digest_size=16).hexdigest()
 
 
 NO_RECORD: Final = "0" * 32
-"""A hash that no name has."""
+"""A hash that does not belong to any name."""
 
 
-@functools.lru_cache(maxsize=16_384)  # waiters read the same names again
+@functools.lru_cache(maxsize=16_384)  # waiting calls read the same names again
 def id_of(name: str) -> str:
-    """The hash of a name; ``NO_RECORD`` for a name that is not valid UTF-8."""
+    """Return the hash of a name, or ``NO_RECORD`` for a name that is not valid UTF-8."""
     try:
         return digest(name)
     except UnicodeEncodeError:
@@ -51,23 +51,23 @@ def id_of(name: str) -> str:
 
 
 def ids_of(names: Sequence[str]) -> str:
-    """The hashes of these names, as PostgreSQL writes an array."""
+    """Return the hashes of these names as a PostgreSQL array."""
     return "{" + ",".join([id_of(name) for name in names]) + "}"
 
 
 def lock_number(*texts: str) -> int:
-    """The number of an advisory lock that stands for these texts."""
+    """Return the number of the advisory lock for these texts."""
     digest = hashlib.blake2b("\0".join(texts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
 
 
 def sql_array(numbers: Iterable[int | None]) -> str:
-    """These numbers, as PostgreSQL writes an array."""
+    """Return these numbers as a PostgreSQL array."""
     return "{" + ",".join(["NULL" if one is None else str(one) for one in numbers]) + "}"
 
 
 class WriteKind(enum.Enum):
-    """Ways to write a record."""
+    """The kinds of writes."""
 
     INSERT = "insert"
     START = "insert, if neither its key nor its target is taken"
@@ -79,11 +79,11 @@ class WriteKind(enum.Enum):
 
 @attrs.define(eq=False, kw_only=True)
 class RecordWrite(QueuedWrite):
-    """A record to be written.
+    """A queued write of a record.
 
-    ``touches`` is what it locks: of two writes that touch the same, one goes with a later group.
-    ``order`` is its place in a group, so that all groups lock in one order. ``applied`` is what the
-    server has answered; ``doubtful`` says that an earlier attempt may have been carried out.
+    ``touches`` names what it locks: two writes that lock the same are never in one group.
+    ``order`` is the sort key within a group, so that all groups lock in one order. ``applied`` is
+    True if the server has applied it, ``doubtful`` if an earlier attempt may have been applied.
     """
 
     name: str
@@ -94,21 +94,21 @@ class RecordWrite(QueuedWrite):
     applied: bool = False
     doubtful: bool = False
     on_over: Callable[[], None] | None = None
-    """Called once if it was handed in and is over; refers to the write in turn."""
+    """Called once when a queued write has ended; it refers back to this write (a cycle)."""
 
     def call_back(self) -> None:
-        """Call ``on_over``."""
+        """Call ``on_over`` and drop it."""
         on_over, self.on_over = self.on_over, None
-        assert on_over is not None  # the write was handed in
+        assert on_over is not None  # the write was queued
         on_over()
 
     def again(self) -> RecordWrite:
-        """A write of the same record, to be queued once more."""
+        """Return a copy of this write to be queued once more."""
         return attrs.evolve(self)
 
 
 def insertion(record: Record, row: Row, request: AnyMessage, key: RequestKey | None) -> RecordWrite:
-    """The insert of a record, which is this row, its request and its key.
+    """Return the insert of a record, given as this row, with its request and its key.
 
     Raises:
         InvalidArgument: A text cannot be stored.
@@ -135,14 +135,14 @@ def insertion(record: Record, row: Row, request: AnyMessage, key: RequestKey | N
 
 
 def replacement(old: Record, new: Record, row: Row) -> RecordWrite:
-    """The update of a record to a new one, which is this row, if it is still as it was.
+    """Return the update of a record to ``new``, given as ``row``, if ``old`` has not changed.
 
     Raises:
         InvalidArgument: A text cannot be stored.
     """
     refuse_untextual(new)
     fields = _fields(new, row)
-    if new.metadata is old.metadata:  # which may be large, and is not sent again
+    if new.metadata is old.metadata:  # it may be large, so do not send it again
         fields["metadata"] = None
         fields["same_metadata"] = True
     if new.done and new.result is old.result:
@@ -153,12 +153,12 @@ def replacement(old: Record, new: Record, row: Row) -> RecordWrite:
 
 
 def removal(old: Record) -> RecordWrite:
-    """The removal of a record, if it is still as it was."""
+    """Return the removal of a record, if the record has not changed."""
     return _if_unchanged(old, {"id": id_of(old.name)}, WriteKind.REMOVE)
 
 
 def checkpointing(name: str, attempt: int, key: str, value: AnyMessage) -> RecordWrite:
-    """The write of a checkpoint, if this is still the attempt.
+    """Return the write of a checkpoint, if this is still the current attempt.
 
     Raises:
         ValueError, TypeError: The value is not JSON.
@@ -169,12 +169,12 @@ def checkpointing(name: str, attempt: int, key: str, value: AnyMessage) -> Recor
 
 
 def start_id(key: RequestKey) -> str:
-    """The hash that stands for a request key."""
+    """Return the hash of a request key."""
     return digest(key.method, key.caller, key.request_id)
 
 
 def target_id(target: str) -> str | None:
-    """The hash that stands for a target, None for none."""
+    """Return the hash of a target; None without a target."""
     return digest(target) if target else None
 
 
@@ -202,7 +202,7 @@ def _sql(text: str) -> bytes:
 
 @functools.cache
 def translated(text: str) -> bytes:
-    """Return a statement whose parameters are marked with ``?`` as PostgreSQL's driver wants it."""
+    """Replace the parameter marks ``?`` of a statement by those of PostgreSQL's driver."""
     return _sql(text.replace("?", "%s"))
 
 
@@ -211,9 +211,9 @@ _TABLE: Final = re.compile(r"(?<=(?:FROM|INTO|JOIN) )(?=(?:operations|inputs|sta
 
 @functools.lru_cache(maxsize=64)
 def qualified(sql: bytes, schema: str) -> bytes:
-    """A statement that inserts or reads, for connections whose search path is not ours.
+    """Qualify the tables of an insert or query, for connections that have another search path.
 
-    ``schema`` is as it stands in SQL.
+    ``schema`` is quoted as in SQL.
     """
     prefix = schema.replace("%", "%%") + "."
     return _TABLE.sub(lambda _: prefix, sql.decode()).encode()
@@ -221,7 +221,7 @@ def qualified(sql: bytes, schema: str) -> bytes:
 
 WEIGHT: Final = f"""{RECORD_WEIGHT} + octet_length(name)
     + coalesce(octet_length(metadata), 0) + coalesce(octet_length(result), 0)"""
-"""``Record.weight`` in SQL. The length of a long text is known without reading it."""
+"""``Record.weight`` in SQL. PostgreSQL knows the length of a long text without reading it."""
 
 _ROW: Final = ", ".join(f"o.{name}" for name in COLUMNS)
 
@@ -260,13 +260,13 @@ _UPDATE: Final = f"""UPDATE operations o SET {_WRITTEN},
     metadata = CASE WHEN g.same_metadata THEN o.metadata ELSE g.metadata END,
     result = CASE WHEN g.same_result THEN o.result ELSE g.result END"""
 
-# A conflict is looked for first, because one that shows itself later leaves an error in the
-# server's log, if not a failed group. ON CONFLICT is for those that come at the same moment.
+# Look for conflicts first: a constraint violation would be an error in the server's log, or fail
+# the group. ON CONFLICT handles conflicts with inserts at the same moment.
 _NEW: Final = "NOT EXISTS (SELECT 1 FROM operations o WHERE o.id = g.id)"
 _FREE: Final = f"""{_NEW}
     AND NOT EXISTS (SELECT 1 FROM operations o WHERE o.target_id = g.target_id AND {_BUSY})"""
 
-# Keys are locked before targets, both in their order, so that no two groups wait for each other.
+# Lock keys before targets, each in their order, so that groups cannot deadlock.
 _START: Final = f"""started AS (
     INSERT INTO starts AS s (id, operation, fingerprint, at, first)
     SELECT key_id, id, fingerprint, create_time, first FROM wanted
@@ -304,7 +304,7 @@ END: Final = _sql(f"""WITH changed AS (
     {_UPDATE} FROM {_RECORDS}, {_TO_CHANGE}) WHERE {_UNCHANGED} RETURNING o.id, o.name, g.over
 ), {_FREED} SELECT name FROM changed""")
 
-# Records are locked before keys, because their names are asked for first.
+# Locks records before keys, because the final SELECT reads ``changed`` first.
 WRITE: Final = _sql(f"""WITH given AS MATERIALIZED (
     SELECT * FROM {_RECORDS}, {_TO_INSERT}, {_TO_CHANGE})
 ), changed AS (
@@ -322,7 +322,8 @@ REMOVE: Final = _sql(f"""WITH removed AS (
 )
 SELECT name FROM removed""")
 
-# The mark, which also locks the record, has its end remove the checkpoints.
+# Setting has_checkpoints also locks the record. A trigger removes the checkpoints of such a record
+# when it ends.
 KEEP: Final = _sql(f"""WITH given AS (
     UPDATE operations o SET has_checkpoints = true FROM json_to_recordset(%s::json)
         AS g(id UUID, attempt BIGINT, key TEXT, value TEXT)
@@ -336,13 +337,13 @@ SELECT name FROM given""")
 
 
 def statement_of(writes: Sequence[RecordWrite]) -> tuple[bytes, str]:
-    """The statement that makes these writes, and the text that is its one value."""
+    """Return the statement for these writes, and the text of its single parameter."""
     text = b"[" + b",".join([write.text for write in writes]) + b"]"
     return statement_for({write.kind for write in writes}), text.decode()
 
 
 def statement_for(kinds: Collection[WriteKind]) -> bytes:
-    """The simplest statement that makes writes of all of these kinds."""
+    """Return the simplest statement that can make writes of all these kinds."""
     return next(sql for made, sql in _WRITING if made.issuperset(kinds))
 
 
@@ -356,7 +357,7 @@ _WRITING: Final = (
     (set(WriteKind) - {WriteKind.REMOVE, WriteKind.KEEP}, WRITE),
 )
 
-# Why an insert was not carried out: what is there of this name, key and target.
+# To find why an insert was not applied: what exists with this name, key and target.
 FIND_FIRST: Final = _sql(f"""SELECT
     (SELECT state FROM operations WHERE id = %s::uuid),
     EXISTS (SELECT 1 FROM operations o WHERE o.target_id = %s::uuid AND {_BUSY}),
@@ -406,7 +407,7 @@ RENEW: Final = _sql(f"""WITH kept AS (
 SELECT (SELECT count(*) FROM kept), o.name, o.cancel_requested <> 0, o.lease_until <= %s
     FROM (VALUES (1)) AS one LEFT JOIN operations o ON o.owner <> '' AND o.owner = %s
         AND (o.cancel_requested <> 0 OR o.lease_until <= %s)""")
-"""At least one row: 1 if the worker is not lost, and an operation that it must know of."""
+"""Returns at least one row: 1 unless the worker is lost, and an operation that concerns it."""
 
 LEAVE: Final = _sql("DELETE FROM workers WHERE owner = %s RETURNING 1")
 
@@ -415,7 +416,7 @@ TOUCH: Final = _sql("""WITH free AS (
         ORDER BY owner FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE workers w SET lost = w.lost FROM free f WHERE w.owner = f.owner RETURNING w.owner""")
-"""Write to the rows of these workers without a change, and return the owners that it could lock."""
+"""Writes to the rows of these workers without a change; returns the owners whose rows are free."""
 
 LOSE: Final = _sql("""UPDATE workers SET lost = 1
     WHERE owner = %s AND (lost = 1 OR alive_until = %s) RETURNING 1""")
@@ -436,12 +437,12 @@ _ASKED: Final = f"""WITH RECURSIVE given AS MATERIALIZED (
     FROM json_to_recordset(%s::json) AS l({_LIMITS})
     WHERE NOT EXISTS (SELECT 1 FROM paused p WHERE p.method = l.method)
 )"""
-"""Its values: the lane that had its turn last, the time, and methods with their limits."""
+"""Parameters: the lane whose turn was last, the time, and the methods with their limits."""
 _KIND: Final = f"FROM operations o WHERE o.method = g.method AND {WAITS} AND (o.{IS_SUSPECT})"
 
 
 def _lanes(name: str, bound: str) -> str:
-    """The lanes of the given methods in which work waits: an index is read once for each."""
+    """Return SQL for the lanes of the methods in which work waits: one index read for each lane."""
     first = f"SELECT o.lane, o.rank {_KIND} = g.suspect AND {bound}"
     last = "ORDER BY o.lane, o.rank LIMIT 1"
     return f"""{name} AS (
@@ -472,7 +473,7 @@ _BEGUN: Final = f"""FROM (SELECT b.at FROM begins b
 
 
 def _room(lane: str) -> str:
-    """Return SQL for how many operations of a method, or of a lane, may begin; NULL: any number."""
+    """Return SQL for the number of operations of a method or lane that may begin; NULL: any."""
     return f"""CASE WHEN NOT g.keyed OR {lane} <> {FREE_LANE} THEN least(
         CASE WHEN g.at_once IS NOT NULL THEN g.at_once - CASE
             WHEN NOT g.keyed THEN ({_HELD}) WHEN {lane} = 0 THEN ({_HELD} AND h.lane = 0)
@@ -484,16 +485,16 @@ def _room(lane: str) -> str:
 
 
 _STILL_WAITS: Final = "length(o.owner) = 0 AND o.lease_until IS NOT NULL"
-"""``WAITS``, so that a record is found by its id, and not in the index of all that waits."""
+"""``WAITS``, written so that a record is found by its id, not in the index of waiting work."""
 
 LANES_DUE: Final = _sql(f"""SELECT * FROM ({_GIVEN_LANES} SELECT g.method,
     (SELECT o.lease_until {_IN_LANE} <= g.now ORDER BY o.lease_until LIMIT 1) IS NOT NULL,
     ({_NEXT}), {_room("g.lane")}, CASE WHEN g.rate IS NOT NULL THEN (
         SELECT min(b.at) + g.span {_BEGUN.format("g.lane")} HAVING count(*) = g.rate) END
     FROM lanes g) AS found""")
-"""Of lanes in which work waits: whether any is due, when more will be, how many may begin.
+"""For each lane in which work waits: if any is due, when more will be, and how many may begin.
 
-And when more may, where a rate is reached.
+The last column is when more may begin, if a rate is reached.
 """
 
 FIRST_WAITING: Final = _sql(f"""{_ASKED} SELECT f.* FROM given g CROSS JOIN LATERAL (
@@ -547,8 +548,8 @@ _ORDER: Final = "s.rank, s.first, s.turn, s.place, s.due, s.name"
 
 
 def _claim(seen: str, changes: str, *, only: bool = False, noted: str = "") -> bytes:
-    # Gives how much was seen (-1: nothing, but there may be more lanes), when more is due, and what
-    # was taken: if nothing, one row without a record.
+    # The rows have the number of candidates (-1: none, but there may be more lanes), the next due
+    # time, and a claimed record; if none was claimed, there is one row without a record.
     seen_of = "(SELECT count(*) FROM seen)"
     if not only:
         more = f"EXISTS (SELECT 1 FROM lanes WHERE place >= {MOST_LANES})"
@@ -582,7 +583,7 @@ CLAIMED: Final = _sql(f"""SELECT 0, NULL, i.request, {_ROW}
     FROM {_METHODS} CROSS JOIN LATERAL (
         SELECT o.* {_LEASED} = %s AND o.owner = %s AND o.update_time = %s
     ) AS o JOIN inputs i ON i.id = o.id ORDER BY o.create_time, o.name""")
-"""Records that a claim has begun, by lease, owner and time, for a claim whose answer was lost."""
+"""Finds the records of a claim whose reply was lost, by lease, owner and time."""
 
 _SWEPT: Final = f"expire_time IS NOT NULL AND {SWEEP_TIME} <= %s"
 EXPIRE: Final = _sql(f"""WITH due AS MATERIALIZED (
@@ -614,7 +615,7 @@ CLAIM_DUE: Final = _sql(f"""WITH due AS MATERIALIZED (
 NOTIFY: Final = _sql("SELECT pg_notify(%s, p) FROM json_array_elements_text(%s::json) AS p")
 
 
-# In one order, so that no two processes wait for each other's locks.
+# All processes lock in one order, so that they cannot deadlock.
 ADD_COUNTS: Final = _sql("""INSERT INTO minutes AS m (step, minute, method, counts)
     SELECT step::integer, minute::bigint, method, counts
         FROM jsonb_each(%s::jsonb) AS given(method, counts),

@@ -51,10 +51,10 @@ from lro.stores._workers import FORGOTTEN, HOLDS, renewed_of, to_row, unknown_wo
 from lro.stores.sqlite._file import FetchRows, code_of, is_busy
 
 SCHEMA_VERSION: Final = 2
-"""The version that this library makes and uses; it stands in the file as ``user_version``."""
+"""The schema version that this library creates and uses; the file's ``user_version``."""
 
 APPLICATION_ID: Final = int.from_bytes(b"lro\x01", "big")
-"""Marks the files of this library, whose versions mean nothing in files of others."""
+"""Marks the files of this library. In files of other programs, ``user_version`` has no meaning."""
 
 _TYPES: Final = {
     "name": "TEXT PRIMARY KEY",
@@ -72,7 +72,7 @@ _TYPES: Final = {
 _DECLARED: Final = ", ".join(f"{name} {_TYPES.get(name, 'TEXT NOT NULL')}" for name in COLUMNS)
 
 CHANGE_NOTHING: Final = f"PRAGMA user_version = {SCHEMA_VERSION}"
-"""Write a page without a change. SQLite does not write a row that stays the same."""
+"""Writes to the file without a change. SQLite would skip an update that changes no value."""
 
 _INDEXES: Final = (
     f"""CREATE INDEX operations_waiting ON operations
@@ -92,7 +92,7 @@ _WORKERS: Final = """CREATE TABLE workers (owner TEXT PRIMARY KEY, host TEXT NOT
     lost INTEGER NOT NULL)"""
 _CHECKPOINTS: Final = (
     "CREATE TABLE checkpoints (name TEXT, key TEXT, value TEXT NOT NULL, PRIMARY KEY (name, key))",
-    *[  # triggers: an operation without checkpoints ends with no statement more
+    *[  # triggers, so that an operation without checkpoints needs no further statement to end
         f"CREATE TRIGGER checkpoints_{after} ON operations{when}"
         " BEGIN DELETE FROM checkpoints WHERE name = old.name; END"
         for after, when in (
@@ -144,7 +144,7 @@ _UPGRADE: Final = (
     ],
     CHANGE_NOTHING,
 )
-"""Upgrade of version 1 to 2; also of a version 2 that old code has marked as 1 again."""
+"""Upgrades version 1 to 2, and also a version 2 that old code has marked as 1 again."""
 
 _COLUMNS: Final = {
     "operations": ", ".join(COLUMNS),
@@ -161,20 +161,20 @@ _COLUMNS: Final = {
 
 
 _BEFORE: Final = (0, 1)
-"""The versions of which this library makes its own; 0 stands for no tables."""
+"""The versions that this library upgrades; 0 means that there are no tables."""
 
 
 def prepare(writer: sqlite3.Connection, path: str, until: float) -> None:
-    """Make the tables in a file that has none of ours, or upgrade and check those that are there.
+    """Create the tables in a file that has none of ours, or upgrade and check existing tables.
 
-    ``until`` is the moment of :func:`time.monotonic` up to which others' locks are waited for.
+    If other processes have locked the file, wait until ``until``, a time of :func:`time.monotonic`.
 
     Raises:
-        DeclarationError: The file has another schema version, has other tables, or is where SQLite
-            cannot keep a write-ahead log.
+        DeclarationError: The file has another schema version or other tables, or its file system
+            does not support a write-ahead log.
         sqlite3.Error: The file cannot be used.
     """
-    _version(writer, path)  # before anything is changed in a file of another program
+    _version(writer, path)  # checked first, so that a file of another program is not changed
     if _write_ahead(writer, until) != "wal":
         raise DeclarationError(path, "must be on a file system that supports SQLite's WAL mode")
     if _version(writer, path) in _BEFORE:
@@ -200,11 +200,11 @@ def _write_ahead(writer: sqlite3.Connection, until: float) -> str:
 
 
 def read_version(path: str) -> int:
-    """The version of the tables that are in a file, 0 if there are none; makes nothing.
+    """Return the version of the tables in a file, 0 if there are none; change nothing.
 
     Raises:
-        Unavailable: It cannot be read as a database.
-        DeclarationError: It is a file of another program.
+        Unavailable: The file cannot be read as a database.
+        DeclarationError: The file belongs to another program.
     """
     if not os.path.exists(path):
         return 0
@@ -218,8 +218,8 @@ def read_version(path: str) -> int:
 
 
 def _version(reader: sqlite3.Connection, path: str) -> int:
-    """The version of the tables, 0 for a file that nobody has marked as theirs."""
-    # In this order: another process may make the tables in between, and marks the file with both.
+    """Return the version of the tables, 0 for a file that no program has marked as its own."""
+    # In this order, because another process may create the tables, and set both, in between.
     (version,) = reader.execute("PRAGMA user_version").fetchone()
     (application,) = reader.execute("PRAGMA application_id").fetchone()
     if application != APPLICATION_ID and (application or version):
@@ -228,7 +228,7 @@ def _version(reader: sqlite3.Connection, path: str) -> int:
 
 
 def _make_tables(writer: sqlite3.Connection, path: str) -> None:
-    """Make or upgrade all tables in one transaction, unless another process has done so."""
+    """Create or upgrade all tables in one transaction, unless another process has done so."""
     writer.execute("BEGIN IMMEDIATE")
     try:
         version = _version(writer, path)
@@ -246,7 +246,7 @@ def _make_tables(writer: sqlite3.Connection, path: str) -> None:
             _execute(writer, path, statement)
         writer.execute("COMMIT")
     except BaseException:
-        with contextlib.suppress(sqlite3.Error):  # it may be undone already
+        with contextlib.suppress(sqlite3.Error):  # it may be rolled back already
             writer.execute("ROLLBACK")
         raise
 
@@ -286,7 +286,7 @@ INDEXED: Final = "SELECT 1 FROM sqlite_master WHERE type = 'index' AND name = ?"
 POLL_STATES: Final = """SELECT wanted.value, state, expire_time, cancel_requested
     FROM json_each(?) AS wanted LEFT JOIN operations ON name = wanted.value
     WHERE state IS NULL OR state != 'IN_PROGRESS' OR expire_time IS NOT NULL OR cancel_requested"""
-"""Rows only of names whose state is to be reported, which few names have."""
+"""Selects only names whose state must be reported, usually a few."""
 
 _NAME, _METHOD, _LANE_COLUMN = map(COLUMNS.index, ("name", "method", "lane"))
 _MINE: Final = """SELECT name, cancel_requested, lease_until <= ? FROM operations
@@ -322,7 +322,7 @@ LANES: Final = f"""WITH RECURSIVE found(row, count) AS (
         (SELECT o.lease_until {_LANE} ORDER BY o.lease_until LIMIT 1) <= ?,
         (SELECT o.lease_until {_LANE} AND o.lease_until > ? ORDER BY o.lease_until LIMIT 1)
     FROM found JOIN operations AS p ON p.rowid = row"""
-"""Of methods, the lanes in which work waits: whether any is due, and when more will be."""
+"""Selects the lanes of methods in which work waits: if any is due, and when more will be."""
 DUE_OF_LANE: Final = f"""SELECT lease_until, name {_KIND}
     AND method = ? AND lane = ? AND rank = ? AND lease_until <= ?
     AND name NOT IN (SELECT value FROM json_each(?))
@@ -372,7 +372,7 @@ LOAD: Final = f"""SELECT method, owner, {WAITS} AS waits,
         SELECT method, owner, lease_until, create_time, name FROM operations
             WHERE parent = ? AND state = 'IN_PROGRESS' ORDER BY create_time LIMIT ?))
     GROUP BY method, owner, waits"""
-"""The name is that of the row with the least time, as SQLite says of ``min``."""
+"""In SQLite, a bare column beside ``min`` comes from the row with the minimum; so ``name`` does."""
 
 _FIND_START: Final = """SELECT fingerprint, at, name, first FROM starts
     WHERE method = ? AND caller = ? AND request_id = ?"""
@@ -382,15 +382,15 @@ _UNFINISHED: Final = frozenset({State.IN_PROGRESS.value, State.HIDDEN.value})
 
 
 class Executes(Protocol):
-    """Executes statements: our connection, or the application's."""
+    """A connection that executes statements: ours, or the application's."""
 
     def execute(self, sql: str, values: tuple[object, ...] = ..., /) -> Any:
-        """What a statement gives."""
+        """Execute a statement and return its cursor."""
         ...
 
 
 def rows_of(connection: Executes) -> FetchRows:
-    """Return a function for queries on this connection, which see its uncommitted changes."""
+    """Return a function that queries this connection, and so sees its uncommitted changes."""
 
     def rows(sql: str, values: tuple[object, ...] = ()) -> list[Any]:
         found: list[Any] = connection.execute(sql, values).fetchall()
@@ -401,14 +401,14 @@ def rows_of(connection: Executes) -> FetchRows:
 
 @functools.lru_cache(maxsize=128)
 def update_of(columns: tuple[str, ...]) -> str:
-    """The statement that writes these columns of one record, if its stamp is as expected."""
+    """Return the statement that writes these columns of a record if its stamp has not changed."""
     assignments = ", ".join(f"{column} = ?" for column in columns)
     expected = " AND ".join(f"{column} IS ?" for column in STAMP_COLUMNS)
     return f"UPDATE operations SET {assignments} WHERE name = ? AND {expected}"
 
 
 def listed(texts: Collection[str]) -> tuple[str, frozenset[str]]:
-    """Texts as a list in JSON, without those that a database cannot keep; and which these are."""
+    """Return the texts that SQLite can store, as a JSON list, and the set of the other texts."""
     found = json.dumps(list(texts))
     if "\\u" not in found:
         return found, frozenset()
@@ -417,10 +417,10 @@ def listed(texts: Collection[str]) -> tuple[str, frozenset[str]]:
 
 
 def renew(writer: sqlite3.Connection, worker: Worker, now: int) -> tuple[Renewed | None, list[str]]:
-    """Write that a worker lives, unless it counts as lost; forget others of long ago.
+    """Renew a worker's row, unless it counts as lost, and remove workers not seen for long.
 
     Returns:
-        What it should know, and whom the file has forgotten.
+        The result for the worker (None if it is lost), and the owners of the removed rows.
     """
     writer.execute(_RENEW, to_row(worker))
     if writer.execute(_IS_LOST, (worker.owner,)).fetchone():
@@ -430,19 +430,19 @@ def renew(writer: sqlite3.Connection, worker: Worker, now: int) -> tuple[Renewed
 
 
 def leave(writer: sqlite3.Connection, owner: str) -> None:
-    """Forget a worker; write to the file also if there is none of that name."""
+    """Remove a worker's row; write to the file even if there is no such row."""
     writer.execute(_LEAVE, (owner,))
     writer.execute(CHANGE_NOTHING)
 
 
 def touch(writer: sqlite3.Connection) -> list[Any]:
-    """Write to the file, which changes nothing, and say who holds work then."""
+    """Write to the file without a change, and return the rows of ``HOLDS``."""
     writer.execute(CHANGE_NOTHING)
     return writer.execute(HOLDS).fetchall()
 
 
 def lose(writer: sqlite3.Connection, owner: str, alive_until: int | None, now: datetime) -> bool:
-    """Have a worker count as lost, if it has not said since that it lives."""
+    """Mark a worker as lost unless it has renewed its row; return True if it counts as lost."""
     if alive_until is None:
         writer.execute(_LOSE_UNKNOWN, to_row(attrs.evolve(unknown_worker(owner, now), lost=True)))
     else:
@@ -451,7 +451,7 @@ def lose(writer: sqlite3.Connection, owner: str, alive_until: int | None, now: d
 
 
 def claim_due(writer: sqlite3.Connection, now: int, until: int, limit: int) -> list[Any]:
-    """The rows of records whose notifications were due, as they were before they are claimed."""
+    """Claim records whose notifications are due; return their rows as they were before that."""
     rows = writer.execute(DUE, (now, limit)).fetchall()
     writer.executemany(_CLAIM, [(until, row[_NAME]) for row in rows])
     return rows
@@ -459,7 +459,7 @@ def claim_due(writer: sqlite3.Connection, now: int, until: int, limit: int) -> l
 
 @attrs.frozen
 class Choice:
-    """Work that a claim may take: names in order, ``more`` if there is more, when more is due."""
+    """Work for a claim: names in order, ``more`` if more is due now, and the next due time."""
 
     names: Sequence[str] = ()
     more: bool = False
@@ -476,14 +476,14 @@ class _Room:
         """Times at which rates allow more of the due work to begin."""
 
     def of(self, method: str, lane: int) -> int:
-        """Return the number for a lane, at most one more than the claim wants."""
+        """Return the number for a lane, at most one more than the claim asks for."""
         group = method, lane if method in self._claim.keyed else 0
         if group not in self._known:
             self._known[group] = min(max(0, self._claim.max_count) + 1, *self._bounds(*group))
         return self._known[group]
 
     def take(self, method: str, lane: int) -> bool:
-        """Let one begin if there is room."""
+        """Count one more operation in this lane; return True if there was room for it."""
         room = self.of(method, lane)
         self._known[method, lane if method in self._claim.keyed else 0] = room - 1
         return room > 0
@@ -511,7 +511,7 @@ class _Room:
 
 
 def choose(rows: FetchRows, claim: Claim, now: int) -> Choice:
-    """Choose what a claim takes of what waits now; reads an index, and nothing else."""
+    """Choose the waiting operations that a claim takes; read only indexes."""
     most, room = max(0, claim.max_count), _Room(rows, claim, now)
     if claim.name:
         only = _wanted(rows, claim, now, room)
@@ -527,7 +527,7 @@ def choose(rows: FetchRows, claim: Claim, now: int) -> Choice:
             return Choice(next_due=first[0])
         if first is not None:
             looked = _look(rows, attrs.evolve(claim, after_lane=first[1] - 1), now, room)
-        if first is not None and not looked.found:  # it has a lower rank than much of its lane
+        if first is not None and not looked.found:  # much other work of its lane comes before it
             only = _wanted(rows, attrs.evolve(claim, name=first[2]), now, room)
             return Choice(only[:most], more=True)
     ordered = in_turn(looked.found, claim.keyed)
@@ -538,7 +538,7 @@ def choose(rows: FetchRows, claim: Claim, now: int) -> Choice:
 
 @attrs.frozen
 class _Looked:
-    """Due work in some lanes, the times when more is due, and ``many`` if there are more lanes."""
+    """Due work in some lanes, times when more will be due, and ``many`` if there are more lanes."""
 
     found: Sequence[Due]
     times: list[int]
@@ -579,7 +579,7 @@ def _wanted(rows: FetchRows, claim: Claim, now: int, room: _Room) -> Sequence[st
 
 
 def take(writer: sqlite3.Connection, claim: Claim, now: int) -> tuple[Choice, list[Any]]:
-    """Write what a claim changes: its choice, and the rows of that, each with its request."""
+    """Write the changes of a claim; return its choice, and the chosen rows with their requests."""
     choice = choose(rows_of(writer), claim, now)
     until, names = micros(claim.lease_until), json.dumps(choice.names)
     if claim.puts_off:
@@ -602,12 +602,12 @@ def over(state: str | None, expire_time: int | None, now: int) -> bool:
 
 
 def asked(state: str | None, cancel_requested: int | None) -> bool:
-    """Return True if work goes on that was asked to cancel."""
+    """Return True if a cancel was requested and the operation has not ended."""
     return bool(cancel_requested) and state in _UNFINISHED
 
 
 def sweep(writer: sqlite3.Connection, due: int, old: int, limit: int) -> list[tuple[str, str]]:
-    """Remove up to ``limit`` records that have expired by ``due``, and starts of before ``old``.
+    """Remove up to ``limit`` records that expired by ``due``, and starts older than ``old``.
 
     Returns:
         The name and the method of each record.
@@ -622,26 +622,23 @@ def sweep(writer: sqlite3.Connection, due: int, old: int, limit: int) -> list[tu
 
 
 def add_counts(writer: sqlite3.Connection, minute: datetime, counts: Counts, oldest: int) -> None:
-    """Add counts to those of the minute, and remove old ones.
-
-    ``oldest`` is the oldest minute that is kept.
-    """
+    """Add counts to the stored counts of the minute, and remove those before ``oldest``."""
 
     for method, more in counts.items():
         for step in steps_of(minute).items():
             key = *step, method
             found = writer.execute(_COUNTED, key).fetchone()
             sums = added(numbers(found[0]) if found else {}, more)
-            # Without NaN: the store could write it, but never read it again.
+            # Refuse NaN, which the store could write, but never read again.
             writer.execute(_KEEP_COUNTS, (*key, json.dumps(sums, allow_nan=False)))
     writer.execute(_PRUNE, (oldest,))
 
 
 def first_start(rows: FetchRows, key: RequestKey, now: int) -> Record | None:
-    """The record that a start with this key has begun; as it was first stored, if it is gone.
+    """Return the record of an earlier start with this key; as first stored, if it is removed.
 
     Raises:
-        RequestIdConflict: That was another request.
+        RequestIdConflict: The earlier start had a different request.
     """
     found = rows(_FIND_START, (key.method, key.caller, key.request_id))
     if not found:
@@ -666,5 +663,5 @@ def start_row(key: RequestKey, record: Record, row: tuple[object, ...]) -> tuple
 
 
 def remember_start(writer: Executes, start: tuple[object, ...]) -> None:
-    """Keep a start for its day, in place of an older one with this key."""
+    """Store a start under its key for a day; replace an older start with this key."""
     writer.execute(_REMEMBER_START, start)
