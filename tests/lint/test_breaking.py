@@ -56,7 +56,7 @@ def test_findings_point_into_the_new_set() -> None:
             Declared("Export", ("Metadata", "Metadata"), output="acme.v1.Metadata"),
             "",
             "",
-            "returned google.longrunning.Operation, and now acme.v1.Metadata;"
+            "returned google.longrunning.Operation, now returns acme.v1.Metadata;"
             " add a new method instead",
         ),
     ],
@@ -184,10 +184,10 @@ def test_an_unused_entry_is_a_warning(entry: str) -> None:
 @pytest.mark.parametrize(
     ("entry", "why"),
     [
-        ("", "cannot be read; an entry is METHOD:CODE"),
-        *[(one, "cannot be read") for one in ("*", ":method-removed", f"{METHOD}:")],
-        (f"{METHOD} method-removed", "cannot be read"),
-        ("*:typo", "has an unknown code; there are field-number-changed, metadata-"),
+        ("", "is malformed; an entry is METHOD:CODE"),
+        *[(one, "is malformed") for one in ("*", ":method-removed", f"{METHOD}:")],
+        (f"{METHOD} method-removed", "is malformed"),
+        ("*:typo", "has an unknown code; the codes are field-number-changed, metadata-"),
         ("*:unused-allowance", "has an unknown code"),
     ],
 )
@@ -199,7 +199,7 @@ def test_a_malformed_entry_is_refused(entry: str, why: str) -> None:
 
 def test_single_string_as_allow_list_is_refused() -> None:
     """Otherwise each of its letters would be an entry."""
-    with pytest.raises(InvalidArgument, match="give a list of entries"):
+    with pytest.raises(InvalidArgument, match="pass a list of entries"):
         lint(DATA, allow="*:response-type-missing")
 
 

@@ -71,18 +71,21 @@ def test_a_finding_says_where() -> None:
         ),
         (
             Declared("Export", ("ExportResponse", OPERATION)),
-            "metadata_type 'google.longrunning.Operation' is google.longrunning.Operation of"
-            " google/longrunning/operations.proto, which is not imported; import it",
+            "metadata_type 'google.longrunning.Operation' is google.longrunning.Operation in"
+            " google/longrunning/operations.proto, which is not imported; import this file",
         ),
         (
             Declared("Export", ("M", "M")),
-            "response_type is acme.v1.M; expected is ExportResponse, or a message with the option"
+            "response_type is acme.v1.M; it must be ExportResponse, or a message with the option"
             " google.api.resource",
         ),
-        (Declared("CreateBook", ("M", "M")), "response_type is acme.v1.M; after Create it is Book"),
+        (
+            Declared("CreateBook", ("M", "M")),
+            "response_type is acme.v1.M; for Create it must be Book",
+        ),
         (
             Declared("DeleteBook", ("M", "M")),
-            "response_type is acme.v1.M; after Delete it is Book or google.protobuf.Empty",
+            "response_type is acme.v1.M; for Delete it must be Book or google.protobuf.Empty",
         ),
     ],
 )

@@ -38,7 +38,7 @@ def breaking(
 ) -> list[Breaking | Finding]:
     """Find changes from ``old`` to ``new`` that break callers of long-running methods (spec §8.5).
 
-    Types are compared by full name, so another spelling of a type is not a change. Beyond spec
+    Types are compared by full name, so a different spelling of a type is not a change. Beyond spec
     §8.5, a field of a method's messages with another number is ``field-number-changed``.
     ``old_targets`` and ``new_targets`` are the files to compare, by default all that declare a
     service; ``allow`` is as for :func:`lro.lint.lint`.
@@ -68,7 +68,7 @@ def compare(
     new_targets: Collection[str] | None = None,
     allow: Collection[str] = (),
 ) -> list[Breaking | Finding]:
-    """:func:`breaking` for sets that are parsed."""
+    """Compare two parsed sets; see :func:`breaking`."""
     allowances = Allowances(allow, BREAKING_CODES)
     remaining = {str(rpc.name): rpc for rpc in new.rpcs("new_targets", new_targets)}
     found: list[Breaking] = []
@@ -104,7 +104,7 @@ class _Pair:
     def findings(self) -> Iterator[Breaking]:
         was, now = self.was, self.now
         if was.returns_operation != now.returns_operation:
-            message = f"returned {was.output}, and now {now.output}; add a new method instead"
+            message = f"returned {was.output}, now returns {now.output}; add a new method instead"
             yield self._finding("return-type-changed", message)
         elif was.returns_operation:
             yield from self._types()

@@ -112,10 +112,10 @@ class Allowance:
         method, colon, code = entry.partition(":")
         if not method or " " in entry or (method == "*" and not code) or (colon and not code):
             wanted = "an entry is METHOD:CODE, METHOD or *:CODE"
-            raise InvalidArgument("allow", f"{entry!r} cannot be read; {wanted}")
+            raise InvalidArgument("allow", f"{entry!r} is malformed; {wanted}")
         if code and (code not in SEVERITIES or code == UNUSED_ALLOWANCE):
             known = ", ".join(sorted(set(SEVERITIES) - {UNUSED_ALLOWANCE}))
-            raise InvalidArgument("allow", f"{entry!r} has an unknown code; there are {known}")
+            raise InvalidArgument("allow", f"{entry!r} has an unknown code; the codes are {known}")
         return cls(entry, method, code)
 
     def covers(self, finding: Finding) -> bool:
@@ -124,7 +124,7 @@ class Allowance:
 
 
 def read_allowances(text: str) -> Iterator[str]:
-    """Yield the entries of an allow-file: one a line, with comments after ``#``."""
+    """Yield the entries of an allow-file: one per line, with comments after ``#``."""
     for line in text.splitlines():
         entry = line.partition("#")[0].strip()
         if entry:
@@ -134,15 +134,15 @@ def read_allowances(text: str) -> Iterator[str]:
 class Allowances:
     """The allowances for one command, whose codes are ``codes``.
 
-    A list may serve ``lint`` and ``breaking``: entries with codes of the other one are ignored.
+    ``lint`` and ``breaking`` may share a list: each ignores entries with codes of the other.
 
     Raises:
-        InvalidArgument: An entry cannot be read.
+        InvalidArgument: An entry is malformed.
     """
 
     def __init__(self, entries: Collection[str], codes: Collection[str]) -> None:
         if isinstance(entries, str):
-            raise InvalidArgument("allow", f"{entries!r} is one text; give a list of entries")
+            raise InvalidArgument("allow", f"{entries!r} is a single text; pass a list of entries")
         parsed = map(Allowance.parse, dict.fromkeys(entries))
         self._entries = [one for one in parsed if not one.code or one.code in codes]
 
@@ -173,7 +173,7 @@ def lint(
 ) -> list[Finding]:
     """Find problems of the long-running methods of a ``FileDescriptorSet`` (spec §8.2).
 
-    ``targets`` are the names of the files to examine, by default all that declare a service; other
+    ``targets`` are the names of the files to lint, by default all that declare a service; other
     files are only used for their types. The methods of ``google.longrunning.Operations`` itself are
     ignored. ``allow`` removes findings: ``METHOD:CODE``, ``METHOD`` or ``*:CODE``; an entry without
     a finding is a warning, ``unused-allowance``.
@@ -183,7 +183,7 @@ def lint(
 
     Raises:
         InvalidArgument: The bytes are not such a set, a target is not in it, or an entry of
-            ``allow`` has another form.
+            ``allow`` is malformed.
     """
     return examine(DescriptorSet(descriptor_set), targets=targets, allow=allow)
 
@@ -191,7 +191,7 @@ def lint(
 def examine(
     files: DescriptorSet, *, targets: Collection[str] | None = None, allow: Collection[str] = ()
 ) -> list[Finding]:
-    """:func:`lint` for a set that is parsed."""
+    """Lint a parsed set; see :func:`lint`."""
     allowances = Allowances(allow, LINT_CODES)
     found = [
         _finding(files, rpc, code, message)
@@ -226,11 +226,11 @@ def _finding(files: DescriptorSet, rpc: MethodDescriptor, code: str, message: st
 def _problems(files: DescriptorSet, rpc: MethodDescriptor) -> Iterator[tuple[str, str]]:
     if not rpc.returns_operation:
         if rpc.info is not None:
-            wrong = f"returns {rpc.output}, not {OPERATION}, and yet has the option {_OPTION}"
+            wrong = f"returns {rpc.output}, not {OPERATION}, but has the option {_OPTION}"
             yield "operation-info-not-allowed", f"{wrong}; remove the option or return {OPERATION}"
         return
     if rpc.streaming:
-        yield "streaming-response", f"streams {OPERATION}; return one, and let callers poll it"
+        yield "streaming-response", f"streams {OPERATION}; return a single one for callers to poll"
     if rpc.info is None:
         wrong = f"returns {OPERATION} without the option {_OPTION}"
         yield "missing-operation-info", f"{wrong}; declare its response_type and metadata_type"
@@ -250,7 +250,7 @@ def _unresolved(files: DescriptorSet, rpc: MethodDescriptor, field: str, found: 
     named = f"{field} {found.written!r}"
     if found.problem == NOT_IMPORTED:
         home = min(files.homes(found.full_name))
-        return f"{named} is {found.full_name} of {home}, which is not imported; import it"
+        return f"{named} is {found.full_name} in {home}, which is not imported; import this file"
     looked_for = " or ".join(candidates_for(rpc, found.written))
     if found.problem == NOT_QUALIFIED:
         wrong = f"{named} is not a message of its own package in the set"
@@ -266,16 +266,16 @@ def _conventions(
     info = OperationInfo("." + response, "." + metadata)
     for code in rpc.name.convention_findings(info):
         if code == "metadata-type-empty":
-            yield code, f"metadata_type is {_EMPTY}, which reports no progress; give it a message"
+            yield code, f"metadata_type is {_EMPTY}, which has no fields; name another message"
         elif code == "response-type-empty":
             wrong = f"response_type is {_EMPTY}, to which no field can be added"
-            yield code, f"{wrong}; give it a message"
+            yield code, f"{wrong}; name another message"
         elif verb:
             wanted = f"{noun} or {_EMPTY}" if verb == "Delete" else noun
-            yield code, f"response_type is {response}; after {verb} it is {wanted}"
+            yield code, f"response_type is {response}; for {verb} it must be {wanted}"
         elif not files.is_resource(response):
             wanted = f"{rpc.name.name}Response, or a message with the option google.api.resource"
-            yield code, f"response_type is {response}; expected is {wanted}"
+            yield code, f"response_type is {response}; it must be {wanted}"
 
 
 def operation_infos(descriptor_set: bytes) -> OperationInfoRegistry:
