@@ -402,7 +402,7 @@ def _same_text(answer: Answer, other: Answer) -> bool:
 def expect(answer: Answer, *codes: str) -> Iterable[str]:
     """Yield a fact if a call was not answered with one of these codes."""
     if answer.fault or answer.code not in codes:
-        yield f"{answer}; expected was {' or '.join(codes)}"
+        yield f"{answer}; expected {' or '.join(codes)}"
 
 
 Facts: TypeAlias = AsyncIterator[str]

@@ -43,7 +43,7 @@ def _read_headers(_: object, __: object, given: Sequence[str]) -> list[tuple[str
     """Read the values of ``--header``, for click.
 
     Raises:
-        click.BadParameter: One is not of the form ``Name: value``.
+        click.BadParameter: A value does not have the form ``Name: value``.
     """
     headers = []
     for text in given:
@@ -60,7 +60,7 @@ def _read_url(_: object, __: object, given: str) -> str:
     """Read the URL, for click.
 
     Raises:
-        click.BadParameter: It is not one of a server, or has what does not belong to one.
+        click.BadParameter: It is not an HTTP URL, or has credentials, a query or a fragment.
     """
     if not given:
         return given
@@ -85,7 +85,7 @@ def _read_target(_: object, __: object, given: str) -> str:
     """Read the value of ``--grpc``, for click.
 
     Raises:
-        click.BadParameter: It has characters that no target has.
+        click.BadParameter: It has characters that a target cannot have.
     """
     if not re.fullmatch(r"[!-~]*", given):
         raise click.BadParameter(f"{given!r} is not a target")
@@ -93,7 +93,7 @@ def _read_target(_: object, __: object, given: str) -> str:
 
 
 def _read_prefix(_: object, __: object, given: str) -> str:
-    """Read the value of ``--prefix``, for click; it loses a slash at its end.
+    """Read the value of ``--prefix``, for click, without a trailing slash.
 
     Raises:
         click.BadParameter: It is not a path.
@@ -107,7 +107,7 @@ def _read_parent(_: object, __: object, given: str | None) -> str | None:
     """Read the value of ``--parent``, for click.
 
     Raises:
-        click.BadParameter: It has what is not shown, such as bytes that are not UTF-8.
+        click.BadParameter: It has unprintable characters, or bytes that are not UTF-8.
     """
     if given and not given.isprintable():
         raise click.BadParameter(f"{given!r} is not a name")
@@ -115,7 +115,7 @@ def _read_parent(_: object, __: object, given: str | None) -> str | None:
 
 
 def _read_request(_: object, __: object, given: str | None) -> RequestTemplate | None:
-    """Read the value of ``--start`` and its like, for click.
+    """Read the value of ``--start``, ``--start-soon`` or ``--start-fail``, for click.
 
     Raises:
         click.BadParameter: It is not a request.
@@ -142,13 +142,12 @@ class ServerRun:
     required: Sequence[Check]
 
     async def judge(self, checks: Sequence[Check]) -> ConformanceReport:
-        """Judge over each transport that there is an address for.
+        """Judge over each transport for which an address is given.
 
         Raises:
             ServerUnreachable: The server cannot be judged.
             MissingExtra: gRPC is not installed.
-            UnusableInput: The environment names a proxy, or a host without one, that httpx cannot
-                read.
+            UnusableInput: httpx cannot read the proxy settings in the environment.
         """
         reports = []
         try:
@@ -206,7 +205,7 @@ def _read_command(_: object, __: object, given: str) -> list[str]:
     """Read the value of ``--start-command``, for click.
 
     Raises:
-        click.BadParameter: A quotation has no end.
+        click.BadParameter: A quote is not closed.
     """
     try:
         return shlex.split(given)
@@ -239,8 +238,8 @@ def _request_option(flag: str, kind: StartKind, help_text: str) -> Callable[[F],
     metavar="COMMAND",
     default="",
     callback=_read_command,
-    help="Starts by a command instead, of the kind LRO_CONFORM_KIND: long, soon or fail. "
-    "It prints a name, or an Operation as JSON.",
+    help="A command that starts an operation of the kind LRO_CONFORM_KIND (long, soon or fail), "
+    "and prints its name, or an Operation as JSON. Instead of --start.",
 )
 @click.option(
     "--header",
@@ -248,7 +247,7 @@ def _request_option(flag: str, kind: StartKind, help_text: str) -> Callable[[F],
     multiple=True,
     metavar="'NAME: VALUE'",
     callback=_read_headers,
-    help="Sent with every call.",
+    help="A header to send with every call.",
 )
 @click.option("--token-file", type=click.Path(path_type=Path), help="Bearer token; or LRO_TOKEN.")
 @click.option(
@@ -256,27 +255,29 @@ def _request_option(flag: str, kind: StartKind, help_text: str) -> Callable[[F],
     default="/v1",
     show_default=True,
     callback=_read_prefix,
-    help="The path before the names.",
+    help="The path prefix before operation names.",
 )
 @click.option(
     "--parent",
     callback=_read_parent,
-    help="List operations of this parent; by default that of a start.",
+    help="List operations of this parent; by default the parent of a started one.",
 )
-@click.option("--call-timeout", type=_MANY_SECONDS, default=10, show_default=True, help="Seconds.")
+@click.option(
+    "--call-timeout", type=_MANY_SECONDS, default=10, show_default=True, help="Seconds for a call."
+)
 @click.option(
     "--end-timeout",
     type=_MANY_SECONDS,
     default=30,
     show_default=True,
-    help="Seconds in which operations end that fail, succeed soon, or are cancelled.",
+    help="Seconds within which operations must end that fail, succeed or are cancelled.",
 )
 @click.option(
     "--slack",
     type=_MANY_SECONDS,
     default=2,
     show_default=True,
-    help="Seconds that a reply may be late, where a rule says when it is due.",
+    help="Seconds by which a reply may be late, if a rule says when it is due.",
 )
 @click.option(
     "--time-limit",
@@ -289,19 +290,19 @@ def _request_option(flag: str, kind: StartKind, help_text: str) -> Callable[[F],
     "--require",
     multiple=True,
     metavar="ID",
-    help="Let this check, or those of an area, fail if it is absent or cannot be judged.",
+    help="Fail if this check, or a check of this area, is absent or not judged.",
 )
 @report_options
 @click.pass_context
 def server(ctx: click.Context, /, url: str, grpc: str, reporting: Reporting, **given: Any) -> None:
     """Judge a server of google.longrunning over HTTP at URL, and over gRPC at a TARGET.
 
-    It starts operations, by a request or a command; lists, cancels and deletes those; and sends
-    what a server should refuse. Do not run it against a service that others need.
+    It starts operations by a request or a command, lists, cancels and deletes them, and sends
+    requests that a server should refuse. Do not run it against a service that others need.
 
     Exit status: 0 if no must failed (with --strict: no should either), 1 if one did, 2 if the
-    arguments cannot be used, the server not be reached, nothing be judged, or the run not be ended
-    in time.
+    arguments are invalid, the server cannot be reached, nothing can be judged, or the run does not
+    end in time.
     """
     try:
         required = select(CHECKS, only=given["require"]) if given["require"] else []
@@ -351,7 +352,7 @@ def _headers(given: Sequence[tuple[str, str]], token_file: Path | None) -> list[
     """The headers of every call, with the token of the file or the environment.
 
     Raises:
-        UnusableInput: The file cannot be read, or the token is not one.
+        UnusableInput: The file cannot be read, or the token is malformed.
     """
     headers = list(given)
     if token_file is not None:

@@ -61,7 +61,7 @@ async def grpc_malformed(bench: Bench) -> Facts:
     name = await bench.long()
     answer = await bench.grpc.ask("GetOperation", b"\xff\xff\xff")
     if answer.code == "OK":
-        yield f"{answer}; expected was a refusal"
+        yield f"{answer}; expected a refusal"
     for fact in expect(await bench.target.get(name), "OK"):
         yield f"after malformed bytes: {fact}"
 

@@ -40,13 +40,13 @@ UNKNOWN_PATH: Final = "/lro-conform/unknown"
 def _refusal(answer: Answer) -> Iterator[str]:
     """Yield a fact if a request was not refused, or only because of a server fault."""
     if not answer.refused and not answer.redirected:
-        yield f"{answer}; expected was a refusal that is not the server's defect"
+        yield f"{answer}; expected a refusal, not a server error"
 
 
 def _tolerance(answer: Answer) -> Iterator[str]:
     """Yield a fact if a request neither succeeded nor was refused with INVALID_ARGUMENT."""
     if not answer.ok and answer.code != "INVALID_ARGUMENT":
-        yield f"{answer}; expected was success or INVALID_ARGUMENT"
+        yield f"{answer}; expected success or INVALID_ARGUMENT"
 
 
 @RULES(
@@ -65,7 +65,7 @@ async def names_encoded(bench: Bench) -> Facts:
     for fact in expect(answer, "OK"):
         yield fact
     if answer.ok and answer.body.get("name") != name:
-        yield f"{answer}; expected was {shown(name)}"
+        yield f"{answer}; expected {shown(name)}"
 
 
 @RULES(
@@ -77,7 +77,7 @@ async def names_encoded(bench: Bench) -> Facts:
 async def routes_unknown_path(bench: Bench) -> Facts:
     answer = await bench.http.ask("GET", f"{bench.http.prefix}{UNKNOWN_PATH}")
     if answer.http is None or answer.http.status not in (404, 403, 401):
-        yield f"{answer}; expected was 404"
+        yield f"{answer}; expected 404"
 
 
 @RULES(
@@ -108,7 +108,7 @@ async def routes_wrong_method(bench: Bench) -> Facts:
             refused.add(unknown.http.status)
         answer = await bench.http.ask(method, bench.http.path(name), body={})
         if answer.http is None or answer.http.status not in refused:
-            yield f"{answer}; expected was 405, 404 or 501"
+            yield f"{answer}; expected 405, 404 or 501"
 
 
 @RULES("routes.allow", "A reply with 405 has the header Allow.", MUST, rfc(9110, "15.5.6"))
@@ -144,14 +144,14 @@ async def routes_safe_get(bench: Bench) -> Facts:
 async def routes_head(bench: Bench) -> Facts:
     answer = await bench.http.ask("HEAD", bench.http.path(await bench.long()))
     if answer.http is None or answer.http.status != 200:
-        yield f"{answer}; expected was the status 200"
+        yield f"{answer}; expected the status 200"
 
 
 @RULES("routes.options", "OPTIONS lists the methods of a path.", INFO, rfc(9110, "9.3.7"))
 async def routes_options(bench: Bench) -> Facts:
     answer = await bench.http.ask("OPTIONS", bench.http.path(await bench.long()))
     if answer.http is None or answer.http.status >= 300 or "allow" not in answer.http.headers:
-        yield f"{answer}; expected was success with the header Allow"
+        yield f"{answer}; expected success with the header Allow"
 
 
 @RULES(
@@ -248,7 +248,7 @@ async def forms_bound_name(bench: Bench) -> Facts:
         for fact in _tolerance(answer):
             yield fact
         if answer.body.get("name") == other:
-            yield f"{answer}; expected was {shown(name)}"
+            yield f"{answer}; expected {shown(name)}"
     after = await bench.http.get(other)
     if not after.ok or after.done:
         yield f"after calls about others, with this name beside the path: {after}"
@@ -377,7 +377,7 @@ async def robust_bodies(bench: Bench) -> Facts:
     for what, content in (("20,000 levels", deep), ("300 kB", large)):
         answer = await bench.http.ask("POST", path, content=content)
         if not answer.ok and not answer.refused:
-            yield f"a body of {what}: {answer}; expected was success, or a refusal"
+            yield f"a body of {what}: {answer}; expected success, or a refusal"
 
 
 @RULES(
@@ -392,7 +392,7 @@ async def robust_queries(bench: Bench) -> Facts:
     for query in ("%zz", "a=%ff", "&&&", "a=1&a=2", "x" * 3000):
         answer = await bench.http.ask("GET", f"{path}?{query}")
         if not answer.ok and not answer.refused:
-            yield f"{answer}; expected was success, or a refusal"
+            yield f"{answer}; expected success, or a refusal"
 
 
 @RULES(
@@ -406,7 +406,7 @@ async def robust_get_body(bench: Bench) -> Facts:
     path = bench.http.path(await bench.long())
     answer = await bench.http.ask("GET", path, content=b"{", rpc="get")
     if not answer.ok and not answer.refused:
-        yield f"{answer}; expected was success, or a refusal"
+        yield f"{answer}; expected success, or a refusal"
 
 
 @RULES(

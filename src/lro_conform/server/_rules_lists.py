@@ -130,7 +130,7 @@ async def pages_walk(bench: Bench) -> Facts:
     if twice:
         yield f"{shown(min(twice))} is in the pages more than once"
     if not ended and len(pages) < _MOST_PAGES:
-        yield f"after {len(pages)} pages a token comes again that was there before"
+        yield f"after {len(pages)} pages an earlier token is repeated"
         return
     if not ended:
         raise NotJudged(f"the list has more than {_MOST_PAGES} pages")
@@ -156,7 +156,7 @@ async def pages_size(bench: Bench) -> Facts:
     for size in (1, 2):
         answer = await _list(bench, page_size=size)
         if len(operations_in(answer)) > size:
-            yield f"a page_size of {size} gave {len(operations_in(answer))} operations"
+            yield f"a page_size of {size} returned {len(operations_in(answer))} operations"
 
 
 @RULES(
@@ -172,7 +172,7 @@ async def pages_zero_size(bench: Bench) -> Facts:
             yield fact
             return
         if not operations_in(answer) and not answer.body.get("nextPageToken"):
-            yield f"{answer}, though there are operations"
+            yield f"{answer}, although there are operations"
 
 
 @RULES(
@@ -195,7 +195,7 @@ async def pages_other_size(bench: Bench) -> Facts:
     for fact in expect(answer, "OK"):
         yield fact
     if len(operations_in(answer)) > 2:
-        yield f"a page_size of 2 gave {len(operations_in(answer))} operations"
+        yield f"a page_size of 2 returned {len(operations_in(answer))} operations"
 
 
 @RULES(
@@ -299,9 +299,9 @@ async def pages_unknown_parent(bench: Bench) -> Facts:
     await bench.need("list")
     answer = await bench.target.list("projects/lro-conform-unknown")
     if answer.ok and operations_in(answer):
-        yield f"{answer}, though there is no such parent"
+        yield f"{answer}, although this parent does not exist"
     if not answer.ok and not answer.refused:
-        yield f"{answer}; expected was an empty list, or a refusal"
+        yield f"{answer}; expected an empty list, or a refusal"
     if answer.code == "NOT_FOUND":  # a framework may have no route for this parent
         bench.log[bench.log.index(answer)] = attrs.evolve(answer, foreign=True)
 
@@ -331,7 +331,7 @@ async def pages_deleted(bench: Bench) -> Facts:
     name = await bench.deleted()
     pages, _ = await _walk(bench, 1000)
     if any(one.get("name") == name for page in pages for one in operations_in(page)):
-        yield f"{shown(name)} was deleted, and is listed"
+        yield f"{shown(name)} was deleted, but is listed"
 
 
 async def _filters(bench: Bench) -> None:
@@ -352,7 +352,7 @@ async def filters_empty(bench: Bench) -> Facts:
     for fact in expect(answer, "OK"):
         yield fact
     if answer.ok and not operations_in(answer) and not answer.body.get("nextPageToken"):
-        yield f"{answer}, though there are operations"
+        yield f"{answer}, although there are operations"
 
 
 @RULES(

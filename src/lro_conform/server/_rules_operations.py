@@ -65,7 +65,7 @@ async def names_form(bench: Bench) -> Facts:
     if "" in parts:
         yield f"{shown(name)} has an empty segment"
     if "operations" not in parts[:-1]:
-        yield f"{shown(name)} has no segment operations before the last"
+        yield f"{shown(name)} has no segment 'operations' before its last segment"
 
 
 @RULES(
@@ -76,7 +76,7 @@ async def names_unique(bench: Bench) -> Facts:
     await bench.start(StartKind.LONG)
     twice = repeated(bench.started)
     if twice:
-        yield f"two starts gave {shown(min(twice))}"
+        yield f"two starts returned {shown(min(twice))}"
 
 
 @RULES(
@@ -132,7 +132,7 @@ async def names_malformed(bench: Bench) -> Facts:
     for wrong in ("-", "\x01", "x" * 3000):
         answer = await bench.target.get(f"{start}/{wrong}")
         if not answer.refused:
-            yield f"{answer}; expected was a refusal, such as INVALID_ARGUMENT or NOT_FOUND"
+            yield f"{answer}; expected a refusal, such as INVALID_ARGUMENT or NOT_FOUND"
 
 
 @RULES(

@@ -23,7 +23,7 @@ async def _call(bench: Bench, rpc: str) -> Facts:
     if await bench.left_out(answer):
         raise NotOffered(f"{RPCS[rpc]} is not supported: {answer}")
     if not answer.ok:
-        yield f"{answer}; expected was success, or UNIMPLEMENTED"
+        yield f"{answer}; expected success, or UNIMPLEMENTED"
 
 
 @RULES("calls.get", "GetOperation works.", MUST, operations_proto("GetOperation"))
@@ -95,7 +95,7 @@ async def wait_done_at_once(bench: Bench) -> Facts:
         if answer.fault or answer.seconds > bench.slack:
             yield f"{answer} after {answer.seconds:.1f} s"
         elif result_of(answer.body) != result_of(first.body):
-            yield f"{answer}, but GetOperation gave {shown(result_of(first.body))}"
+            yield f"{answer}, but GetOperation returned {shown(result_of(first.body))}"
 
 
 @RULES(
@@ -115,7 +115,7 @@ async def wait_timeout(bench: Bench) -> Facts:
     if answer.seconds > bench.pace.hold + bench.slack:
         yield f"a timeout of {bench.pace.hold:g} s was answered after {answer.seconds:.1f} s"
     if answer.ok and answer.body.get("name") != name:
-        yield f"{answer}: it is another operation"
+        yield f"{answer}: this is a different operation"
 
 
 @RULES(
@@ -257,7 +257,7 @@ async def cancel_empty(bench: Bench) -> Facts:
     await bench.need("cancel")
     answer = await bench.first("cancel")
     if answer.body:
-        yield f"{answer}; expected was an empty message"
+        yield f"{answer}; expected an empty message"
 
 
 @RULES(
@@ -339,7 +339,7 @@ async def cancel_done_unchanged(bench: Bench) -> Facts:
     name = str(first.body["name"])
     answer = await bench.target.cancel(name)
     if not answer.ok and not answer.refused:
-        yield f"{answer}; expected was success, or a refusal"
+        yield f"{answer}; expected success, or a refusal"
     after = await bench.target.get(name)
     if not after.ok or result_of(after.body) != result_of(first.body):
         yield f"before {shown(result_of(first.body))}, after the cancel {after}"
@@ -396,7 +396,7 @@ async def cancel_race(bench: Bench) -> Facts:
         cancels = [bench.target.cancel(name) for _ in range(3)]
         for answer in await asyncio.gather(*cancels):
             if not answer.ok and not answer.refused:
-                yield f"{answer}; expected was success, or a refusal"
+                yield f"{answer}; expected success, or a refusal"
         found = [answer.body for answer in await asyncio.gather(*observers)]
         last = (await bench.target.get(name)).body
         for body in found:
@@ -422,7 +422,7 @@ async def delete_empty(bench: Bench) -> Facts:
     await bench.need("delete")
     answer = await bench.first("delete")
     if answer.body:
-        yield f"{answer}; expected was an empty message"
+        yield f"{answer}; expected an empty message"
 
 
 @RULES(

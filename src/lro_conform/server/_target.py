@@ -14,7 +14,7 @@ class Target(Protocol):
     address: str
 
     async def get(self, name: str) -> Answer:
-        """Ask GetOperation."""
+        """Call GetOperation."""
         ...
 
     async def list(
@@ -29,11 +29,11 @@ class Target(Protocol):
         ...
 
     async def cancel(self, name: str) -> Answer:
-        """Ask CancelOperation."""
+        """Call CancelOperation."""
         ...
 
     async def delete(self, name: str) -> Answer:
-        """Ask DeleteOperation."""
+        """Call DeleteOperation."""
         ...
 
     async def wait(self, name: str, timeout: float | None = None) -> Answer:
