@@ -119,6 +119,7 @@ _ENDS: Final[Mapping[State, Life]] = {
     State.CANCELLED: Life.CANCELLED,
 }
 _ENDED: Final = frozenset(_ENDS.values())
+_OUTCOMES: Final = {life: cast("AttemptOutcome", life.value) for life in Life}
 
 NEXT: Final[Mapping[Life, frozenset[Life]]] = {
     Life.CLAIMED: _ENDED | {Life.BEGINNING, Life.RELEASED, Life.SUPERSEDED},
@@ -792,15 +793,8 @@ class Attempt:
             waited = max(0.0, (record.start_time - record.create_time).total_seconds())
         if events.tracer.on:
             control.trace = self._trace = events.tracer.begin_attempt(record)
-        events.emit(
-            AttemptBegan(
-                name=self.name,
-                method=self.spec.full_name,
-                attempt=record.attempt,
-                queue_seconds=waited,
-                trace_context=record.trace_context,
-            )
-        )
+        method, context = self.spec.full_name, record.trace_context
+        events.emit(AttemptBegan(self.name, method, record.attempt, waited, context))
 
     def _be_over(self, life: Life, why: str = "") -> None:
         """Change to a final state, and report it once if the begin was reported."""
@@ -809,18 +803,11 @@ class Attempt:
             began_at, self._began_at = self._began_at, None
         if began_at is None:
             return
-        outcome = cast("AttemptOutcome", life.value)
+        outcome = _OUTCOMES[life]
         self._trace.end(outcome, why)
-        self._runtime.events.emit(
-            AttemptOver(
-                name=self.name,
-                method=self.spec.full_name,
-                attempt=self._record.attempt,
-                outcome=outcome,
-                seconds=self._runtime.clock() - began_at,
-                error_type=why,
-            )
-        )
+        method, attempt = self.spec.full_name, self._record.attempt
+        seconds = self._runtime.clock() - began_at
+        self._runtime.events.emit(AttemptOver(self.name, method, attempt, outcome, seconds, why))
 
     def _observe_end(self, ending: FinalResult) -> None:
         self._be_over(_ENDS[ending.state], error_type(ending.result))

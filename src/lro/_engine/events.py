@@ -44,7 +44,7 @@ Sent: TypeAlias = Callable[[], bytes]
 """Returns a request as its caller has sent it: the same bytes for the same request."""
 
 
-@attrs.define(kw_only=True)
+@attrs.define
 class OperationStarted:
     """A start was answered: its operation is stored, was stored before, or the start was refused.
 
@@ -59,7 +59,7 @@ class OperationStarted:
     error_type: str = ""
 
 
-@attrs.define(kw_only=True)
+@attrs.define
 class AttemptBegan:
     """A worker of this process has begun an attempt; it may still not call the function.
 
@@ -85,7 +85,7 @@ class MetadataReported:
     attempt: int
 
 
-@attrs.define(kw_only=True)
+@attrs.define
 class AttemptOver:
     """An attempt of this process is over, after so many ``seconds``.
 
@@ -101,7 +101,7 @@ class AttemptOver:
     error_type: str = ""
 
 
-@attrs.define(kw_only=True)
+@attrs.define
 class OperationEnded:
     """An operation has ended, and this process has stored how.
 
@@ -451,17 +451,19 @@ def emit_end(events: EventDispatch, after: Record, *, expired: bool = False) -> 
     if after.cancel_time is not None:
         reach = events.reach if after.attempt else "withdrawn"
         cancel_seconds = (after.end_time - after.cancel_time).total_seconds()
+    seconds = (after.end_time - after.create_time).total_seconds()
+    method, why = events.renamed.get(method, method), error_type(after.result)
     events.emit(
         OperationEnded(
-            name=after.name,
-            method=events.renamed.get(method, method),
-            attempt=after.attempt,
-            state=after.state,
-            seconds=(after.end_time - after.create_time).total_seconds(),
-            cancel_seconds=cancel_seconds,
-            cancel_reach=reach,
-            error_type=error_type(after.result),
-            expired=expired,
+            after.name,
+            method,
+            after.attempt,
+            after.state,
+            seconds,
+            cancel_seconds,
+            reach,
+            why,
+            expired,
         )
     )
 

@@ -167,8 +167,9 @@ class LocalWork(HeldWork):
 
     def is_paused(self, spec: MethodSpec) -> bool:
         """Return True if any name of the method was paused at the last read."""
-        names = spec.full_name, *spec.options.aliases
-        return self.paused is not None and not self.paused.isdisjoint(names)
+        if not self.paused:
+            return False
+        return not self.paused.isdisjoint((spec.full_name, *spec.options.aliases))
 
     def claim_limits(self, specs: Collection[tuple[str, MethodSpec]]) -> ClaimLimits:
         """Return the limits of these methods, by the names that their records have.

@@ -104,7 +104,7 @@ class StartKeywords(EndpointStartKeywords[Meta], total=False):
     validate_only: bool
 
 
-@attrs.frozen(kw_only=True, eq=False, slots=False)  # with slots, it takes twice as long to make
+@attrs.define(kw_only=True, eq=False)  # a frozen one takes twice as long to make
 class StartSettings:
     """The options of one start: those of ``Method.start``, and three that only edges give.
 
@@ -342,18 +342,18 @@ class Starter:
             first = spec.first_metadata(target)
         metadata = None if first is None else _first_metadata(spec, first)
         return _Start(
-            spec=spec,
-            request=request,
-            packed=packed,
-            key=key,
-            options=options,
-            parent=parent,
-            target=target,
-            metadata=metadata,
-            notify=notify,
-            turn=turn,
-            insert=insert,
-            trace=trace,
+            spec,
+            request,
+            packed,
+            key,
+            options,
+            parent,
+            target,
+            metadata,
+            notify,
+            turn,
+            insert,
+            trace,
         )
 
     def _record(self, start: _Start, *, begun: bool = False, sent: bool = True) -> Record:
@@ -441,9 +441,7 @@ class Starter:
         outcome: StartOutcome = "started" if inserted.fresh else "repeated"
         start.trace.stored(record.name, outcome)
         method = self._events.renamed.get(record.method, record.method)
-        self._events.emit(
-            OperationStarted(method=method, outcome=outcome, name=record.name, caller=record.caller)
-        )
+        self._events.emit(OperationStarted(method, outcome, record.name, record.caller))
         return record
 
     def observe_refusal(self, method: str, error: LroError) -> None:

@@ -246,7 +246,7 @@ def _flat_object(text: bytes) -> Json | None:
         return None
     if value.__class__ is not dict or len(value) != text.count(b":"):
         return None
-    if any(item.__class__ is float for item in value.values()):
+    if float in map(type, value.values()):
         return None
     return value
 
