@@ -97,7 +97,7 @@ async def names_same(bench: Bench) -> Facts:
 
 @RULES(
     "names.unknown",
-    "A name that the server has not assigned to an operation is answered with NOT_FOUND.",
+    "GetOperation with a name that no operation has is answered with NOT_FOUND.",
     MUST,
     aip(131, "Errors"),
     code_proto("NOT_FOUND"),
