@@ -244,7 +244,7 @@ class AzureEdge(OperationsEdge):
         del found
 
         def read_again(_: object) -> HttpReply:
-            record = run(self.service.edges.access.visible(name, caller))
+            record = run(self.service.edges.access.visible_record(name, caller))
             return show(full_operation(record, self.service.edges.renamed))
 
         return (yield from self._large(read_again, self.service.edges.limits.page_bytes))

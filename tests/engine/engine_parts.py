@@ -129,7 +129,7 @@ class FakeWork:
     def release_queued(self) -> None:
         """Do nothing: there is no work to release."""
 
-    def work_waits(self) -> None:
+    def announce_work(self) -> None:
         """Do nothing: nobody claims work."""
 
 

@@ -234,11 +234,11 @@ def test_many_notifications_do_not_put_a_claim_off(make_service, monkeypatch):
         return claim(wanted)
 
     monkeypatch.setattr(store, "claim", noted)
-    claims.announced()
+    claims.work_announced()
     claims.run_due()
     for now in (1.0, 1.002, 1.004):
         seconds[0] = now
-        claims.announced()
+        claims.work_announced()
         claims.run_due()
     assert claimed_at == [0.0, 1.004]
 

@@ -67,7 +67,7 @@ class Counting(MemoryStore):
 def hand_back(service: Service, job: Job[Any]) -> None:
     """End this attempt so that another one begins, as when the process stops."""
     released(service, job)
-    service.edges.work.work_waits()
+    service.edges.work.announce_work()
     raise LeaseLost(job.name, job.attempt, job.attempt)
 
 

@@ -368,27 +368,30 @@ class Access:
 
         Raises:
             InvalidOperationName: The name is malformed.
-            OperationNotFound: As for :meth:`visible`.
+            OperationNotFound: As for :meth:`visible_record`.
         """
         parse_name(name)
-        return self._seen(self._store.get(name), caller).operation
+        return self._checked(self._store.get(name), caller).operation
 
-    def visible(self, name: str, caller: str | None) -> Flow[Record]:
+    def visible_record(self, name: str, caller: str | None) -> Flow[Record]:
         """Return the record of an operation that this caller can see; None sees all operations.
 
         Raises:
             OperationNotFound: There is no such operation, or it belongs to another caller.
         """
-        record = yield from read(self._store, name)
-        return self._seen(record, caller)
+        return self._checked((yield from read(self._store, name)), caller)
 
-    def _seen(self, record: Record, caller: str | None) -> Record:
-        mine = not self.owner_only or caller is None or record.caller == caller
-        if not mine or not record.visible(self._store.now()):
+    def _checked(self, record: Record, caller: str | None) -> Record:
+        if not self._allows(record, caller):
             raise OperationNotFound(record.name)
-        return record
+        return record.require_visible(self._store.now())
 
-    def seen(self, names: Sequence[str], caller: str | None, max_bytes: int) -> VisibleRecords:
+    def _allows(self, record: Record, caller: str | None) -> bool:
+        return not self.owner_only or caller in (None, record.caller)
+
+    def visible_records(
+        self, names: Sequence[str], caller: str | None, max_bytes: int
+    ) -> VisibleRecords:
         """Read the records of these names that this caller can see, in one call of the store.
 
         They have at most ``max_bytes`` together, or it is only one; the other names are ``rest``.
@@ -398,7 +401,7 @@ class Access:
         records = {
             record.name: record
             for record in found.records
-            if record.visible(now) and (not self.owner_only or caller in (None, record.caller))
+            if record.visible(now) and self._allows(record, caller)
         }
         return VisibleRecords(records, found.rest)
 

@@ -1,11 +1,11 @@
 """One attempt at one operation: call the function, store its reports, store its result.
 
-The life of an attempt is a table: ``NEXT`` gives the states that may follow each state of ``Life``.
-Two threads change the state: the worker thread, and the thread that stops the process and hands
-unfinished work back. If both change it, the first change counts, and ``Attempt._become`` refuses
-the second. Any thread may ask an attempt to stop, in any state; a ``StopRequest`` is only ever
-replaced by a higher one. One lock guards both, so a function is never entered after its work was
-asked to be released.
+The life of an attempt is a table: ``NEXT`` gives the phases that may follow each :class:`Phase`.
+Two threads change the phase: the worker thread, and the thread that stops the process and releases
+unfinished work. If both change it, the first change counts, and ``Attempt._become`` refuses the
+second. Any thread may ask an attempt to stop, in any phase; a ``StopRequest`` is only ever replaced
+by a higher one. One lock guards both, so a function is never entered after its work was asked to be
+released.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ _NEVER_RETRIED: Final = (Cancelled, LeaseLost)
 """Errors that are never retried, whatever ``Retry.on`` says: the work was told to stop."""
 
 
-class Life(enum.Enum):
-    """State of an attempt. The value of a final state is the outcome that events report."""
+class Phase(enum.Enum):
+    """Phase of an attempt. The value of a final phase is the outcome that events report."""
 
     __hash__ = object.__hash__  # identity is enough; Enum's own hash is a Python call
 
@@ -113,30 +113,30 @@ class Life(enum.Enum):
     SUPERSEDED = "superseded"
 
 
-_ENDS: Final[Mapping[State, Life]] = {
-    State.SUCCEEDED: Life.SUCCEEDED,
-    State.FAILED: Life.FAILED,
-    State.CANCELLED: Life.CANCELLED,
+_ENDS: Final[Mapping[State, Phase]] = {
+    State.SUCCEEDED: Phase.SUCCEEDED,
+    State.FAILED: Phase.FAILED,
+    State.CANCELLED: Phase.CANCELLED,
 }
 _ENDED: Final = frozenset(_ENDS.values())
-_OUTCOMES: Final = {life: cast("AttemptOutcome", life.value) for life in Life}
+_OUTCOMES: Final = {phase: cast("AttemptOutcome", phase.value) for phase in Phase}
 
-NEXT: Final[Mapping[Life, frozenset[Life]]] = {
-    Life.CLAIMED: _ENDED | {Life.BEGINNING, Life.RELEASED, Life.SUPERSEDED},
-    Life.BEGINNING: _ENDED | {Life.RUNNING, Life.RELEASED, Life.SUPERSEDED},
-    Life.RUNNING: _ENDED | {Life.ENDING, Life.RELEASED},
-    Life.ENDING: _ENDED | {Life.RETRIED, Life.RELEASED, Life.LOST, Life.SUPERSEDED},
-    Life.SUCCEEDED: frozenset(),
-    Life.FAILED: frozenset(),
-    Life.CANCELLED: frozenset(),
-    Life.RETRIED: frozenset(),
-    Life.RELEASED: frozenset(),
-    Life.LOST: frozenset(),
+NEXT: Final[Mapping[Phase, frozenset[Phase]]] = {
+    Phase.CLAIMED: _ENDED | {Phase.BEGINNING, Phase.RELEASED, Phase.SUPERSEDED},
+    Phase.BEGINNING: _ENDED | {Phase.RUNNING, Phase.RELEASED, Phase.SUPERSEDED},
+    Phase.RUNNING: _ENDED | {Phase.ENDING, Phase.RELEASED},
+    Phase.ENDING: _ENDED | {Phase.RETRIED, Phase.RELEASED, Phase.LOST, Phase.SUPERSEDED},
+    Phase.SUCCEEDED: frozenset(),
+    Phase.FAILED: frozenset(),
+    Phase.CANCELLED: frozenset(),
+    Phase.RETRIED: frozenset(),
+    Phase.RELEASED: frozenset(),
+    Phase.LOST: frozenset(),
     # The store can refuse the result before the thread that released the work has noted that.
-    Life.SUPERSEDED: frozenset({Life.RELEASED}),
+    Phase.SUPERSEDED: frozenset({Phase.RELEASED}),
 }
 """The allowed transitions."""
-_UNDER_WAY: Final = frozenset({Life.CLAIMED, Life.BEGINNING, Life.RUNNING, Life.ENDING})
+_UNDER_WAY: Final = frozenset({Phase.CLAIMED, Phase.BEGINNING, Phase.RUNNING, Phase.ENDING})
 
 
 class StopRequest(enum.IntEnum):
@@ -187,7 +187,7 @@ class HeldWork(PerProcess):
             self.skipped.clear()
         self.skipped.add(name)
 
-    def work_waits(self) -> None:
+    def announce_work(self) -> None:
         """Wake the processes that claim work, this one included."""
         self.runtime.store.notify_others(WORK_WAITS)
         self._claim_soon()
@@ -205,7 +205,7 @@ class HeldWork(PerProcess):
             if self._attempts.get(attempt.name) is attempt:
                 del self._attempts[attempt.name]
         if attempt.spec.options.concurrency is not None:  # there is room for another operation
-            self.work_waits()
+            self.announce_work()
         elif attempt.suspect:
             self._claim_soon()
 
@@ -219,7 +219,7 @@ class Attempt:
 
     ended: Record | None = None
     """The ended operation, once this attempt has stored it."""
-    _life = Life.CLAIMED
+    _phase = Phase.CLAIMED
     _asked = StopRequest.NOTHING
     _control: JobControl | None = None
     _awaited_by: tuple[asyncio.AbstractEventLoop, asyncio.Task[Outcome]] | None = None
@@ -252,11 +252,11 @@ class Attempt:
         self._packed = packed
         self._lock = threading.RLock()  # re-entrant for executors that run in the thread that stops
 
-    def _become(self, life: Life) -> bool:
-        """Change the state if the table allows it; return True if so. The caller has the lock."""
-        allowed = life in NEXT[self._life]
+    def _become(self, phase: Phase) -> bool:
+        """Change the phase if the table allows it; return True if so. The caller has the lock."""
+        allowed = phase in NEXT[self._phase]
         if allowed:
-            self._life = life
+            self._phase = phase
         return allowed
 
     def _ask(self, what: StopRequest) -> None:
@@ -278,7 +278,7 @@ class Attempt:
     @property
     def over(self) -> bool:
         """True if the attempt has ended, was released, or was lost."""
-        return self._life not in _UNDER_WAY
+        return self._phase not in _UNDER_WAY
 
     def show_start(self, missed: Callable[[], object] | None = None) -> None:
         """Store the start time in the metadata soon, unless it is there or the work has ended.
@@ -331,7 +331,7 @@ class Attempt:
     @property
     def released(self) -> bool:
         """True if the operation waits again in the store."""
-        return self._life is Life.RELEASED
+        return self._phase is Phase.RELEASED
 
     def end_refused(self) -> None:
         """End the operation with INTERNAL, because the executor failed to take it."""
@@ -349,15 +349,15 @@ class Attempt:
         tries again to release the operation.
         """
         self._ask(StopRequest.RELEASE)
-        begun = self._life not in (Life.CLAIMED, Life.BEGINNING)
+        begun = self._phase not in (Phase.CLAIMED, Phase.BEGINNING)
         try:
             after = yield from store_stop(self._runtime, self.spec, self._record, begun=begun)
             if after is not None and after.done:
-                self._be_over(_ENDS[after.state], error_type(after.result))
+                self._end_as(_ENDS[after.state], error_type(after.result))
             else:
-                self._be_over(Life.RELEASED)
+                self._end_as(Phase.RELEASED)
             emit_stored_end(self._runtime.events, after)
-            self._holder.work_waits()
+            self._holder.announce_work()
         except (NotApplied, LeaseLost, OperationNotFound):
             pass  # it has ended, or another process has it
         except Exception as exc:  # it is recovered when its lease expires
@@ -410,7 +410,7 @@ class Attempt:
     def _begin(self) -> Flow[JobControl | None]:
         """Prepare the call of the function; return None if it must not be called."""
         with self._lock:
-            if not self._become(Life.BEGINNING):  # released before a worker was free
+            if not self._become(Phase.BEGINNING):  # released before a worker was free
                 return None
         control = self._control_of(self._record)
         self._observe_begin(control)
@@ -427,7 +427,7 @@ class Attempt:
             if self._request is None and not (yield from self._read_request()):
                 return None
             with self._lock:  # a request to release comes either before this or after
-                if not self.release_requested and self._become(Life.RUNNING):
+                if not self.release_requested and self._become(Phase.RUNNING):
                     return control
         yield from self._store("released")
         return None
@@ -620,7 +620,7 @@ class Attempt:
         """Store the outcome of the function."""
         self._end_forked()
         with self._lock:
-            self._become(Life.ENDING)
+            self._become(Phase.ENDING)
         assert self._control is not None  # set before the function was called
         self._control.over()
         yield from self._store(outcome)
@@ -653,13 +653,13 @@ class Attempt:
             status = internal(self.spec, self._runtime.domain, text, "METHOD_FAILED")
             yield from self._store(FinalResult(status), may_fail=False)
         if not self.over:
-            self._be_over(Life.SUPERSEDED)
+            self._end_as(Phase.SUPERSEDED)
 
     def _store_loss(self) -> Flow[None]:
         after = yield from store_loss(self._runtime, self.spec, self._record)
-        self._be_over(Life.LOST)
+        self._end_as(Phase.LOST)
         emit_stored_end(self._runtime.events, after)
-        self._holder.work_waits()
+        self._holder.announce_work()
 
     def _write_end(self, attempt: int, ending: FinalResult) -> Flow[None]:
         """End the operation, with its final metadata, in one write (spec §2.2).
@@ -718,14 +718,14 @@ class Attempt:
         if after is None:  # deleted
             self._observe_end(ending)
         elif after.done:  # a caller cancelled it
-            self._be_over(_ENDS[after.state], error_type(after.result))
+            self._end_as(_ENDS[after.state], error_type(after.result))
         else:
             line = "%s: attempt %d raised %s: retried at %s"
             said = self.name, failed.attempt, failed.error, due.isoformat(" ", "seconds")
             log.info(line, *said, extra=self._facts)
-            self._be_over(Life.RETRIED, error_type(ending.result))
+            self._end_as(Phase.RETRIED, error_type(ending.result))
         emit_stored_end(self._runtime.events, after)
-        self._holder.work_waits()
+        self._holder.announce_work()
 
     def _failed(self, failure: Failure) -> FailedAttempt:
         now = self._runtime.store.now()
@@ -786,7 +786,7 @@ class Attempt:
     def _observe_begin(self, control: JobControl) -> None:
         events, record = self._runtime.events, self._record
         if self._request is None:  # else the start in this process has just looked
-            events.tracer.look()
+            events.tracer.refresh()
         self._began_at = self._runtime.clock()
         waited: float | None = None
         if record.attempt == 1 and record.start_time is not None:
@@ -796,21 +796,21 @@ class Attempt:
         method, context = self.spec.full_name, record.trace_context
         events.emit(AttemptBegan(self.name, method, record.attempt, waited, context))
 
-    def _be_over(self, life: Life, why: str = "") -> None:
-        """Change to a final state, and report it once if the begin was reported."""
+    def _end_as(self, phase: Phase, why: str = "") -> None:
+        """Change to a final phase, and report it once if the begin was reported."""
         with self._lock:
-            self._become(life)
+            self._become(phase)
             began_at, self._began_at = self._began_at, None
         if began_at is None:
             return
-        outcome = _OUTCOMES[life]
+        outcome = _OUTCOMES[phase]
         self._trace.end(outcome, why)
         method, attempt = self.spec.full_name, self._record.attempt
         seconds = self._runtime.clock() - began_at
         self._runtime.events.emit(AttemptOver(self.name, method, attempt, outcome, seconds, why))
 
     def _observe_end(self, ending: FinalResult) -> None:
-        self._be_over(_ENDS[ending.state], error_type(ending.result))
+        self._end_as(_ENDS[ending.state], error_type(ending.result))
         after = self.ended
         if after is None:  # deleted: only the events show its end
             end_time = max(self._runtime.store.now(), self.create_time)

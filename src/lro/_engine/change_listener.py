@@ -23,7 +23,7 @@ LOOK_AGAIN_SECONDS: Final = 3.0
 LINGER_SECONDS: Final = 5.0
 """How long an unused subscription stays open: opening one may take a connection."""
 
-_REST: Final = 10
+_PAUSE_FACTOR: Final = 10
 """After a full read, wait this factor times its CPU time, and at least as long as it took.
 
 So however much other processes write, this one spends little CPU on reading, and reads at most half
@@ -154,14 +154,14 @@ class ChangeListener(PerProcess):
         elif PAUSES_CHANGED in names:
             self._look_for_work()
         elif WORK_WAITS in names and (claims := self._claims_running) is not None:
-            claims.announced()
+            claims.work_announced()
         for name in names or ():
             self._notifier.notify(name)
         if names is None or self._clock() >= self._look_at:
             began, spent = self._clock(), time.thread_time()
             self._look()
-            rest = max(self._clock() - began, _REST * (time.thread_time() - spent))
-            self._stopping.wait(min(rest, LOOK_AGAIN_SECONDS))
+            pause = max(self._clock() - began, _PAUSE_FACTOR * (time.thread_time() - spent))
+            self._stopping.wait(min(pause, LOOK_AGAIN_SECONDS))
             return
         mine = self._work.held().intersection(names)
         if mine:

@@ -33,7 +33,7 @@ _RETRY_SECONDS: Final = 1.0
 """Pause before an unavailable store or broker is tried again."""
 _SLOWER_SECONDS: Final = 0.003
 """Delay of a claim after a notification, if the last such claim found nothing."""
-_RESTS: Final = (0.001, 0.1)
+_LOCKED_PAUSES: Final = (0.001, 0.1)
 """First and longest pause while other processes have locked what is due."""
 
 
@@ -51,12 +51,12 @@ class Claims(PerProcess):
         self._specs = specs
         self._work = work
         self._clock = runtime.clock
-        self.ahead: bool = False
-        """True if work older than a new start may be due."""
+        self.older_waits: bool = False
+        """True if work that is older than a new start may wait and be due."""
         self._look_at = -math.inf
         self._heard_at = math.inf
         self._not_before = -math.inf
-        self._rest = _RESTS[0]
+        self._locked_pause = _LOCKED_PAUSES[0]
         self._announced = self._slower = False
         self._suspects_at = -math.inf
         self._pauses_at = -math.inf
@@ -87,12 +87,12 @@ class Claims(PerProcess):
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
-    def work_waits(self) -> None:
+    def claim_soon(self) -> None:
         """Claim soon: work waits."""
-        self.ahead, self._suspects_at = True, -math.inf
+        self.older_waits, self._suspects_at = True, -math.inf
         self._wake.set()
 
-    def announced(self) -> None:
+    def work_announced(self) -> None:
         """Claim soon, because another process says that work waits.
 
         The process whose last claim found work asks first; the others wait a moment, so that they
@@ -103,7 +103,7 @@ class Claims(PerProcess):
         self._heard_at = min(self._heard_at, at)
         self._wake.set()
 
-    def look(self) -> None:
+    def look_soon(self) -> None:
         """Look soon: work may wait."""
         self._heard_at = -math.inf
         self._wake.set()
@@ -111,11 +111,11 @@ class Claims(PerProcess):
     def pauses_changed(self) -> None:
         """Read soon which methods are paused, and look for work of resumed ones."""
         self._pauses_at = -math.inf
-        self.look()
+        self.look_soon()
 
     def freed(self) -> None:
         """Claim soon if work waits: a worker has become free."""
-        if self.ahead:
+        if self.older_waits:
             self._wake.set()
 
     def run_due(self) -> float:
@@ -145,13 +145,13 @@ class Claims(PerProcess):
             self._pauses_at = self._clock() + _PAUSES_SECONDS
             self._work.read_paused()
         announced, self._announced = self._announced, False
-        more, most = self.ahead or announced, 1
+        more, most = self.older_waits or announced, 1
         if not more:
             more = self._look_for(suspects=None).more  # it may be a suspect
             self._suspects_at = -math.inf if more else self._look_at
         self._claim_suspect()  # first: under a steady load the rest would never let it run
         while more and not self._stopped and not self._work.stopping:
-            slots = self._free_workers_or_ahead(most)
+            slots = self._reserve_or_wait(most)
             if not slots:
                 return _LOOK_SECONDS
             more = self._claim(slots) and self._clock() >= self._not_before
@@ -161,7 +161,7 @@ class Claims(PerProcess):
     @property
     def _due_at(self) -> float:
         look = min(self._look_at, self._heard_at, self._pauses_at)
-        soon = -math.inf if self.ahead else look
+        soon = -math.inf if self.older_waits else look
         return max(self._not_before, soon)
 
     def _look_for(self, *, suspects: bool | None) -> Claimed:
@@ -177,7 +177,7 @@ class Claims(PerProcess):
         seconds = (found.next_due - self._store.now()).total_seconds()
         return self._clock() + max(0.0, seconds)
 
-    def _free_workers(self, most: int) -> list[Slot]:
+    def _reserve(self, most: int) -> list[Slot]:
         """Reserve at most ``most`` workers; none if the broker or the event loop is unavailable."""
         slots: list[Slot] = []
         with contextlib.suppress(Unavailable):
@@ -185,33 +185,32 @@ class Claims(PerProcess):
                 slots.append(slot)
         return slots
 
-    def _free_workers_or_ahead(self, most: int) -> list[Slot]:
+    def _reserve_or_wait(self, most: int) -> list[Slot]:
         """Reserve at most ``most`` workers; if none is free, the next one to become free claims."""
-        slots = self._free_workers(most)
+        slots = self._reserve(most)
         if not slots:
-            self.ahead = True
-            slots = self._free_workers(most)  # one may have become free just before
+            self.older_waits = True
+            slots = self._reserve(most)  # one may have become free just before
         return slots
 
     def _claim(self, slots: Sequence[Slot]) -> bool:
         """Claim work for these workers; return True if more may be due."""
-        self.ahead = False
+        self.older_waits = False
         try:
             found = self._claim_for(slots)
         except BaseException:  # only now: releasing the slots would cause another claim at once
-            self.ahead, self._not_before = True, self._clock() + _RETRY_SECONDS
+            self.older_waits, self._not_before = True, self._clock() + _RETRY_SECONDS
             raise
         self._look_at = min(self._look_at, self._time_of(found))
         self._slower = not found.works
         if not found.more:
             return False
-        self.ahead = True
         if found.works:
-            self._rest = _RESTS[0]
+            self.older_waits, self._locked_pause = True, _LOCKED_PAUSES[0]
             return True
-        self._look_at, self._rest = self._clock() + self._rest, min(2 * self._rest, _RESTS[1])
-        self.ahead = False  # other processes have claimed or locked it
-        return False
+        self._look_at = self._clock() + self._locked_pause
+        self._locked_pause = min(2 * self._locked_pause, _LOCKED_PAUSES[1])
+        return False  # other processes have claimed or locked it
 
     def _claim_for(self, slots: Sequence[Slot], *, suspects: bool = False) -> Claimed:
         """Claim work for these workers and begin it; release the workers that are left over.
@@ -253,7 +252,7 @@ class Claims(PerProcess):
         found = self._look_for(suspects=True)
         if found.more:
             self._suspects_at = -math.inf  # try again at once, unless another process has it
-            slots = self._free_workers_or_ahead(1)
+            slots = self._reserve_or_wait(1)
             if slots and not self._claim_for(slots, suspects=True).works:
                 self._suspects_at = self._clock() + _LOOK_SECONDS
         self._suspects_at = min(self._suspects_at, self._time_of(found))
@@ -278,7 +277,7 @@ class Claims(PerProcess):
         self, record: Record, packed: AnyMessage, slot: Slot, claiming: StartingRecord | None
     ) -> None:
         try:
-            if self._work.begin(record, slot, packed=packed, start=claiming).release_requested:
+            if self._work.submit(record, slot, packed=packed, start=claiming).release_requested:
                 self._not_before = self._clock() + _RETRY_SECONDS
         except Exception:  # one failure must not hold up the others
             self._not_before = self._clock() + _RETRY_SECONDS

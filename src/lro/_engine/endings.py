@@ -79,7 +79,7 @@ def store_loss(runtime: Runtime, spec: MethodSpec, record: Record) -> Flow[Recor
     change = lose(attempt, _due(record, lost, now), now)
     after = yield from _wait_again_or_end(runtime, spec, record, change, error, lost)
     waits = after is not None and not after.done
-    runtime.events.tracer.look()  # this may be the first event of the process
+    runtime.events.tracer.refresh()  # this may be the first event of the process
     runtime.events.emit(
         WorkLost(
             name=record.name,
@@ -224,5 +224,5 @@ def emit_stored_end(events: EventDispatch, after: Record | None, *, expired: boo
     The functions above leave this to their callers, which first end the attempt.
     """
     if after is not None and after.done:
-        events.tracer.look()  # this may be the first event of the process
+        events.tracer.refresh()  # this may be the first event of the process
         emit_end(events, after, expired=expired)

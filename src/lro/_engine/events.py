@@ -295,30 +295,30 @@ class _LifeLog(Observer):
             log.info("a start of %s was refused: %s", event.method, event.error_type, extra=facts)
         else:
             again = "" if event.outcome == "started" else " before, and repeated"
-            self._say(event, "started%s by %s", again, event.method)
+            self._log(event, "started%s by %s", again, event.method)
 
     def attempt_began(self, event: AttemptBegan) -> None:
         if event.queue_seconds is None:
-            self._say(event, "attempt %d began", event.attempt)
+            self._log(event, "attempt %d began", event.attempt)
         else:
-            self._say(event, "began after %.3f s", event.queue_seconds)
+            self._log(event, "began after %.3f s", event.queue_seconds)
 
     def attempt_over(self, event: AttemptOver) -> None:
         if event.outcome == "released":
-            self._say(event, "released after %.3f s", event.seconds)
+            self._log(event, "released after %.3f s", event.seconds)
 
     def ended(self, event: OperationEnded) -> None:
         why = f" with {event.error_type}" if event.state is State.FAILED else ""
-        self._say(event, "%s%s after %.3f s", event.state.value, why, event.seconds)
+        self._log(event, "%s%s after %.3f s", event.state.value, why, event.seconds)
 
     def cancel_requested(self, event: CancelRequested) -> None:
-        self._say(event, "asked to stop%s", f" by {one_line(event.caller)}" if event.caller else "")
+        self._log(event, "asked to stop%s", f" by {one_line(event.caller)}" if event.caller else "")
 
     def expired(self, event: OperationsExpired) -> None:
         log.info("removed %d expired operations", sum(event.methods.values()))
 
     @staticmethod
-    def _say(
+    def _log(
         event: OperationStarted | AttemptBegan | AttemptOver | OperationEnded | CancelRequested,
         text: str,
         *facts: object,
@@ -366,7 +366,7 @@ class Tracer(Observer):
     _providers: Sequence[object] = ()
     _look_at = -math.inf
 
-    def look(self) -> bool:
+    def refresh(self) -> bool:
         """Look whether there is a provider by now, or another one, if that is due again."""
         now = time.monotonic()
         if now >= self._look_at:
@@ -374,7 +374,7 @@ class Tracer(Observer):
                 self._sources = self.sources()
             found = tuple(source() for source in self._sources)
             if found != self._providers:
-                self.use(found)
+                self.use_providers(found)
                 self._providers = found
             # Only now: until then other threads have to look themselves.
             self._look_at = now + LOOK_SECONDS
@@ -384,7 +384,7 @@ class Tracer(Observer):
         """Return the functions that return the providers; called once."""
         return ()
 
-    def use(self, providers: Sequence[object]) -> None:
+    def use_providers(self, providers: Sequence[object]) -> None:
         """Use these providers from now on."""
 
     def begin_start(self, method: str, headers: Headers | None) -> StartTrace:  # noqa: ARG002

@@ -39,8 +39,8 @@ log = logging.getLogger("lro")
 P = ParamSpec("P")
 R = TypeVar("R")
 
-Rest: TypeAlias = Done[Any]
-"""Finish a flow with the answer or the error of its last step; in a thread, where it may block."""
+Continuation: TypeAlias = Done[Any]
+"""Continues a flow with the answer or the error of its last step. Called in a thread: may block."""
 
 
 class FlowStep(ABC):
@@ -63,8 +63,8 @@ class FlowStep(ABC):
     def wait(self) -> Awaitable[Any]:
         """Take the step for the running event loop."""
 
-    def go_on(self, rest: Rest) -> None:
-        """Have a thread call ``rest`` when this step is over, which no task awaits any more.
+    def continue_with(self, then: Continuation) -> None:
+        """Have a thread call ``then`` when this step has ended: no task awaits it any more.
 
         Only for a step that :attr:`outlives_caller`, after :meth:`wait`.
         """
@@ -108,9 +108,9 @@ class _HandedOver(FlowStep):
         self.hand_in(receipt.done)
         return receipt.future
 
-    def go_on(self, rest: Rest) -> None:
-        """See :meth:`FlowStep.go_on`."""
-        self._receipt.carry_on(rest)
+    def continue_with(self, then: Continuation) -> None:
+        """See :meth:`FlowStep.continue_with`."""
+        self._receipt.continue_with(then)
 
 
 class MayBlock(_HandedOver):
@@ -153,9 +153,9 @@ class Pause(FlowStep):
 
         await asyncio.sleep(self.seconds)
 
-    def go_on(self, rest: Rest) -> None:
+    def continue_with(self, then: Continuation) -> None:
         """Go on without the rest of the pause."""
-        RESTS.do(rest, None, None)
+        CONTINUATIONS.run_soon(then, None, None)
 
 
 class Write(_HandedOver):
@@ -237,9 +237,9 @@ class Read(FlowStep):
         """Have the record read in a thread, together with others."""
         return read_on_loop(self.store, self.name)
 
-    def go_on(self, rest: Rest) -> None:
+    def continue_with(self, then: Continuation) -> None:
         """Read the record once more, in the thread that finishes the flow."""
-        RESTS.do(lambda *_: settle(self.here, rest), None, None)
+        CONTINUATIONS.run_soon(lambda *_: settle(self.here, then), None, None)
 
 
 Flow: TypeAlias = Generator[FlowStep, Any, R]
@@ -284,7 +284,7 @@ def only(step: FlowStep) -> Flow[Any]:
     return (yield step)
 
 
-def verb(flow: Callable[P, Flow[R]]) -> Callable[P, R]:
+def blocking(flow: Callable[P, Flow[R]]) -> Callable[P, R]:
     """Make a flow a method that is called in a thread; :func:`flow_of` gives the flow."""
 
     @functools.wraps(flow)
@@ -295,7 +295,7 @@ def verb(flow: Callable[P, Flow[R]]) -> Callable[P, R]:
 
 
 def flow_of(method: Callable[P, R]) -> Callable[P, Flow[R]]:
-    """Return the flow of a bound method that :func:`verb` has made."""
+    """Return the flow of a bound method that :func:`blocking` has made."""
     made: Any = method
     return functools.partial(made.__wrapped__, made.__self__)
 
@@ -393,14 +393,10 @@ async def in_threads(flow: Flow[R], threads: ThreadPoolExecutor | None = None) -
             answer, error = None, exc
 
 
-async def in_thread(action: Callable[[], R], threads: ThreadPoolExecutor | None = None) -> R:
-    """Call what may block in one of these threads, by default those of the running loop."""
-    return await _begun_in_thread(action, threads)
-
-
-def _begun_in_thread(
+def in_thread(
     action: Callable[[], R], threads: ThreadPoolExecutor | None = None
 ) -> asyncio.Future[R]:
+    """Call a function that may block in one of these threads, by default the running loop's."""
     import asyncio
 
     loop, action = asyncio.get_running_loop(), _in_context(action)
@@ -444,7 +440,7 @@ async def on_loop(flow: Flow[R]) -> R:
                 answer = (await step.wait()) if step.blocks else step.here()
             except BaseException as exc:
                 if _gone(exc):
-                    _leave(flow, step, written=written)
+                    _caller_left(flow, step, written=written)
                     raise
                 step = flow.throw(exc)
             else:
@@ -462,15 +458,15 @@ def _gone(error: BaseException) -> bool:
     return isinstance(error, asyncio.CancelledError | GeneratorExit)
 
 
-def _leave(flow: Flow[Any], step: FlowStep, *, written: bool) -> None:
-    """Have a thread finish a flow that has ``written``, after this step; close any other."""
+def _caller_left(flow: Flow[Any], step: FlowStep, *, written: bool) -> None:
+    """Have a thread finish a flow that has ``written``, after this step; close any other flow."""
 
-    def rest(answer: object, error: BaseException | None) -> None:
+    def then(answer: object, error: BaseException | None) -> None:
         if _advance(flow, answer, error, _without_caller)[0] is not None:
             flow.close()
 
     if written and step.outlives_caller:
-        step.go_on(rest)
+        step.continue_with(then)
     else:
         flow.close()
 
@@ -511,7 +507,7 @@ class _LoopReads:
         self._reading = bool(asked)
         if asked:
             names = list(dict.fromkeys(name for name, _ in asked))
-            read = _begun_in_thread(functools.partial(_read_together, self._store, names))
+            read = in_thread(functools.partial(_read_together, self._store, names))
             read.add_done_callback(functools.partial(self._answer, asked))
 
     def _answer(self, asked: Sequence[_Asked], read: asyncio.Future[_Answers]) -> None:
@@ -576,7 +572,7 @@ def read_on_loop(store: Store, name: str) -> asyncio.Future[Record]:
 class Receipt:
     """The answer to one step that was handed over, for the event loop that is running now."""
 
-    __slots__ = ("_over", "_rest", "_results", "future", "loop")
+    __slots__ = ("_over", "_results", "_then", "future", "loop")
 
     def __init__(self) -> None:
         import asyncio
@@ -584,20 +580,20 @@ class Receipt:
         self.loop = loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = loop.create_future()
         self._over: tuple[Any, BaseException | None] | None = None
-        self._rest: Rest | None = None
+        self._then: Continuation | None = None
         self._results = _results_for(loop)
 
     def done(self, answer: Any, error: BaseException | None) -> None:
         """Take the answer or the error. Any thread may call this."""
         # Made before the lock is taken: an allocation may start a garbage collection, which may
-        # close the waiting task, which then calls carry_on(), which takes the same lock.
+        # close the waiting task, which then calls continue_with(), which takes the same lock.
         over = answer, error
         with self._results.lock:
-            self._over, rest = over, self._rest
-        if rest is None:
+            self._over, then = over, self._then
+        if then is None:
             self._results.add(self)
         else:
-            RESTS.do(rest, answer, error)
+            CONTINUATIONS.run_soon(then, answer, error)
 
     def settle(self) -> None:
         """Give the answer to the task that awaits it. Only the loop calls this."""
@@ -610,14 +606,14 @@ class Receipt:
         else:
             self.future.set_exception(error)
 
-    def carry_on(self, rest: Rest) -> None:
-        """Have a thread call ``rest`` when there is an answer: no task awaits it any more."""
+    def continue_with(self, then: Continuation) -> None:
+        """Have a thread call ``then`` when there is an answer: no task awaits it any more."""
         with self._results.lock:
-            self._rest, over = rest, self._over
+            self._then, over = then, self._over
         if over is not None:
             if self.future.done() and not self.future.cancelled():
                 self.future.exception()  # or asyncio warns that it was never retrieved
-            RESTS.do(rest, *over)
+            CONTINUATIONS.run_soon(then, *over)
 
 
 class _Results:
@@ -634,7 +630,7 @@ class _Results:
         """Add a receipt, and wake the loop if need be. Any thread may call this."""
         loop = self._loop()
         if loop is None or loop.is_closed():
-            self._waiting.clear()  # threads finish the flows of its tasks: carry_on()
+            self._waiting.clear()  # threads finish the flows of its tasks: continue_with()
             return
         self._waiting.append(receipt)
         if self._called:
@@ -664,40 +660,40 @@ def _results_for(loop: asyncio.AbstractEventLoop) -> _Results:
     return found
 
 
-class _RestThread(PerProcess):
+class _ContinuationThread(PerProcess):
     """A thread that finishes flows whose callers have gone away, one after the other."""
 
     def __init__(self) -> None:
-        self._due: SimpleQueue[tuple[Rest, Any, BaseException | None]] = SimpleQueue()
+        self._due: SimpleQueue[tuple[Continuation, Any, BaseException | None]] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def do(self, rest: Rest, answer: Any, error: BaseException | None) -> None:
-        """Call ``rest`` soon; here at the end of the interpreter, which starts no thread."""
-        self._due.put((rest, answer, error))
+    def run_soon(self, then: Continuation, answer: Any, error: BaseException | None) -> None:
+        """Call ``then`` soon; here at the end of the interpreter, which starts no thread."""
+        self._due.put((then, answer, error))
         if self._thread is None or not self._thread.is_alive():
             thread = threading.Thread(
-                target=self._live, args=(self._due,), name="lro-rest", daemon=True
+                target=self._live, args=(self._due,), name="lro-continuations", daemon=True
             )
             try:
                 thread.start()
             except RuntimeError:
-                self._do_all(self._due)
+                self._run_all(self._due)
             else:
                 self._thread = thread
 
-    def _live(self, due: SimpleQueue[tuple[Rest, Any, BaseException | None]]) -> None:
+    def _live(self, due: SimpleQueue[tuple[Continuation, Any, BaseException | None]]) -> None:
         while True:
-            self._do(*due.get())
+            self._run(*due.get())
 
-    def _do_all(self, due: SimpleQueue[tuple[Rest, Any, BaseException | None]]) -> None:
+    def _run_all(self, due: SimpleQueue[tuple[Continuation, Any, BaseException | None]]) -> None:
         while not due.empty():
-            self._do(*due.get())
+            self._run(*due.get())
 
-    def _do(self, rest: Rest, answer: Any, error: BaseException | None) -> None:
+    def _run(self, then: Continuation, answer: Any, error: BaseException | None) -> None:
         try:
-            rest(answer, error)
+            then(answer, error)
         except BaseException as exc:
             log.info("a call whose caller had gone away has failed: %s", exc)
 
 
-RESTS: Final = _RestThread()
+CONTINUATIONS: Final = _ContinuationThread()

@@ -10,15 +10,9 @@ import typing
 from datetime import timedelta
 from typing import Final, Generic, TypeVar
 
-from lro._base.errors import (
-    DeclarationError,
-    OperationNotFound,
-    WaitTimeout,
-    WorkCancelled,
-    WorkFailed,
-)
+from lro._base.errors import DeclarationError, WaitTimeout, WorkCancelled, WorkFailed
 from lro._base.status import AnyMessage, Code, Status
-from lro._engine.flow import Flow, flow_of, on_loop, read, verb
+from lro._engine.flow import Flow, blocking, flow_of, on_loop, read
 from lro._engine.job import event_loop_runs
 from lro._engine.local_work import LocalWork
 from lro._engine.method_spec import MethodSpec
@@ -50,10 +44,7 @@ class HandleCalls:
         Raises:
             OperationNotFound: It was deleted, or has expired.
         """
-        record = yield from read(self._store, name)
-        if not record.visible(self._store.now()):
-            raise OperationNotFound(name)
-        return record
+        return (yield from read(self._store, name)).require_visible(self._store.now())
 
     def cancel(self, name: str) -> Flow[None]:
         """Request the cancellation of an operation.
@@ -102,7 +93,7 @@ class Handle(Generic[Resp, Meta]):
         """
         return typing.cast(Meta, self._unpacked(self._operation.metadata, self._spec.metadata))
 
-    @verb
+    @blocking
     def refresh(self) -> Flow[Operation]:
         """Read the current state, and return it.
 
@@ -170,7 +161,7 @@ class Handle(Generic[Resp, Meta]):
         """
         return self._result(await self.wait_async(timeout))
 
-    @verb
+    @blocking
     def cancel(self) -> Flow[None]:
         """Request cancellation; the operation shows later whether the work stopped (spec §2.6).
 

@@ -54,7 +54,7 @@ class HeldCall:
         """Free the places. Idempotent."""
         count, self._count = self._count, None
         if count is not None and self._process == os.getpid():
-            count.leave(self._caller, self._places)
+            count.give_back(self._caller, self._places)
 
     def __enter__(self) -> HeldCall:
         return self
@@ -105,7 +105,7 @@ class CallCount(PerProcess):
             self._held += places
         return HeldCall(self, caller, places)
 
-    def leave(self, caller: str, places: int) -> None:
+    def give_back(self, caller: str, places: int) -> None:
         """Free places that :meth:`take` gave this caller."""
         with self._lock:
             self._held -= places

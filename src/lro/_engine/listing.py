@@ -110,7 +110,7 @@ class Batch:
         """
         limit, least = self.limits.page_bytes, self.limits.least_bytes
         # Operations that this caller cannot see do not count.
-        seen = self.access.seen(names, self.caller, min(max(room, least), READ_BYTES))
+        seen = self.access.visible_records(names, self.caller, min(max(room, least), READ_BYTES))
         for record in seen.records.values():
             weight = self.view.weight(record)
             if room < limit and weight > room:

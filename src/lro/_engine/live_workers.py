@@ -9,8 +9,8 @@ from typing import Final
 
 from lro._engine.store_port import WaitingWork, Worker
 
-_IDLE: Final = timedelta(minutes=1)
-"""A process without work renews its row once in this time."""
+IDLE_RENEWAL: Final = timedelta(minutes=1)
+"""How often a process without work renews its row."""
 _LEASES: Final = 2
 """It may be late by this number of leases, while its store is slow or unavailable."""
 
@@ -71,4 +71,4 @@ def stranded(
 
 def _is_silent(worker: Worker, now: datetime) -> bool:
     lease = worker.alive_until - worker.seen_time
-    return now > worker.seen_time + _IDLE + _LEASES * lease
+    return now > worker.seen_time + IDLE_RENEWAL + _LEASES * lease

@@ -31,6 +31,7 @@ from lro._engine.events import CancelRequested, about
 from lro._engine.executor_port import ExecutorUsage, NoWorkers, Slot
 from lro._engine.flow import Flow, MayBlock, run_all
 from lro._engine.method_spec import MethodSpec
+from lro._engine.process import installed_version
 from lro._engine.runtime import Runtime, stopping
 from lro._engine.store_port import Claim, Worker
 from lro._model.operation import (
@@ -198,7 +199,7 @@ class LocalWork(HeldWork):
         for attempt in attempts:
             attempt.request_release()
 
-    def end(self) -> None:
+    def unregister(self) -> None:
         """Remove this process's row; if the store is unavailable, the lease expires instead."""
         if self._since is not None:
             with contextlib.suppress(Unavailable):
@@ -228,7 +229,7 @@ class LocalWork(HeldWork):
             self._writes -= 1
             self._writes_ended.notify_all()
 
-    def begin(
+    def submit(
         self,
         record: Record,
         slot: Slot,
@@ -348,7 +349,7 @@ class LocalWork(HeldWork):
                         return
                     claiming.taken()
                     if spec.options.rate is not None:  # this claim decides when the next may begin
-                        self.work_waits()
+                        self.announce_work()
                     attempt.show_start()
                     attempt.run()
                 except BaseException:  # also a signal before the work has begun
@@ -367,7 +368,7 @@ class LocalWork(HeldWork):
         with contextlib.suppress(OperationNotFound):
             after = self._store.update(name, requeue(due))
             if after is not None and after.lease_until == due:
-                self.work_waits()
+                self.announce_work()
 
     def cancel(self, record: Record, caller: str, lost_owners: Collection[str] = ()) -> Flow[None]:
         """Store the request to cancel an operation, and pass it on to the work.
@@ -484,13 +485,3 @@ class LocalWork(HeldWork):
 def _release(attempts: Collection[Attempt]) -> None:
     """Release work, in shared commits."""
     run_all([attempt.release() for attempt in attempts])
-
-
-@functools.cache
-def installed_version() -> str:
-    """Return the installed version of this library, or the empty string."""
-    import importlib.metadata  # imported late: it costs half as much as importing lro
-
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        return importlib.metadata.version("lro")
-    return ""

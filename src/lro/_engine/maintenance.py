@@ -17,10 +17,10 @@ from lro._engine.endings import emit_stored_end, store_expiry, store_loss
 from lro._engine.events import LeaseRenewed, OperationsExpired, about
 from lro._engine.executor_port import NoWorkers
 from lro._engine.flow import Flow, run_all
-from lro._engine.live_workers import stranded
-from lro._engine.local_work import LocalWork, installed_version
+from lro._engine.live_workers import IDLE_RENEWAL, stranded
+from lro._engine.local_work import LocalWork
 from lro._engine.method_spec import MethodSpec
-from lro._engine.process import PerProcess
+from lro._engine.process import PerProcess, installed_version
 from lro._engine.runtime import Runtime
 from lro._engine.store_port import Orphans
 from lro._model.operation import Record
@@ -31,8 +31,6 @@ log = logging.getLogger("lro")
 _BATCH: Final = 100
 _EXPIRY_BATCH: Final = 1000
 _EXPIRY_SECONDS: Final = 60.0
-_IDLE_SECONDS: Final = 60.0
-"""Interval of lease renewals in a process without work."""
 _STRANDED_AGE: Final = timedelta(minutes=1)
 """Work due for longer is logged if no live worker declares its method."""
 _STEP_SECONDS: Final = 1.0
@@ -41,13 +39,13 @@ _SCAN_PAUSE_SECONDS: Final = 0.1
 _DECLARED_SECONDS: Final = 0.5
 """Delay of the scan after a method is declared, while its module may still be loading."""
 _GRACE_SECONDS: Final = 1.0
-_REST_SECONDS: Final = 0.01
+_LEAST_PAUSE_SECONDS: Final = 0.01
 """Minimum interval between two runs of what is due."""
 _TRIES: Final = 5
 """Attempts to write in one grace period, while the store is unavailable."""
 _GRACES: Final = 4
 """A lease lasts for at least this number of grace periods."""
-LEAST_LEASE: Final = timedelta(seconds=_REST_SECONDS * _TRIES * _GRACES)
+LEAST_LEASE: Final = timedelta(seconds=_LEAST_PAUSE_SECONDS * _TRIES * _GRACES)
 """The shortest allowed lease: a shorter one could not be retried often enough."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -161,23 +159,25 @@ class Maintenance(PerProcess):
         self._follow_clock()
         if self._away:
             self._follow_outage()
-        elif self._due()[self._renew] <= at:
+        elif self._renewal_at() <= at:
             self._renew()
-        if self._due()[self._renew] > self._clock():  # the lease comes first
+        if self._renewal_at() > self._clock():  # the lease comes first
             self._work.release_queued()
             for task, due in self._due().items():
                 if due <= self._clock():
                     task()
         # New work does not wake this thread: it checks often enough, without reading the store.
-        return max(_REST_SECONDS, min(*self._due().values(), at + self._period) - self._clock())
+        next_at = min(self._renewal_at(), *self._due().values(), at + self._period)
+        return max(_LEAST_PAUSE_SECONDS, next_at - self._clock())
+
+    def _renewal_at(self) -> float:
+        working = self._work.held() or self._strays
+        return min(self._renew_asked_at, self._idle_at, self._renew_at if working else math.inf)
 
     def _due(self) -> Mapping[Callable[[], object], float]:
-        """Return the table of tasks and their due times, the lease first."""
-        working = self._work.held() or self._strays
-        renewal = min(self._renew_asked_at, self._idle_at, self._renew_at if working else math.inf)
+        """Return the due times of the tasks other than the renewal."""
         asked = max(self._looked_at + _SCAN_PAUSE_SECONDS, self._scan_asked_at)
         table: dict[Callable[[], object], float] = {
-            self._renew: renewal,
             self._scan_orphans: max(self._calm_until, min(self._scan_at, asked)),
             self._expire: self._expire_at,
         }
@@ -222,7 +222,7 @@ class Maintenance(PerProcess):
         self._renew_asked_at = math.inf
         renewed = self._store.renew(self._work.as_worker())
         # Only now: after a failure, the next run renews again before it scans.
-        self._renew_at, self._idle_at = at + self._period, at + _IDLE_SECONDS
+        self._renew_at, self._idle_at = at + self._period, at + IDLE_RENEWAL.total_seconds()
         if renewed is None:
             log.warning("this worker counts as lost: others have its work, which stops here")
             self._work.lose_all()
@@ -306,7 +306,7 @@ class Maintenance(PerProcess):
                 line, stuck = "%s: cannot be recovered", stuck + 1
                 log.error(line, record.name, exc_info=found, extra=facts)
         if lost:
-            self._work.work_waits()
+            self._work.announce_work()
         return stuck
 
     def _end_unbegun(self, late: Sequence[Record]) -> None:
@@ -339,7 +339,7 @@ class Maintenance(PerProcess):
         for name in removed.names:
             self._runtime.updater.notifier.notify(name)
         if removed.names:
-            self._runtime.events.tracer.look()
+            self._runtime.events.tracer.refresh()
             self._runtime.events.emit(OperationsExpired(methods=removed.methods))
         if removed.more:
             self._expire_at = at
@@ -436,7 +436,7 @@ class Background(PerProcess):
         with contextlib.ExitStack() as steps:
             if self._runtime.statistics is not None:
                 steps.callback(self._runtime.statistics.close)
-            steps.callback(self.work.end)
+            steps.callback(self.work.unregister)
             steps.callback(self.maintenance.stop)
             if self.claims is not None:
                 steps.callback(self.claims.stop)
@@ -473,11 +473,11 @@ class Background(PerProcess):
         """Look for work of a method that has just been declared."""
         self.maintenance.method_declared()
         if self.claims is not None:
-            self.claims.look()
+            self.claims.look_soon()
 
     def _claim_soon(self) -> None:
         if self.claims is not None:
-            self.claims.work_waits()
+            self.claims.claim_soon()
 
     @property
     def freed(self) -> Callable[[], None]:
@@ -485,9 +485,9 @@ class Background(PerProcess):
         return _nobody if self.claims is None else self.claims.freed
 
     @property
-    def ahead(self) -> bool:
-        """See :attr:`Claims.ahead`."""
-        return self.claims is not None and self.claims.ahead
+    def older_waits(self) -> bool:
+        """See :attr:`Claims.older_waits`."""
+        return self.claims is not None and self.claims.older_waits
 
 
 def _nobody() -> None:

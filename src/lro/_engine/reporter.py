@@ -138,7 +138,7 @@ class Reporter:
         except (NotApplied, LeaseLost, OperationNotFound):
             return False
         if after is not None and after.done:
-            self._updater.events.tracer.look()  # it may be the first that this process has to do
+            self._updater.events.tracer.refresh()  # it may be the first that this process has to do
             emit_end(self._updater.events, after)
         # A record that a change removes was deleted before: its result is dropped (spec §2.7).
         return after is not None and after.state is not State.HIDDEN

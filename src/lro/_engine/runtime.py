@@ -236,7 +236,7 @@ class FirstUse:
         self._store = store
         self.pending: bool = store.reads_block
 
-    def reach(self) -> Flow[None]:
+    def connect(self) -> Flow[None]:
         """Read the store's clock in a step that may block.
 
         Raises:

@@ -35,13 +35,13 @@ from lro._engine.executor_port import REACHES, Executor, NoWorkers
 from lro._engine.flow import (
     Flow,
     MayBlock,
+    blocking,
     flow_of,
     in_thread,
     in_threads,
     on_loop,
     run,
     run_all,
-    verb,
 )
 from lro._engine.gauges import Gauges
 from lro._engine.handle import HandleCalls
@@ -171,7 +171,7 @@ class ServiceParts:
         """The present names of methods, by their aliases."""
         return self.runtime.events.renamed
 
-    def begin(self) -> None:
+    def begin_maintenance(self) -> None:
         """Begin the maintenance of this process if the service has not been used in it."""
         if self.background.pending:
             self.background.start()
@@ -202,12 +202,12 @@ class ServiceParts:
             TypeError, InvalidArgument, PermissionDenied, HookFailed, MethodNotSupported: As for
                 :meth:`Service.list`.
         """
-        self.begin()
+        self.begin_maintenance()
         if not isinstance(request, ListOperationsRequest):
             raise TypeError(f"list takes a ListOperationsRequest(filter=...), got {request!r:.200}")
         self.access.require("ListOperations")
         if self.runtime.first_use.pending:
-            yield from self.runtime.first_use.reach()
+            yield from self.runtime.first_use.connect()
         query = CheckedList.of(request, self.store, self.specs.values(), self.methods.indexes)
         check_view(view)
         yield from self.access.permit(caller, "ListOperations", query.parent)
@@ -223,7 +223,7 @@ class ServiceParts:
             MalformedRequest, InvalidOperationName, InvalidArgument, PermissionDenied, HookFailed,
                 MethodNotSupported: As for :meth:`Service.batch_get`.
         """
-        self.begin()
+        self.begin_maintenance()
         self.access.require("BatchGetOperations")
         wanted = parse_names(names)
         check_view(view)
@@ -492,7 +492,7 @@ class Service(PerProcess):
             start=start,
         )
 
-    @verb
+    @blocking
     def schedules(self) -> Flow[Sequence[Schedule]]:
         """Return the schedules of all processes on the store, by name. For operators: no hook.
 
@@ -507,7 +507,7 @@ class Service(PerProcess):
         """:meth:`schedules` for coroutines: a thread reads where the store may block."""
         return await on_loop(flow_of(self.schedules)())
 
-    @verb
+    @blocking
     def start(
         self, full_name: str, request: object, **options: Unpack[StartKeywords[Any]]
     ) -> Flow[Operation]:
@@ -527,7 +527,7 @@ class Service(PerProcess):
         """:meth:`start` for coroutines; the rest as for ``Method.start_async``."""
         return await on_loop(flow_of(self.start)(full_name, request, **options))
 
-    @verb
+    @blocking
     def rerun(
         self, name: str, *, request_id: str = "", caller: str | None = None
     ) -> Flow[Operation]:
@@ -550,10 +550,10 @@ class Service(PerProcess):
             MethodNotSupported: It is for a caller, and RerunOperation is switched off.
             LroError: As for ``Method.start``.
         """
-        self.edges.begin()
+        self.edges.begin_maintenance()
         parse_name(name)
         yield from self.edges.access.permit_verb(caller, "RerunOperation", name)
-        record = yield from self.edges.access.visible(name, caller)
+        record = yield from self.edges.access.visible_record(name, caller)
         spec = self.edges.methods.by_stored_name.get(record.method)
         return (yield from self.edges.starter.rerun(spec, record, request_id))
 
@@ -563,7 +563,7 @@ class Service(PerProcess):
         """:meth:`rerun` for coroutines."""
         return await on_loop(flow_of(self.rerun)(name, request_id=request_id, caller=caller))
 
-    @verb
+    @blocking
     def rerun_all(self, filter: str, *, parent: str = "", dry_run: bool = False) -> Flow[int]:
         """Rerun all operations that match and failed or were cancelled; return how many.
 
@@ -605,7 +605,7 @@ class Service(PerProcess):
 
     # -- verbs --------------------------------------------------------------------------------
 
-    @verb
+    @blocking
     def get(self, name: str, *, view: View = "BASIC", caller: str | None = "") -> Flow[Operation]:
         """Return the latest state of an operation (spec §3.2).
 
@@ -621,14 +621,14 @@ class Service(PerProcess):
             PermissionDenied: The ``authorize`` hook refuses it.
             HookFailed: The ``authorize`` hook does not answer as it must.
         """
-        self.edges.begin()
+        self.edges.begin_maintenance()
         parse_name(name)
         check_view(view)
         yield from self.edges.access.permit(caller, "GetOperation", name)
         if view == "BASIC":
-            return (yield from self.edges.access.visible(name, caller)).operation
+            return (yield from self.edges.access.visible_record(name, caller)).operation
         shown = yield from self.edges.shown_by(view, caller, (name,))
-        record = yield from self.edges.access.visible(name, caller)
+        record = yield from self.edges.access.visible_record(name, caller)
         full = functools.partial(shown.operations, (record,))
         blocks = self.store.writes_block and bool(shown.inspectable)  # reads where the worker is
         found: Sequence[Operation] = yield MayBlock(full, blocks=blocks)
@@ -640,7 +640,7 @@ class Service(PerProcess):
         """:meth:`get` for coroutines."""
         return await on_loop(flow_of(self.get)(name, view=view, caller=caller))
 
-    @verb
+    @blocking
     def list(
         self, request: ListOperationsRequest, *, view: View = "BASIC", caller: str = ""
     ) -> Flow[ListOperationsResponse]:
@@ -665,7 +665,7 @@ class Service(PerProcess):
         """:meth:`list` for coroutines: a thread reads the page."""
         return await in_threads(flow_of(self.list)(request, view=view, caller=caller))
 
-    @verb
+    @blocking
     def delete(self, name: str, *, caller: str = "") -> Flow[None]:
         """Remove the record; callers cannot see the work, which goes on (spec §2.7).
 
@@ -676,11 +676,11 @@ class Service(PerProcess):
                 :meth:`get`.
             MethodNotSupported: Delete is switched off.
         """
-        self.edges.begin()
+        self.edges.begin_maintenance()
         self.edges.access.require("DeleteOperation")
         parse_name(name)
         yield from self.edges.access.permit(caller, "DeleteOperation", name)
-        record = yield from self.edges.access.visible(name, caller)
+        record = yield from self.edges.access.visible_record(name, caller)
         yield from self._deleted(record, caller)
 
     async def delete_async(self, name: str, *, caller: str = "") -> None:
@@ -709,7 +709,7 @@ class Service(PerProcess):
         delete = functools.partial(self.delete_all, filter, parent=parent, dry_run=dry_run)
         return await in_thread(delete)
 
-    @verb
+    @blocking
     def cancel(self, name: str, *, caller: str = "") -> Flow[None]:
         """Request that the work stops; the operation shows whether it does (spec §2.6).
 
@@ -721,11 +721,11 @@ class Service(PerProcess):
                 :meth:`get`.
             MethodNotSupported: Cancel is switched off.
         """
-        self.edges.begin()
+        self.edges.begin_maintenance()
         self.edges.access.require("CancelOperation")
         parse_name(name)
         yield from self.edges.access.permit(caller, "CancelOperation", name)
-        record = yield from self.edges.access.visible(name, caller)
+        record = yield from self.edges.access.visible_record(name, caller)
         yield from self._cancelled(record, caller)
 
     async def cancel_async(self, name: str, *, caller: str = "") -> None:
@@ -751,7 +751,7 @@ class Service(PerProcess):
         cancel = functools.partial(self.cancel_all, filter, parent=parent, dry_run=dry_run)
         return await in_thread(cancel)
 
-    @verb
+    @blocking
     def batch_get(
         self, names: Sequence[str], *, view: View = "BASIC", caller: str | None = ""
     ) -> Flow[BatchGetOperationsResponse]:
@@ -792,7 +792,7 @@ class Service(PerProcess):
             Unavailable: The store cannot be reached now, or the service is stopping.
             ResourceExhausted: There are too many streams, or operations watched (``Limits``).
         """
-        self.edges.begin()
+        self.edges.begin_maintenance()
         self.edges.access.require("WatchOperations")
         wanted = parse_names(names)
 
@@ -800,13 +800,13 @@ class Service(PerProcess):
             yield from self.edges.access.permit_each(caller, "GetOperation", wanted)
             # A store that is away is reported at once.
             look = functools.partial(
-                self.edges.access.seen, wanted[:1], caller, self.edges.limits.least_bytes
+                self.edges.access.visible_records, wanted[:1], caller, self.edges.limits.least_bytes
             )
             yield MayBlock(look, blocks=self.store.writes_block)
 
         await on_loop(begin())
         return self.edges.waiters.watch(
-            wanted, lambda some, most: self.edges.access.seen(some, caller, most), caller
+            wanted, lambda some, most: self.edges.access.visible_records(some, caller, most), caller
         )
 
     def wait(
@@ -850,7 +850,7 @@ class Service(PerProcess):
         """The number of refused writes of this process for work that another worker has taken."""
         return self.edges.runtime.updater.late_writes
 
-    @verb
+    @blocking
     def workers(self, *, all: bool = False) -> Flow[Sequence[Worker]]:
         """Return the live processes that run work of this store, the oldest first.
 
@@ -872,7 +872,7 @@ class Service(PerProcess):
         """:meth:`workers` for coroutines: a thread reads where the store may block."""
         return await on_loop(flow_of(self.workers)(all=all))
 
-    @verb
+    @blocking
     def stranded(self) -> Flow[Sequence[WaitingWork]]:
         """Return the due work of methods that no live worker declares, by method.
 
@@ -890,7 +890,7 @@ class Service(PerProcess):
         """:meth:`stranded` for coroutines: a thread reads where the store may block."""
         return await on_loop(flow_of(self.stranded)())
 
-    @verb
+    @blocking
     def pause(self, method: str) -> Flow[None]:
         """Pause a method: no process begins work of it until :meth:`resume`. Idempotent.
 
@@ -911,7 +911,7 @@ class Service(PerProcess):
         """:meth:`pause` for coroutines: a thread writes where the store may block."""
         await on_loop(flow_of(self.pause)(method))
 
-    @verb
+    @blocking
     def resume(self, method: str) -> Flow[None]:
         """Resume a paused method: processes begin its work again, at once. Idempotent.
 
@@ -927,7 +927,7 @@ class Service(PerProcess):
         """:meth:`resume` for coroutines: a thread writes where the store may block."""
         await on_loop(flow_of(self.resume)(method))
 
-    @verb
+    @blocking
     def paused(self) -> Flow[Mapping[str, datetime]]:
         """Return the paused methods by their present names, with the times of the pauses.
 
@@ -954,7 +954,7 @@ class Service(PerProcess):
         others, such as the master of a preforking server. Idempotent. It has no effect after
         :meth:`close`, or with ``maintenance=False``.
         """
-        self.edges.begin()
+        self.edges.begin_maintenance()
 
     def run_maintenance(self) -> float:
         """Do the maintenance that is due, and return the seconds until more is due.
@@ -1101,7 +1101,7 @@ class Service(PerProcess):
         if not filter.strip():
             text = "must not be empty; name:* matches all operations"
             raise InvalidArgument("filter", text)
-        self.edges.begin()
+        self.edges.begin_maintenance()
         request = ListOperationsRequest(name=parent, filter=filter, page_size=_PAGE)
         query = CheckedList.of(
             request, self.store, self.edges.specs.values(), self.edges.methods.indexes
@@ -1137,7 +1137,7 @@ class Service(PerProcess):
         self.edges.work.read_paused()
         store.notify_others(PAUSES_CHANGED)
         if not pause:
-            self.edges.work.work_waits()
+            self.edges.work.announce_work()
 
     def _read_stranded(self) -> Sequence[WaitingWork]:
         store = self.edges.runtime.store
@@ -1150,13 +1150,13 @@ class Service(PerProcess):
         deadline_seconds: float | None,
         caller: str,
     ) -> Flow[float]:
-        self.edges.begin()
+        self.edges.begin_maintenance()
         self.edges.access.require("WaitOperation")
         parse_name(name)
         limit = wait_limit(timeout, deadline_seconds, self.edges.max_wait)
         yield from self.edges.access.permit(caller, "WaitOperation", name)
         if self.edges.access.owner_only:
-            yield from self.edges.access.visible(name, caller)
+            yield from self.edges.access.visible_record(name, caller)
         if deadline_seconds is not None and limit == deadline_seconds:
             limit -= min(_REPLY_SECONDS, limit / 10)  # so that the reply arrives (spec §4.4)
         return limit

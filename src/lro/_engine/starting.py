@@ -245,7 +245,7 @@ class Starter:
         """Start an operation: see ``Method.start``."""
         trace = NO_START_TRACE
         tracer = self._events.tracer
-        if not options.validate_only and tracer.look():
+        if not options.validate_only and tracer.refresh():
             trace = tracer.begin_start(spec.full_name, options.headers)
         try:
             if self._background.pending:
@@ -255,7 +255,7 @@ class Starter:
             start = yield from self._checked(spec, request, options, trace)
             yield from self._access.permit(options.caller, spec.full_name, start.parent)
             if self._runtime.first_use.pending:
-                yield from self._runtime.first_use.reach()
+                yield from self._runtime.first_use.connect()
             if self._work.paused is None:
                 yield MayBlock(self._work.read_paused, blocks=self._runtime.store.reads_block)
             known: Inserted | None = None
@@ -412,7 +412,7 @@ class Starter:
             if options.expires is not None:
                 check_span("expires", options.expires)
             if self._runtime.first_use.pending:
-                yield from self._runtime.first_use.reach()
+                yield from self._runtime.first_use.connect()
             due = options.due(self._runtime.store.now())
         except DeclarationError as exc:
             raise InvalidArgument(exc.subject, exc.description) from None
@@ -503,7 +503,7 @@ class Starter:
             try:
                 if not later:
                     slot = yield from self._free_worker()
-                waits = waits or slot is None or self._background.ahead
+                waits = waits or slot is None or self._background.older_waits
                 if waits:
                     yield from self._backlog.admit()
             except (ResourceExhausted, Unavailable):
@@ -521,14 +521,14 @@ class Starter:
                 if slot is not None and (record.waits if remote else inserted.fresh and not waits):
                     # A repeated start sends the name again: the first message may have been lost.
                     taken, slot = slot, None
-                    begin = functools.partial(self._work.begin, record, taken, start=starting)
+                    begin = functools.partial(self._work.submit, record, taken, start=starting)
                     blocks = executor.submits_block
                     attempt: Attempt = (yield MayBlock(begin)) if blocks else begin()
                     # Over already: the inline executor, or very quick work (spec §9.8).
                     return (attempt.ended or record).operation
                 if inserted.fresh:
                     if not self._work.is_paused(spec):
-                        self._work.work_waits()
+                        self._work.announce_work()
                     if record.begin_before is not None:
                         self._background.maintenance.look_at(record.begin_before)
                 return record.operation

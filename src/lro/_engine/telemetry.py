@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.metadata
 import logging
 import threading
 import weakref
@@ -34,7 +33,7 @@ from lro._engine.events import (
 from lro._engine.gauges import Gauges
 from lro._engine.job import NO_ATTEMPT_TRACE, AttemptOutcome, AttemptTrace
 from lro._engine.metrics import METHOD, METRICS, Metric
-from lro._engine.process import PerProcess
+from lro._engine.process import PerProcess, installed_version
 from lro._model.operation import Record
 
 log = logging.getLogger("lro")
@@ -156,11 +155,6 @@ def _api() -> _Api | None:
         return None
 
 
-@functools.cache
-def _version() -> str:
-    return importlib.metadata.version("lro")
-
-
 def _harmless(instead: T) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Have what a provider or its processors raise logged, and ``instead`` returned.
 
@@ -217,13 +211,13 @@ class ServiceTelemetry(MetricObserver, Tracer):
         )
 
     @_harmless(None)
-    def use(self, providers: Sequence[Any]) -> None:
+    def use_providers(self, providers: Sequence[Any]) -> None:
         """Make spans and metrics by these providers, where they are not those of the API."""
         api = _api()
         assert api is not None  # else there are no sources
         tracers, meters = providers
         made = _provides(tracers)
-        self._tracer = tracers.get_tracer(SCOPE, _version(), SCHEMA_URL) if made else None
+        self._tracer = tracers.get_tracer(SCOPE, installed_version(), SCHEMA_URL) if made else None
         self.instruments = _INSTRUMENTS.of(api, meters, self) if _provides(meters) else None
         self.on = self._tracer is not None or self.instruments is not None
 
@@ -485,7 +479,7 @@ class _AllInstruments(PerProcess):
         with self._lock:
             made = self._made.get(provider)
             if made is None:
-                meter = provider.get_meter(SCOPE, _version(), SCHEMA_URL)
+                meter = provider.get_meter(SCOPE, installed_version(), SCHEMA_URL)
                 made = self._made[provider] = Instruments(api, meter)
             made.add(service)
             return made

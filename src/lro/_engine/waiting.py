@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from lro._base.errors import DeadlineExceeded, InvalidTimeout, OperationNotFound, Unavailable
+from lro._base.errors import DeadlineExceeded, InvalidTimeout, Unavailable
 from lro._engine.change_listener import ChangeListener
 from lro._engine.flow import read_on_loop
 from lro._engine.limits import ByteBudget, CallCount, Limits
 from lro._engine.process import PerProcess
 from lro._engine.runtime import RecordUpdater, stopping
 from lro._messages.times import Duration
-from lro._model.operation import Operation, Record
+from lro._model.operation import Operation
 
 if TYPE_CHECKING:
     from lro._engine.watching import See, WatchHub, WatchStream
@@ -117,7 +117,7 @@ class Waiters(PerProcess):
             OperationNotFound, Unavailable: As for :meth:`wait`.
         """
         end = self._clock() + limit
-        operation = self._look(name)
+        operation = self._read(name)
         if operation.done or limit <= 0:
             return operation
         notified = threading.Event()
@@ -140,7 +140,7 @@ class Waiters(PerProcess):
                 raise stopping()
             left = end - self._clock()
             try:
-                operation = self._look(name)
+                operation = self._read(name)
                 if operation.done or left <= 0:
                     return operation
             except Unavailable:  # it may be back before the time is over
@@ -156,10 +156,10 @@ class Waiters(PerProcess):
     async def until_done_async(self, name: str, limit: float) -> Operation:
         """:meth:`until_done` for coroutines: no thread is held."""
         if limit <= 0:
-            return await self._look_async(name)
+            return await self._read_async(name)
         wait = self._of_loops().here().begin(name, limit)
         try:
-            operation = await self._look_async(name)
+            operation = await self._read_async(name)
             if operation.done:
                 return operation
             self._change_listener.ensure_running()
@@ -170,7 +170,7 @@ class Waiters(PerProcess):
             return found
         if self._closed:
             raise stopping()
-        return await self._look_async(name)
+        return await self._read_async(name)
 
     def watch(self, names: Sequence[str], see: See, caller: str = "") -> WatchStream:
         """Watch operations; ``see`` reads those that the caller can see.
@@ -217,18 +217,14 @@ class Waiters(PerProcess):
         """How many streams watch operations."""
         return 0 if self._hub is None else self._hub.watching
 
-    def _look(self, name: str) -> Operation:
-        return self._seen(self._store.get(name))
+    def _read(self, name: str) -> Operation:
+        return self._store.get(name).require_visible(self._store.now()).operation
 
-    def _seen(self, record: Record) -> Operation:
-        if not record.visible(self._store.now()):
-            raise OperationNotFound(record.name)
-        return record.operation
-
-    async def _look_async(self, name: str) -> Operation:
+    async def _read_async(self, name: str) -> Operation:
         if not self._store.reads_block:
-            return self._look(name)
-        return self._seen(await read_on_loop(self._store, name))
+            return self._read(name)
+        record = await read_on_loop(self._store, name)
+        return record.require_visible(self._store.now()).operation
 
     def _of_loops(self) -> WatchHub:
         from lro._engine.watching import WatchHub  # brings asyncio, which few processes need

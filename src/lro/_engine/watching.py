@@ -19,6 +19,7 @@ from lro._base.errors import LroError, OperationNotFound, ResourceExhausted, Una
 from lro._base.status import AnyMessage
 from lro._engine.access import VisibleRecords
 from lro._engine.change_listener import LOOK_AGAIN_SECONDS, ChangeListener
+from lro._engine.flow import in_thread
 from lro._engine.limits import ByteBudget, HeldCall, ReplyReservation
 from lro._engine.runtime import RecordUpdater, stopping
 from lro._engine.store_port import READ_BYTES, Found
@@ -250,7 +251,7 @@ class WatchHub:
     async def read(self, call: Callable[[], T]) -> T:
         """Call a function that reads the store, in a thread if it may block the loop."""
         if self.updater.store.writes_block:
-            return await asyncio.to_thread(call)
+            return await in_thread(call)
         return call()
 
     def here(self) -> LoopWatchers:
@@ -382,8 +383,7 @@ class LoopWatchers:
 
     async def _answer_those(self, names: Sequence[str]) -> None:
         store, rest = self._hub.updater.store, names
-        in_thread = store.reads_block
-        most = MAX_NAMES if in_thread or not store.writes_block else _READ_ON_LOOP
+        most = MAX_NAMES if store.reads_block or not store.writes_block else _READ_ON_LOOP
         while rest:
             some, rest = rest[:most], rest[most:]
             if self._hub.closed:
@@ -391,7 +391,7 @@ class LoopWatchers:
                 continue
             try:
                 ends = functools.partial(self._ends, some)
-                found, left = await asyncio.to_thread(ends) if in_thread else ends()
+                found, left = await in_thread(ends) if store.reads_block else ends()
             except LroError:
                 continue  # the store may be back before the time is over
             except Exception:  # whatever code of others has raised
@@ -399,7 +399,7 @@ class LoopWatchers:
                 continue
             self._resolve_waits(found)
             rest = [*left, *rest]
-            if rest and not in_thread:
+            if rest and not store.reads_block:
                 await asyncio.sleep(0)  # other tasks have their turn
 
     def _ends(self, names: Sequence[str]) -> tuple[Mapping[str, Operation | None], Sequence[str]]:

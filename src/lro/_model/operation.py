@@ -629,6 +629,16 @@ class Record:
             return False
         return self.expire_time is None or now < self.expire_time
 
+    def require_visible(self, now: datetime) -> Record:
+        """Return this record.
+
+        Raises:
+            OperationNotFound: Callers cannot see it.
+        """
+        if not self.visible(now):
+            raise OperationNotFound(self.name)
+        return self
+
     def finished_or_hidden(self, now: datetime) -> bool:
         """Return True if nobody can wait for it: it is done, or callers cannot see it."""
         return self.state in _DONE or not self.visible(now)
@@ -796,8 +806,8 @@ def next_state(record: Record, event: Event, now: datetime) -> State:
         OperationNotFound: The event is from a caller, and the record is deleted or expired.
         NotApplied: The event is too late.
     """
-    if event in _CALLER_EVENTS and not record.visible(now):
-        raise OperationNotFound(record.name)
+    if event in _CALLER_EVENTS:
+        record.require_visible(now)
     try:
         return TRANSITIONS[record.state][event]
     except KeyError:
