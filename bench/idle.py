@@ -66,7 +66,7 @@ def idle_load(stores: Mapping[str, Callable[[], Any]]) -> Iterator[str]:
     ]
     for service in services:
         service.method("bench.v1.Bench.Here")(work)
-        service.start_maintenance()
+        service.edges.start_maintenance()
     try:
         time.sleep(1.0)  # until the calls at startup are over
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import lro
+
 NOT_NAMES = {"annotations", "TYPE_CHECKING", "Final"}
 FACES = [
     *("lro", "lro.errors", "lro.types", "lro.adapters", "lro.wire", "lro.telemetry"),
@@ -69,6 +71,12 @@ def test_face_of_the_server_is_small() -> None:
 def test_face_of_the_client_is_small() -> None:
     """``lro_client`` has at most 25 names; transports and waits have their own modules."""
     assert len(importlib.import_module("lro_client").__all__) <= 25
+
+
+def test_service_is_small() -> None:
+    """``Service`` has at most 25 public methods, not counting the ``_async`` twins."""
+    names = {name for name in vars(lro.Service) if not name.startswith("_")}
+    assert len({name.removesuffix("_async") for name in names}) <= 25
 
 
 @pytest.mark.parametrize("face", ["lro", "lro_client", "lro_client.transports"])

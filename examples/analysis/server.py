@@ -65,7 +65,7 @@ def make_app(service: Service, grpc_address: str = "") -> Starlette:
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(asyncio.to_thread, service.close)
-            service.start_maintenance()  # before the first request
+            service.edges.start_maintenance()  # before the first request
             gc.collect()
             gc.freeze()  # imported objects stay, so garbage collections need not visit them
             if grpc_address:
@@ -100,7 +100,7 @@ async def serving_grpc(
     try:
         yield
     finally:
-        service.end_waits()
+        service.edges.end_waits()
         await server.stop(STOP_SECONDS)
 
 

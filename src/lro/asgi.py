@@ -73,7 +73,7 @@ class EdgeApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI interface."""
         if self.edge.service.edges.background.pending:
-            self.edge.service.start_maintenance()  # lifespan, the first scope: the server's start
+            self.edge.service.edges.start_maintenance()  # the first scope is lifespan
         if scope["type"] == "http":
             path, found = self._find(scope)
             if self._fallback is None or not isinstance(found, RouteNotFound | MalformedRequest):
@@ -146,7 +146,7 @@ async def live(service: Service, receive: Receive, send: Send) -> None:
     while True:
         message = await receive()
         if message["type"] == "lifespan.startup":
-            service.start_maintenance()
+            service.edges.start_maintenance()
             await send({"type": "lifespan.startup.complete"})
         else:
             await asyncio.to_thread(service.close)
@@ -347,7 +347,7 @@ async def waited(
     None if the wait fails: too many calls wait, Wait is refused or switched off, or the caller
     disconnects, as ``receive`` reports.
     """
-    service.end_waits_at_signals()
+    service.edges.end_waits_at_signals()
     wait: Awaitable[Operation] = service.wait_async(name, seconds, caller=caller)
     try:
         return await (wait if receive is None else while_there(receive, wait))

@@ -108,7 +108,7 @@ def _counter_of(service: Service) -> _EventCounter:
     with _lock:
         if service not in _counters:
             counter = _counters[service] = _EventCounter()
-            service.observe(counter)
+            service.edges.observe(counter)
         return _counters[service]
 
 

@@ -54,7 +54,7 @@ class EdgeApp:
         edge.streams = False
         self.edge = edge
         self._fallback = fallback
-        edge.service.end_waits_at_signals()  # here, because its calls may all be in other threads
+        edge.service.edges.end_waits_at_signals()  # its calls may all be in other threads
 
     def _find(self, environ: Environ) -> tuple[HttpRequest, RouteResult]:
         request = request_of(environ)
@@ -66,7 +66,7 @@ class EdgeApp:
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         """The WSGI interface."""
-        self.edge.service.start_maintenance()
+        self.edge.service.edges.start_maintenance()
         request, found = self._find(environ)
         if self._fallback is not None and isinstance(found, RouteNotFound | MalformedRequest):
             return self._fallback(environ, start_response)

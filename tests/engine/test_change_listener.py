@@ -161,7 +161,7 @@ def test_work_of_another_process_is_claimed_after_a_notification(make_service, s
     there = make_service(store, InlineExecutor())
     method = work(there, name="acme.v1.Works.Held", concurrency=1)  # a start stores it unclaimed
     work(here, name="acme.v1.Works.Held", concurrency=1)
-    here.start_maintenance()
+    here.edges.start_maintenance()
     until(lambda: store.subscriptions and store.subscriptions[0].waits)
     name = method.start(WorkRequest()).name
     store.said.put(said)
@@ -211,7 +211,7 @@ def test_process_whose_claim_found_nothing_claims_later(make_service, monkeypatc
 
     monkeypatch.setattr(store, "claim", noted)
     service = make_service(store, InlineExecutor(), maintenance=True, clock=lambda: seconds[0])
-    service.start_maintenance()
+    service.edges.start_maintenance()
     (subscription,) = until(lambda: store.subscriptions)
     store.said.put({WORK_WAITS})
     assert claimed_at.get(timeout=PATIENCE) == 0.0

@@ -79,7 +79,7 @@ USES = {
     "watch": lambda service, _: asyncio.run(service.watch([OPERATION])),
     "start": lambda _, method: method.start(WorkRequest()),
     "with": lambda service, _: service.__enter__(),
-    "start_maintenance": lambda service, _: service.start_maintenance(),
+    "start_maintenance": lambda service, _: service.edges.start_maintenance(),
     "the start of an ASGI server": lambda service, _: asyncio.run(
         _lifespan(asgi.OperationsApp(service))
     ),
@@ -98,7 +98,7 @@ def test_maintenance_begins_with_the_first_use(use):
             USES[use](service, method)
         first = thread_of(service)
         assert first is not None
-        service.start_maintenance()
+        service.edges.start_maintenance()
         assert thread_of(service) is first
         assert first.is_alive()
     assert not first.is_alive()
@@ -107,16 +107,16 @@ def test_maintenance_begins_with_the_first_use(use):
 def test_maintenance_does_not_begin_where_it_is_not_wanted(monkeypatch):
     """It is switched off, the service is closed, or the process is a worker of another process."""
     service, _ = made(maintenance=False)
-    service.start_maintenance()
+    service.edges.start_maintenance()
     assert thread_of(service) is None
     closed, _ = made()
     closed.close()
-    closed.start_maintenance()
+    closed.edges.start_maintenance()
     assert thread_of(closed) is None
     monkeypatch.setattr("lro._engine.process._is_worker_process", False)
     mark_worker_process()
     child, _ = made()
-    child.start_maintenance()
+    child.edges.start_maintenance()
     assert thread_of(child) is None
 
 
@@ -136,11 +136,11 @@ def test_two_first_calls_start_one_thread():
     """The second call waits until the first has started the thread."""
     service, _ = made()
     maintenance, threads = maintenance_of(service), set()
-    other = threading.Thread(target=service.start_maintenance)
+    other = threading.Thread(target=service.edges.start_maintenance)
     once(maintenance, "start", other.start)
     once(maintenance, "start", lambda: threads.add(thread_of(service)), after=True)
     with contextlib.closing(service):
-        service.start_maintenance()
+        service.edges.start_maintenance()
         joined(other)
         assert threads == {thread_of(service)}
 

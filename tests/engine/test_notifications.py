@@ -177,7 +177,7 @@ def test_the_thread_begins_and_ends_with_that_of_maintenance():
     method = work(service)
     assert notifier.calls == []
     ended(service, method.start(WorkRequest()))
-    service.start_maintenance()
+    service.edges.start_maintenance()
     service.close()
     assert notifier.calls == ["begin", "wake", "stop", "store closed"]
 

@@ -95,7 +95,7 @@ def test_waiting_work_is_claimed(store, make_service, options):
     """It waits for other work to end, or for the limit of its own method."""
     executor = ThreadExecutor(1 if not options else 2)
     service = make_service(store, executor, maintenance=True)
-    service.start_maintenance()
+    service.edges.start_maintenance()
     step, free, begun = Step(), Step(), []
 
     def body(request, job):

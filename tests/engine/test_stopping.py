@@ -348,7 +348,7 @@ def test_end_waits_ends_the_waits_of_threads():
     service.reporter(done).complete(WorkResponse())
     waiting = in_thread(lambda: service.wait(name, 60))
     until(lambda: listeners(service))
-    service.end_waits()
+    service.edges.end_waits()
     with pytest.raises(Unavailable, match="the service is stopping"):
         waiting()
     with pytest.raises(Unavailable, match="the service is stopping"):
@@ -365,7 +365,7 @@ def test_end_waits_ends_a_wait_that_begins_meanwhile():
     async def both() -> None:
         first = asyncio.ensure_future(service.wait_async(name, 60))
         await until_async(lambda: service.edges.waiters.waiting)
-        service.end_waits()
+        service.edges.end_waits()
         second = asyncio.ensure_future(service.wait_async(name, 60))
         for waiter in (first, second):
             with pytest.raises(Unavailable, match="the service is stopping"):

@@ -405,7 +405,7 @@ def test_stopping_service_refuses_alike_in_all_ways(verb: str) -> None:
     counting = build()
     fields = {"name": counting.start()} if verb == "WaitOperation" else {}
     with served(counting) as place:
-        counting.service.end_waits()
+        counting.service.edges.end_waits()
         counting.service.edges.work.stop(timedelta())
         found = [ask(Asked(verb, fields)) for ask in place.ways.values()]
     code, message, details = found[0]

@@ -279,7 +279,7 @@ def test_call_cancelled_by_the_server_is_answered(verb: str, counting: CountServ
 def test_stopping_service_begins_no_stream() -> None:
     """Watch gets 503 like other calls, instead of a stream that ends at once."""
     counting, name = begun()
-    counting.service.end_waits()
+    counting.service.edges.end_waits()
     line = serve(OperationsApp(counting.service), scope_of("GET", f"/v1/{name}:watch"))
     status, headers, _ = line.reply
     assert (status, headers[b"retry-after"]) == (503, b"1")

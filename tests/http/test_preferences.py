@@ -195,7 +195,7 @@ def test_start_is_answered_at_once_where_none_may_wait(kind: str, why: str) -> N
     """The operation is stored, so it is returned in its present state instead of an error."""
     with serving_work(kind, limits=lro.Limits(waits=1)) as at, ThreadPoolExecutor(1) as pool:
         if why == "the service stops":
-            at.service.end_waits()
+            at.service.edges.end_waits()
         else:
             waiting = pool.submit(at.service.wait, at.post().json()["name"])
             until(lambda: at.service.edges.waiters.waits)

@@ -57,8 +57,8 @@ def service(make_service, clock, monkeypatch):
     """Return a service that has run some operations and seen rare events."""
     made = make_service(Broken(clock), InlineExecutor())
     observers: list[Observer] = []
-    observe = made.observe
-    monkeypatch.setattr(made, "observe", lambda one: (observers.append(one), observe(one)))
+    observe = made.edges.observe
+    monkeypatch.setattr(made.edges, "observe", lambda one: (observers.append(one), observe(one)))
     ServiceCollector(made)
 
     @made.method(METHOD)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, assert_type
+from typing import assert_type
 
 from litestar import Litestar
 from quart import Quart, Response
@@ -47,9 +47,8 @@ async def in_others(
     assert_type(await quart.start(resize, ResizeRequest()), Response)
 
 
-def applications(service: lro.Service, mine: Any) -> None:
+def applications(service: lro.Service) -> None:
     """Each framework accepts the service's lifespan, plugin or extension."""
     Starlette(lifespan=service.lifespan)
-    Starlette(lifespan=service.lifespan_around(mine))
     Litestar(plugins=[lro.integrations.litestar.OperationsPlugin(service, parents=["a/*"])])
     lro.integrations.quart.QuartOperations(service).init_app(Quart("app"))

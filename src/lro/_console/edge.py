@@ -399,7 +399,7 @@ class ConsoleEdge(OperationsEdge):
         return json_reply(200, (yield from in_few_threads(self.service, read)))
 
     def _permit_tally(self, caller: str) -> Flow[None]:
-        self.service.start_maintenance()
+        self.service.edges.start_maintenance()
         self.service.edges.access.require("ListOperations")
         if self.service.edges.access.owner_only:  # the numbers are of all callers
             raise PermissionDenied("the service shows each caller only its own operations")

@@ -780,8 +780,9 @@ class Attempt:
         return about(self.name, self.spec.full_name, self._record.attempt)
 
     def _refused(self, attempt: int, what: str, error: LroError) -> None:
-        write = WriteRefused(name=self.name, method=self.spec.full_name, attempt=attempt)
-        self._runtime.updater.refused(write, what, error)
+        log.warning("%s: %s was refused: %s", self.name, what, error, extra=self._facts)
+        refused = WriteRefused(name=self.name, method=self.spec.full_name, attempt=attempt)
+        self._runtime.events.emit(refused)
 
     def _observe_begin(self, control: JobControl) -> None:
         events, record = self._runtime.events, self._record

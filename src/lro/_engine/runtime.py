@@ -13,7 +13,7 @@ import attrs
 
 from lro._base.errors import LroError, Unavailable, one_line
 from lro._base.status import AnyMessage
-from lro._engine.events import EventDispatch, WriteRefused, about
+from lro._engine.events import EventDispatch, about
 from lro._engine.executor_port import Executor
 from lro._engine.flow import Flow, MayBlock, UpdateWrite, read
 from lro._engine.method_spec import MethodSpec
@@ -94,7 +94,7 @@ class _Outdated(Exception):
     """The metadata has changed since the final metadata was computed from it."""
 
 
-class RecordUpdater(PerProcess):
+class RecordUpdater:
     """Applies changes to the store, and notifies waiters and watchers of them."""
 
     def __init__(
@@ -109,12 +109,6 @@ class RecordUpdater(PerProcess):
         self.notifier: Notifier = Notifier()
         self.unnamed_changes = 0
         """Number of change notifications received from other processes without names."""
-        self.late_writes: int = 0
-        """Number of writes that were refused because another worker had the work."""
-        self._lock = threading.Lock()
-
-    def _after_fork(self) -> None:
-        self._lock = threading.Lock()
 
     def apply(self, name: str, change: Change, stamp: Stamp | None = None) -> Record | None:
         """Store a change as :meth:`applied` does, in this thread."""
@@ -219,14 +213,6 @@ class RecordUpdater(PerProcess):
         if self.webhooks is not None and after is not None and after.notify_at is not None:
             self.webhooks.wake()
         return after
-
-    def refused(self, write: WriteRefused, what: str, error: LroError) -> None:
-        """Count and log a refused write of a worker that has lost its work."""
-        with self._lock:
-            self.late_writes += 1
-        facts = about(write.name, write.method, write.attempt)
-        log.warning("%s: %s was refused: %s", write.name, what, error, extra=facts)
-        self.events.emit(write)
 
 
 class FirstUse:

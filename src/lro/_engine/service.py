@@ -88,8 +88,6 @@ from lro._schedules.runner import request_maker
 from lro._schedules.schedule import Schedule
 
 if TYPE_CHECKING:
-    from contextlib import AbstractAsyncContextManager
-
     from lro._engine.local_work import LocalWork
     from lro._engine.watching import WatchStream
 
@@ -171,10 +169,46 @@ class ServiceParts:
         """The present names of methods, by their aliases."""
         return self.runtime.events.renamed
 
-    def begin_maintenance(self) -> None:
-        """Begin the maintenance of this process if the service has not been used in it."""
+    def start_maintenance(self) -> None:
+        """Start the threads that claim work, renew the lease, recover lost work and expire records.
+
+        The service starts them when it is first used in a process (see :class:`lro.Service`). Call
+        this to start them earlier: in a worker that only waits for work, or in a server whose
+        framework does not report its start. Declare the methods first. Do not call it in a process
+        that only prepares others, such as the master of a preforking server. Idempotent. It has no
+        effect after the service is closed, or with ``maintenance=False``.
+        """
         if self.background.pending:
             self.background.start()
+
+    def observe(self, observer: Observer) -> None:
+        """Call one more observer with each event from now on.
+
+        Raises:
+            DeclarationError: The object is not an observer.
+        """
+        self.runtime.events.add(observer)
+
+    def end_waits(self) -> None:
+        """End all waits and watches with UNAVAILABLE: the service is stopping.
+
+        From now on every Wait ends at once, unless its operation is done. This is for servers that
+        let calls in flight end before they stop the application: a Wait may last ``max_wait``.
+        :meth:`lro.Service.close` does it, too, after the drain. Call it from any thread or event
+        loop, but not in a signal handler; use :meth:`end_waits_at_signals` for signals.
+        """
+        self.waiters.close()
+
+    def end_waits_at_signals(self) -> None:
+        """Call :meth:`end_waits` when a signal asks this process to stop.
+
+        The signals are SIGTERM and SIGINT, if this process handles SIGTERM already; that handler is
+        called, too. Outside the main thread this does nothing. Edges call it themselves if they are
+        made or called in the main thread after the start of the server. Servers with threads that
+        load the application before they fork, such as gunicorn with ``--preload --threads``, do
+        not: call it where a worker begins.
+        """
+        STOP_SIGNALS.end_waits_of(self)
 
     def check_own(self, method: Method[Any, Any, Any]) -> None:
         """Check that a method is one of this service.
@@ -202,7 +236,7 @@ class ServiceParts:
             TypeError, InvalidArgument, PermissionDenied, HookFailed, MethodNotSupported: As for
                 :meth:`Service.list`.
         """
-        self.begin_maintenance()
+        self.start_maintenance()
         if not isinstance(request, ListOperationsRequest):
             raise TypeError(f"list takes a ListOperationsRequest(filter=...), got {request!r:.200}")
         self.access.require("ListOperations")
@@ -223,7 +257,7 @@ class ServiceParts:
             MalformedRequest, InvalidOperationName, InvalidArgument, PermissionDenied, HookFailed,
                 MethodNotSupported: As for :meth:`Service.batch_get`.
         """
-        self.begin_maintenance()
+        self.start_maintenance()
         self.access.require("BatchGetOperations")
         wanted = parse_names(names)
         check_view(view)
@@ -297,10 +331,10 @@ class Service(PerProcess):
     Background threads claim waiting work, renew the lease, recover lost work and remove expired
     operations. They start in each process at its first use of the service: ``with service``, a call
     of a verb or of a method's ``start``, a request to an edge, the start of its server or of a
-    Celery worker, or :meth:`start_maintenance`. A process that only imports the application, such
-    as the master of ``gunicorn --preload``, takes no work. The service survives a fork: the child
-    has its own threads and connections. It is closed at the exit of the interpreter, and closes its
-    store.
+    Celery worker, or ``service.edges.start_maintenance()``. A process that only imports the
+    application, such as the master of ``gunicorn --preload``, takes no work. The service survives a
+    fork: the child has its own threads and connections. It is closed at the exit of the
+    interpreter, and closes its store.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -343,19 +377,11 @@ class Service(PerProcess):
         working.attach(
             self.edges.work.run_operation,
             self.close,
-            self.start_maintenance,
+            self.edges.start_maintenance,
             self.edges.background.freed,
         )
         if not is_worker_process():
             close_at_exit(self)
-
-    def observe(self, observer: Observer) -> None:
-        """Call one more observer with everything that happens from now on.
-
-        Raises:
-            DeclarationError: The object is not an observer.
-        """
-        self.edges.runtime.events.add(observer)
 
     # -- methods ------------------------------------------------------------------------------
 
@@ -550,7 +576,7 @@ class Service(PerProcess):
             MethodNotSupported: It is for a caller, and RerunOperation is switched off.
             LroError: As for ``Method.start``.
         """
-        self.edges.begin_maintenance()
+        self.edges.start_maintenance()
         parse_name(name)
         yield from self.edges.access.permit_verb(caller, "RerunOperation", name)
         record = yield from self.edges.access.visible_record(name, caller)
@@ -621,7 +647,7 @@ class Service(PerProcess):
             PermissionDenied: The ``authorize`` hook refuses it.
             HookFailed: The ``authorize`` hook does not answer as it must.
         """
-        self.edges.begin_maintenance()
+        self.edges.start_maintenance()
         parse_name(name)
         check_view(view)
         yield from self.edges.access.permit(caller, "GetOperation", name)
@@ -676,7 +702,7 @@ class Service(PerProcess):
                 :meth:`get`.
             MethodNotSupported: Delete is switched off.
         """
-        self.edges.begin_maintenance()
+        self.edges.start_maintenance()
         self.edges.access.require("DeleteOperation")
         parse_name(name)
         yield from self.edges.access.permit(caller, "DeleteOperation", name)
@@ -721,7 +747,7 @@ class Service(PerProcess):
                 :meth:`get`.
             MethodNotSupported: Cancel is switched off.
         """
-        self.edges.begin_maintenance()
+        self.edges.start_maintenance()
         self.edges.access.require("CancelOperation")
         parse_name(name)
         yield from self.edges.access.permit(caller, "CancelOperation", name)
@@ -792,7 +818,7 @@ class Service(PerProcess):
             Unavailable: The store cannot be reached now, or the service is stopping.
             ResourceExhausted: There are too many streams, or operations watched (``Limits``).
         """
-        self.edges.begin_maintenance()
+        self.edges.start_maintenance()
         self.edges.access.require("WatchOperations")
         wanted = parse_names(names)
 
@@ -844,11 +870,6 @@ class Service(PerProcess):
         """:meth:`wait` for coroutines: no thread is held, however many wait."""
         limit = await on_loop(self._limit(name, timeout, deadline_seconds, caller))
         return await self.edges.waiters.wait_async(name, limit, caller)
-
-    @property
-    def late_writes(self) -> int:
-        """The number of refused writes of this process for work that another worker has taken."""
-        return self.edges.runtime.updater.late_writes
 
     @blocking
     def workers(self, *, all: bool = False) -> Flow[Sequence[Worker]]:
@@ -945,17 +966,6 @@ class Service(PerProcess):
         """:meth:`paused` for coroutines: a thread reads where the store may block."""
         return await on_loop(flow_of(self.paused)())
 
-    def start_maintenance(self) -> None:
-        """Start the threads that claim work, renew the lease, recover lost work and expire records.
-
-        The service starts them when it is first used in a process (see above). Call this to start
-        them earlier: in a worker that only waits for work, or in a server whose framework does not
-        report its start. Declare the methods first. Do not call it in a process that only prepares
-        others, such as the master of a preforking server. Idempotent. It has no effect after
-        :meth:`close`, or with ``maintenance=False``.
-        """
-        self.edges.begin_maintenance()
-
     def run_maintenance(self) -> float:
         """Do the maintenance that is due, and return the seconds until more is due.
 
@@ -989,7 +999,7 @@ class Service(PerProcess):
                 steps.callback(self.store.close)
                 steps.callback(self.edges.background.stop)
                 steps.callback(self.edges.replies.close)
-                steps.callback(self.end_waits)
+                steps.callback(self.edges.end_waits)
                 steps.callback(self.edges.work.stop, span)
                 self._closing_by = caller
                 return
@@ -998,29 +1008,8 @@ class Service(PerProcess):
                 self.edges.work.end_drain()
             self._closed.wait()
 
-    def end_waits(self) -> None:
-        """End all waits and watches with UNAVAILABLE: the service is stopping.
-
-        From now on every Wait ends at once, unless its operation is done. This is for servers that
-        let calls in flight end before they stop the application: a Wait may last ``max_wait``.
-        :meth:`close` does it, too, after the drain. Call it from any thread or event loop, but not
-        in a signal handler; use :meth:`end_waits_at_signals` for signals.
-        """
-        self.edges.waiters.close()
-
-    def end_waits_at_signals(self) -> None:
-        """Call :meth:`end_waits` when a signal asks this process to stop.
-
-        The signals are SIGTERM and SIGINT, if this process handles SIGTERM already; that handler is
-        called, too. Outside the main thread this does nothing. Edges call it themselves if they are
-        made or called in the main thread after the start of the server. Servers with threads that
-        load the application before they fork, such as gunicorn with ``--preload --threads``, do
-        not: call it where a worker begins.
-        """
-        STOP_SIGNALS.end_waits_of(self)
-
     def __enter__(self) -> Service:
-        self.start_maintenance()
+        self.edges.start_maintenance()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -1032,31 +1021,16 @@ class Service(PerProcess):
 
         Maintenance begins with the application, and the service is closed when the application
         ends, in a thread, so that work on the event loop can end meanwhile. ``app`` is what
-        frameworks hand over.
+        frameworks hand over. If you have a lifespan, enter this one inside it, so that resources
+        of yours are closed after the service: running work may use them until its end.
         """
         import asyncio
 
-        self.start_maintenance()
+        self.edges.start_maintenance()
         try:
             yield
         finally:
             await asyncio.to_thread(self.close)
-
-    def lifespan_around(
-        self, lifespan: Callable[[A], AbstractAsyncContextManager[S]]
-    ) -> Callable[[A], AbstractAsyncContextManager[S]]:
-        """Return the lifespan of an application together with the lifespan of the service.
-
-        Resources that ``lifespan`` opens are open before maintenance begins, and are closed after
-        the service: running work may use them until its end.
-        """
-
-        @contextlib.asynccontextmanager
-        async def both(app: A) -> AsyncIterator[S]:
-            async with lifespan(app) as state, self.lifespan():
-                yield state
-
-        return both
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -1101,7 +1075,7 @@ class Service(PerProcess):
         if not filter.strip():
             text = "must not be empty; name:* matches all operations"
             raise InvalidArgument("filter", text)
-        self.edges.begin_maintenance()
+        self.edges.start_maintenance()
         request = ListOperationsRequest(name=parent, filter=filter, page_size=_PAGE)
         query = CheckedList.of(
             request, self.store, self.edges.specs.values(), self.edges.methods.indexes
@@ -1150,7 +1124,7 @@ class Service(PerProcess):
         deadline_seconds: float | None,
         caller: str,
     ) -> Flow[float]:
-        self.edges.begin_maintenance()
+        self.edges.start_maintenance()
         self.edges.access.require("WaitOperation")
         parse_name(name)
         limit = wait_limit(timeout, deadline_seconds, self.edges.max_wait)

@@ -63,7 +63,7 @@ class Wait(FlowStep):
         return waiting if self.while_connected is None else self.while_connected(waiting)
 
     def _begin(self, wait: Callable[..., R]) -> R:
-        self.service.end_waits_at_signals()
+        self.service.edges.end_waits_at_signals()
         name, timeout = self.request.name, self.request.timeout
         return wait(name, timeout, deadline_seconds=self.deadline_seconds, caller=self.caller)
 
@@ -86,7 +86,7 @@ class Watch(FlowStep):
 
     def wait(self) -> Awaitable[WatchStream]:
         """Begin the stream."""
-        self.service.end_waits_at_signals()
+        self.service.edges.end_waits_at_signals()
         return self.service.watch(self.names, caller=self.caller)
 
 

@@ -343,7 +343,7 @@ class Handler(RequestHandler):
     ) -> AsyncIterator[str]:
         """Check a call, yield its caller, and convert errors to those of the protocol."""
         try:
-            self.service.start_maintenance()
+            self.service.edges.start_maintenance()
             call: A2ACall | None = context.state.get(CALL)
             if call is not None:
                 call.reached = True
@@ -458,7 +458,7 @@ class Handler(RequestHandler):
             raise UnsupportedOperationError(message="this agent does not stream")
 
     async def _events(self, name: str, caller: str) -> AsyncGenerator[Event, None]:
-        self.service.end_waits_at_signals()
+        self.service.edges.end_waits_at_signals()
         with _hidden(self._ids.id_of(name)):
             watching = await self.service.watch([name], caller=caller)
         first = True

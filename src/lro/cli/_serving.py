@@ -272,7 +272,7 @@ class Serving:
             message = await receive()
             if message["type"] == "lifespan.shutdown":
                 self._health.stopping = True
-                self._service.end_waits()
+                self._service.edges.end_waits()
                 await self._end_grpc(GRACE_SECONDS)
             return dict(message)
 
@@ -320,7 +320,7 @@ class Serving:
 
     def _begin_stop(self) -> None:
         self._health.stopping = True
-        self._service.end_waits()
+        self._service.edges.end_waits()
         self._ending.append(asyncio.ensure_future(self._end_grpc(GRACE_SECONDS)))
         self._stop.set()
 

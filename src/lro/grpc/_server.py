@@ -82,7 +82,7 @@ def add_to(
         service, serving, methods, {"authenticate": hook, "max_request": max_request}
     )
     server.add_generic_rpc_handlers((handlers,))
-    service.start_maintenance()
+    service.edges.start_maintenance()
 
 
 class _Handlers(grpc.GenericRpcHandler):

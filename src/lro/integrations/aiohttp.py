@@ -143,7 +143,7 @@ class AiohttpOperations(FrameworkOperations[FindCaller, web.Response]):
             yield
 
     async def _end_waits(self, _: web.Application) -> None:
-        await asyncio.to_thread(self.edge.service.end_waits)
+        await asyncio.to_thread(self.edge.service.edges.end_waits)
 
 
 def _scope(request: web.Request) -> Scope:

@@ -105,7 +105,7 @@ class FlaskOperations(FrameworkOperations[Callable[[], "str | None"], Response])
             )
         app.register_blueprint(routes)
         app.extensions["lro"] = self
-        self.edge.service.end_waits_at_signals()  # its calls may all come in other threads
+        self.edge.service.edges.end_waits_at_signals()  # its calls may all come in other threads
         return routes
 
     def start(

@@ -148,7 +148,7 @@ class QuartOperations(FrameworkOperations[FindCaller, Response]):
         return request_of(_scope(), path, body)
 
     async def _start(self) -> None:
-        self.edge.service.start_maintenance()
+        self.edge.service.edges.start_maintenance()
 
     async def _stop(self) -> None:
         await asyncio.to_thread(self.edge.service.close)

@@ -144,7 +144,7 @@ def test_method_is_paused_and_resumed(stage: Stage, show: Show) -> None:
 def test_pauses_and_schedules_are_shown_to_those_who_only_look(stage: Stage, beside: Show) -> None:
     """Without the action there is no button; a refused action shows an error."""
     stage.service.schedule("nightly", timedelta(days=1), stage.resize, ResizeRequest())
-    stage.service.start_maintenance()
+    stage.service.edges.start_maintenance()
     (known,) = until(stage.service.schedules)
     stage.service.pause(RESIZE)
     page = beside(actions=("cancel",))

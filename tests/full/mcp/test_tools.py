@@ -261,7 +261,7 @@ def test_client_without_tasks_gets_a_handle_where_it_cannot_wait(serve: Serve, r
     }
     counting = build(**options[reason])
     if reason == "stopping":
-        counting.service.end_waits()
+        counting.service.edges.end_waits()
     handle = serve(counting.service, wait=3600).call(declared=False).result
     assert handle["structuredContent"]["operation"]
 

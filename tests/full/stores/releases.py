@@ -87,7 +87,7 @@ def main(number: str, kind: str, where: str, schema: str, log: str, url: str) ->
     """Work until the standard input ends."""
     release = Release(int(number), Place(kind, where, schema), Path(log), url)
     with release.service:
-        release.service.start_maintenance()
+        release.service.edges.start_maintenance()
         print("ready", flush=True)
         sys.stdin.read()
 

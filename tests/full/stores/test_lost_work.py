@@ -48,7 +48,7 @@ def test_lost_work_is_found_in_a_database_that_is_slow():
         slow = attrs.evolve(place, where=server.url.replace(f":{server.port}", f":{proxy.port}"))
         with closing(slow.open()) as store, Losing(store, 2).service as service:
             proxy.delay = 0.3
-            service.start_maintenance()
+            service.edges.start_maintenance()
             time.sleep(LEASE.total_seconds())  # it scans for orphans while that process is alive
             assert not service.get(once).done
             process.kill()
@@ -114,7 +114,7 @@ def test_a_killed_process_on_a_file_is_known_before_its_lease_ends(place, restar
     with closing(place.open()) as store:
         service = Losing(store, 3 if restarted else 0, HOUR).service
         if not restarted:
-            service.start_maintenance()
+            service.edges.start_maintenance()
         with victim(place, HOUR) as (process, (_, once, again)):
             process.kill()
             process.wait()

@@ -31,7 +31,7 @@ class OperationsConfig(AppConfig):  # type: ignore[misc]  # Django ships no type
         """
         checks.register(check_settings)
         with contextlib.suppress(*_WRONG):  # what is wrong is reported by the check
-            service().end_waits_at_signals()
+            service().edges.end_waits_at_signals()
         backends = getattr(settings, "TASKS", {}).values()
         ours = f"{self.name}.tasks.TaskBackend"
         if any(one.get("BACKEND") == ours for one in backends):  # pragma: no cover - of Django 6
