@@ -61,7 +61,7 @@ def test_events_are_measured(numbers):
     """Outcomes, and the codes of failures, are attributes; rare events are counted too."""
     options = Telemetry(meter_provider=numbers.provider)
     measuring = telemetry.ServiceTelemetry(options, executor="E", remote=False)
-    measuring.use([source() for source in measuring.sources()])
+    measuring.use_providers([source() for source in measuring.sources()])
     known: dict[str, Any] = {"name": "operations/a", "method": METHOD}
     attempt: dict[str, Any] = {**known, "attempt": 1}
     ended: dict[str, Any] = {**attempt, "seconds": 2.0}
