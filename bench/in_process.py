@@ -97,7 +97,7 @@ async def tracked(path: Path) -> float:
     gc.disable()
     before = len(gc.get_objects())
     tasks = [asyncio.create_task(call(app, PATH)) for _ in range(HELD)]
-    while app.edge.service.edges.work._starting < HELD:
+    while app.edge.service.edges.work._writes < HELD:
         await asyncio.sleep(0)
     found = (len(gc.get_objects()) - before) / HELD
     gc.enable()
