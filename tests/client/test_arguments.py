@@ -253,7 +253,7 @@ def test_mistakes_are_the_same_over_other_transports(transport: Any, face: Face)
         assert unlike(common, client) == {}
 
 
-def test_parents_that_look_odd_are_asked_for_as_they_are(face: Face, server: respx.Router) -> None:
+def test_unusual_parents_are_sent_unchanged(face: Face, server: respx.Router) -> None:
     server.get().mock(return_value=reply({}))
     client = face.client()
     for last in ("a b", "YQ==/locations/l", "x.y:z", "p=x", "(x)", "a<b", "o'brien", "p/x/-"):
@@ -269,7 +269,9 @@ def test_request_id_is_a_uuid_or_its_text(given: Any, face: Face, server: respx.
     assert body_of(route.calls.last.request) == {"requestId": str(given)}
 
 
-def test_a_class_that_declares_its_name_and_has_a_codec(face: Face, server: respx.Router) -> None:
+def test_unregistered_class_is_accepted_if_a_factory_has_its_codec(
+    face: Face, server: respx.Router
+) -> None:
     """A class that the registry does not know may be used if a factory of it has a codec for it."""
 
     class Codec:
@@ -325,7 +327,7 @@ def test_base_url_beside_that_of_http_client_is_refused(face: Face) -> None:
         *[(f"{space}{URL}/api{space}", None, "/api") for space in ("\n", " ", "\r\n", "\t")],
     ],
 )
-def test_a_base_url_beside_an_http_client(
+def test_base_url_path_is_appended_to_that_of_the_http_client(
     given: str, known: str | None, path: str, face: Face, server: respx.Router
 ) -> None:
     """A path is appended to the base URL of the HTTP client, and the same URL twice is accepted.
@@ -430,7 +432,9 @@ def test_service_refuses_a_filter_in_the_place_of_a_request() -> None:
 
 @pytest.mark.parametrize("offers", [{"batch_get": True}, {"lists": False, "wait": False}])
 @pytest.mark.parametrize("bad", ["operations//a", "a//operations/b"])
-def test_one_bad_name_of_many_ends_no_other(bad: str, offers: Any, face: Face) -> None:
+def test_invalid_name_in_a_reply_fails_only_its_operation(
+    bad: str, offers: Any, face: Face
+) -> None:
     """If a server gives an invalid name, only that operation gets an error as its outcome."""
     server = ScriptedServer(**offers)
     names: list[Any] = plan(server, 9, ends_after=3.0)
@@ -446,7 +450,7 @@ ROUTES = ("get", "list", "delete", "cancel", "wait", "batch", "watch")
 
 
 @pytest.mark.parametrize("given", ["get", "list", "wait"])
-def test_routes_that_are_not_given_have_the_prefix_of_the_one_that_is(given: str) -> None:
+def test_routes_not_given_take_the_prefix_of_the_given_one(given: str) -> None:
     below = Routes.below("/v1beta")
     routes = Routes(**{given: getattr(below, given)})
     assert routes == below
@@ -471,7 +475,7 @@ def test_routes_of_names_that_are_ids() -> None:
     assert (routes.cancel, routes.list) == ("/v1/operations/{name=**}:cancel", "/v1/{name=**}")
 
 
-def test_every_verb_goes_where_get_goes(face: Face, server: respx.Router) -> None:
+def test_other_verbs_use_the_route_of_get(face: Face, server: respx.Router) -> None:
     """If only the route of Get is given, the other verbs use its path."""
     server.route(path__startswith="/v1beta/").mock(return_value=reply(running()))
     client = face.client(routes=Routes(get="/v1beta/{name=**}"))

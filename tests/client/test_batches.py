@@ -64,7 +64,7 @@ INCOMPLETE = {
 
 
 @pytest.mark.parametrize("body", INCOMPLETE.values(), ids=INCOMPLETE)
-def test_unfinished_operations_are_asked_for_again(body: Any, face: Face) -> None:
+def test_unfinished_operations_of_a_batch_are_read_again(body: Any, face: Face) -> None:
     """Operations that are not done are read again; those not requested are ignored."""
     server = Server(body)
     assert group_of(face, server).results() == EVERY
@@ -108,7 +108,7 @@ def test_batch_polls_keep_the_pauses_of_the_policy(face: Face) -> None:
 
 
 @pytest.mark.parametrize("most", [1, 2])
-def test_batches_are_halved_where_they_are_too_large_together(most: int, face: Face) -> None:
+def test_batch_refused_as_too_large_is_halved(most: int, face: Face) -> None:
     """A batch refused as too large is halved without a pause until it fits (§3.4(9))."""
     sizes: list[int] = []
 

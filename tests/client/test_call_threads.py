@@ -33,7 +33,7 @@ def call_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[CallThreads]:
         assert not one.is_alive()
 
 
-def test_an_idle_thread_is_taken_again(call_threads: CallThreads) -> None:
+def test_idle_thread_is_reused(call_threads: CallThreads) -> None:
     first, second = (call_threads.call(threading.current_thread, 120, set()) for _ in range(2))
     assert first is second
 
@@ -55,7 +55,7 @@ def test_number_of_idle_threads_is_bounded(
     assert len(call_threads._idle) <= 2
 
 
-def test_a_thread_that_is_taken_as_it_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_given_to_an_ending_thread_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that gets a task while it leaves runs the task first."""
     monkeypatch.setattr(drivers, "MAX_IDLE_SECONDS", 0.001)
     leaving, reported = threading.Event(), threading.Event()
@@ -80,7 +80,9 @@ def test_a_forked_process_has_no_idle_threads(
     assert call_threads.call(threading.current_thread, 120, set()) is not first
 
 
-def test_calls_without_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_call_runs_in_the_callers_thread_if_no_thread_can_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """If no thread can be started, as at the exit of Python 3.12, the calls run in this thread."""
 
     def refuse(thread: threading.Thread) -> None:

@@ -43,7 +43,7 @@ def test_one_of_many_single_waits_ends_when_its_operation_is_gone() -> None:
     assert isinstance(gone, OperationGone)
 
 
-def test_cancel_and_wait_keeps_to_its_time(face: Face) -> None:
+def test_cancel_and_wait_times_out_though_every_cancel_is_refused(face: Face) -> None:
     """The timeout holds although every cancel is refused as UNAVAILABLE."""
     server = ScriptedServer()
     server.operation(NAME, ends_after=None)
@@ -57,7 +57,7 @@ def test_cancel_and_wait_keeps_to_its_time(face: Face) -> None:
     assert caught.value.timeout == 3.0
 
 
-def test_update_shows_the_progress(face: Face) -> None:
+def test_update_has_the_progress_and_raw_metadata_of_other_types(face: Face) -> None:
     """The progress is 0 at first and 1 after a success; metadata of another type is read raw."""
     server = ScriptedServer()
     server.operation(
@@ -74,7 +74,7 @@ def test_update_shows_the_progress(face: Face) -> None:
     assert next(iter(odd.updates())).progress.fraction == 0.3
 
 
-def test_a_pause_on_a_real_clock() -> None:
+def test_failed_call_is_retried_after_a_pause_on_the_real_clock() -> None:
     """The client retries after a pause on the real clock."""
     calls: list[Call] = []
 
@@ -96,7 +96,7 @@ def test_a_pause_on_a_real_clock() -> None:
     assert len(calls) == 2
 
 
-def test_groups_within_a_process() -> None:
+def test_group_of_a_local_service_waits_in_a_thread_and_on_a_loop() -> None:
     """A group waits by BatchGet in a thread, and by a stream on an event loop."""
     go = threading.Event()
     with lro.Service(MemoryStore(), ThreadExecutor(8)) as service:

@@ -62,7 +62,9 @@ def check_deadline(transport: str, scenario: str) -> None:
 
 
 @pytest.mark.parametrize("behave", [silent, dripping_body, dripping_chunks])
-def test_a_call_in_flight_is_cut(behave: Behaviour, face: Face) -> None:
+def test_held_wait_is_cut_at_the_deadline_and_get_after_call_seconds(
+    behave: Behaviour, face: Face
+) -> None:
     """A held Wait is cut at the deadline of the wait, and a Get after ``call_seconds``."""
     with serving(behave) as url:
         handle = face.client(url).operation(NAME, **TYPES)
@@ -95,7 +97,7 @@ def test_thread_of_a_call_ends_with_its_deadline(behave: Behaviour) -> None:
         until(lambda: "lro-client-call" not in {i.name for i in {*threading.enumerate()} - before})
 
 
-def test_the_error_has_what_is_needed_to_go_on(
+def test_timeout_error_has_name_last_state_and_polls(
     face: Face, server: respx.Router, clock: Clock
 ) -> None:
     """The error has the name, last state and number of polls, and the handle can wait again."""
@@ -142,14 +144,14 @@ def test_timeout_may_be_negative_or_missing() -> None:
     assert simulation.now == pytest.approx(10)
 
 
-def test_a_final_failure_at_the_deadline() -> None:
+def test_final_failure_at_the_deadline_is_raised_instead_of_the_timeout() -> None:
     """A failure that cannot be retried is raised rather than the timeout."""
     simulation = Simulation(ends_at=9, fault=lambda _: call_error(lro.Code.PERMISSION_DENIED))
     with pytest.raises(CallError, match="PERMISSION_DENIED"):
         simulation.wait(Polling(), 0)
 
 
-def test_a_poll_cut_by_the_deadline() -> None:
+def test_poll_cut_by_the_deadline_raises_the_timeout() -> None:
     """A poll that the deadline cuts raises the timeout, even if the policy allows no retries."""
     cut = call_error(lro.Code.DEADLINE_EXCEEDED, passing=True)
     strict = Polling(wait_first=False, retry=NO_RETRY)
@@ -172,7 +174,7 @@ def no_thread_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("seconds", [1e10, 1e300])
-def test_a_call_may_take_longer_than_clocks_reach(seconds: float, face: Face) -> None:
+def test_call_timeout_beyond_the_range_of_clocks_is_accepted(seconds: float, face: Face) -> None:
     """A timeout beyond the range of the clocks is accepted."""
     with serving(answering("404 Not Found", "{}")) as url:
         client = face.client(url, call_seconds=seconds, retry=NO_RETRY)

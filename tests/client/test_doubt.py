@@ -66,7 +66,7 @@ USELESS = {
 
 @pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize("answer", USELESS.values(), ids=USELESS)
-def test_a_wait_that_is_of_no_use_is_found_out_by_a_get(
+def test_useless_wait_is_replaced_by_a_get_and_then_by_polling(
     answer: httpx.Response, many: bool, face: Face, clock: Clock, server: respx.Router
 ) -> None:
     """The reply to the Get is used, and this client sends no more Waits.
@@ -102,7 +102,9 @@ def test_a_result_that_a_get_confirms_is_the_result(
     assert offers_wait(face, client, clock)
 
 
-def test_updates_do_not_show_nonsense(face: Face, clock: Clock, server: respx.Router) -> None:
+def test_doubtful_wait_reply_is_shown_only_after_a_get_confirms_it(
+    face: Face, clock: Clock, server: respx.Router
+) -> None:
     """A Wait whose reply says "done" is shown only after a Get has confirmed it."""
     server.post(WAIT).mock(return_value=reply({"name": NAME, "done": True}))
     answers = [succeeded(), running(50), running(40)]
@@ -125,7 +127,9 @@ def test_a_doubtful_reply_at_the_deadline_is_not_returned(
         face.client(clock=clock, polling=PLAIN).operation(NAME, **TYPES).result(30)
 
 
-def test_the_failure_of_the_get_is_raised(face: Face, clock: Clock, server: respx.Router) -> None:
+def test_failure_of_the_confirming_get_is_raised(
+    face: Face, clock: Clock, server: respx.Router
+) -> None:
     """If the Get fails too, its error is raised."""
     server.post(WAIT).mock(return_value=refusal(lro.Code.INVALID_ARGUMENT, "unknown route"))
     server.get(GET).mock(return_value=refusal(lro.Code.PERMISSION_DENIED, "not yours"))
@@ -135,7 +139,7 @@ def test_the_failure_of_the_get_is_raised(face: Face, clock: Clock, server: resp
     assert offers_wait(face, client, clock)
 
 
-def test_what_a_server_says_to_any_call_needs_no_get(
+def test_unavailable_wait_needs_no_confirming_get(
     face: Face, clock: Clock, server: respx.Router
 ) -> None:
     """UNAVAILABLE does not depend on the verb, so a policy without retries raises it at once."""
@@ -170,7 +174,7 @@ def test_a_wait_that_is_never_answered_is_given_up(
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_a_wait_that_had_little_time_is_not_blamed(
+def test_wait_cut_after_little_time_may_be_used_again(
     many: bool, face: Face, swallowing: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A Get is made all the same, and a later wait may use a Wait again."""
@@ -213,7 +217,7 @@ def test_a_wait_that_never_waits_costs_no_more_than_polling(many: bool, face: Fa
         (False, 2.0, None, lro.Code.DEADLINE_EXCEEDED),  # it had enough time to answer
     ],
 )
-def test_the_last_error_is_what_the_server_had_the_time_for(
+def test_poll_cut_by_the_deadline_does_not_count_as_a_failure(
     many: bool,
     silent_since: float,
     status: int | None,

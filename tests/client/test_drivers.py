@@ -66,7 +66,7 @@ def fake(face: Face, answer: Callable[[Call], Reply]) -> Any:
     return (Fake if face.name == "sync" else AsyncFake)(answer)
 
 
-def test_a_transport_of_ones_own(face: Face) -> None:
+def test_any_object_that_answers_calls_can_be_a_transport(face: Face) -> None:
     """Any object that answers calls can be a transport; closing the client closes it."""
     transport = fake(face, lambda _: Reply(DONE))
     client = face.client("", transport=transport)
@@ -76,7 +76,7 @@ def test_a_transport_of_ones_own(face: Face) -> None:
     assert transport.closed
 
 
-def test_a_transport_that_keeps_to_times_needs_no_thread() -> None:
+def test_transport_with_its_own_timeouts_is_called_without_a_thread() -> None:
     """A transport that keeps to timeouts itself is called in the caller's own thread."""
     threads = []
 
@@ -92,7 +92,7 @@ def test_a_transport_that_keeps_to_times_needs_no_thread() -> None:
 
 
 @pytest.mark.parametrize("timeout", [None, 60.0])
-def test_the_callers_context_goes_along(timeout: float | None, face: Face) -> None:
+def test_transport_sees_the_callers_context_variables(timeout: float | None, face: Face) -> None:
     """The transport sees the caller's context variables, even from a call thread."""
     span: contextvars.ContextVar[str] = contextvars.ContextVar("span", default="none")
     seen = []
@@ -138,7 +138,9 @@ def test_errors_of_a_transport_are_raised_unchanged(
     assert any(entry.name == "answer" for entry in caught.traceback)
 
 
-def test_a_blocking_transport_is_left_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_caller_of_a_blocking_transport_returns_at_the_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The caller returns at the deadline, and the thread ends when the transport returns."""
     monkeypatch.setattr(drivers, "MAX_IDLE_THREADS", 0)
     drivers.CALL_THREADS.forget()  # forget the threads of other tests
@@ -253,7 +255,7 @@ def test_closing_ends_a_lone_wait(make: Any, timeout: float | None, face: Face) 
     assert "the client was closed" in str(error)
 
 
-def test_another_runtime_error_is_raised_unchanged(face: Face) -> None:
+def test_runtime_error_of_the_transport_is_raised_unchanged(face: Face) -> None:
     """A RuntimeError of the transport reaches the caller as it is."""
 
     def fail(_: httpx.Request) -> httpx.Response:
@@ -287,7 +289,7 @@ def test_error_in_a_background_thread_is_logged(caplog: pytest.LogCaptureFixture
     asyncio.run(main())
 
 
-def test_an_item_that_comes_as_the_clock_leaps_to_the_end_is_taken() -> None:
+def test_item_that_arrives_as_the_deadline_passes_is_returned() -> None:
     """The item arrives between two reads of the clock; the second read is past the end."""
     looks = iter([0.0, 5.0, 40.0])
 

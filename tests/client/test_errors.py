@@ -39,13 +39,13 @@ ERRORS = [
 
 
 @pytest.mark.parametrize(("error", "text"), ERRORS)
-def test_errors_state_the_facts(error: ClientError, text: str) -> None:
+def test_call_error_message_has_verb_or_name_code_and_text(error: ClientError, text: str) -> None:
     """The message has the verb or the name, the code and the text of the status."""
     assert str(error).startswith(text)
 
 
 @pytest.mark.parametrize("error", [error for error, _ in ERRORS])
-def test_they_can_be_pickled_and_copied(error: ClientError) -> None:
+def test_errors_of_the_client_can_be_pickled_and_copied(error: ClientError) -> None:
     """Worker processes may send errors to their parent."""
     for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
         assert type(again) is type(error)

@@ -41,7 +41,7 @@ ENDS = st.sampled_from([b"\n", b"\r\n", b"\r"])
     spaced=st.booleans(),
     data=st.data(),
 )
-def test_events_are_read_whatever_the_chunks(
+def test_server_sent_events_are_read_from_any_chunks(
     events: list[tuple[str, list[str]]],
     comments: list[str],
     end: bytes,
@@ -79,7 +79,7 @@ MARK = "\ufeff".encode()
         ([b"event: operation\n\ndata: 1\n\n"], [("", b"1")]),
     ],
 )
-def test_text_between_events_is_ignored(chunks: list[bytes], events: EventList) -> None:
+def test_text_between_server_sent_events_is_ignored(chunks: list[bytes], events: EventList) -> None:
     """Text outside of the events does not change them."""
     assert events_of(*chunks) == events
 
@@ -223,7 +223,7 @@ def spoilt(content: bytes) -> httpx.Response:
     ],
     ids=["an event that is too large", "spoilt later", "spoilt from the beginning"],
 )
-def test_a_stream_that_cannot_be_read(
+def test_unreadable_stream_is_replaced_by_polls(
     answer: Callable[[], httpx.Response], face: Face, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The operations are read in another way, and every caller gets a result."""
@@ -231,7 +231,7 @@ def test_a_stream_that_cannot_be_read(
     assert results(face, Server(lambda _: answer())) == EVERY
 
 
-def test_a_stream_that_ends_too_early(face: Face) -> None:
+def test_stream_that_ends_too_early_is_reopened_a_few_times(face: Face) -> None:
     """A new stream is opened for the operations that are missing, but not for ever."""
     streams = iter([stream(ENDS_OF_ALL[0]), stream(*ENDS_OF_ALL[1:])])
     server = Server(lambda _: next(streams))
@@ -259,7 +259,9 @@ def test_a_stream_that_ends_too_early(face: Face) -> None:
         httpx.Response(302, headers={"location": "/elsewhere"}),
     ],
 )
-def test_a_server_without_extensions(answer: httpx.Response, face: Face) -> None:
+def test_server_without_extensions_is_polled_by_single_gets(
+    answer: httpx.Response, face: Face
+) -> None:
     """Whatever the server answers, each operation is read alone, and no caller notices."""
     server = Server(lambda _: again(answer), lambda _: again(answer))
     assert results(face, server) == EVERY
@@ -273,7 +275,7 @@ def again(answer: httpx.Response) -> httpx.Response:
     return httpx.Response(answer.status_code, headers=answer.headers, stream=body)
 
 
-def test_a_refusal_of_one_is_reported_for_it_alone(face: Face) -> None:
+def test_refusal_of_one_operation_in_a_stream_fails_only_that_one(face: Face) -> None:
     """If the stream breaks and is then refused, each operation is read, and one gets the error."""
     answers = iter([stream(*ENDS_OF_ALL[:3]), refusal(lro.Code.PERMISSION_DENIED)])
 

@@ -165,7 +165,7 @@ WRITTEN: dict[str, tuple[object, str]] = {
 
 
 @pytest.mark.parametrize(("made", "text"), WRITTEN.values(), ids=WRITTEN)
-def test_expressions_have_this_text(made: object, text: str) -> None:
+def test_expression_is_written_as_the_expected_filter(made: object, text: str) -> None:
     """The text is as expected, and the parser accepts it."""
     assert str(made) == text
     parse(text)
@@ -282,7 +282,7 @@ texts = st.text(max_size=60) | st.text(alphabet="*\\\"'ab \n\x00\x7f().:=", max_
 @example("\\*", "\\x")
 @example("", "*")
 @example('" OR text != "', "")
-def test_any_text_survives(value: str, other: str) -> None:
+def test_filter_with_any_text_compares_as_python_does(value: str, other: str) -> None:
     """A filter that compares with a text agrees with the same comparison in Python."""
     text = meta("text")
     for asked, true in {
@@ -303,7 +303,7 @@ def test_any_text_survives(value: str, other: str) -> None:
 @given(texts, texts)
 @example("a.b", "a")
 @example("*", "x")
-def test_any_key_survives(key: str, other: str) -> None:
+def test_map_key_is_one_path_segment_whatever_its_characters(key: str, other: str) -> None:
     """A key of a map or Struct is one path segment, whatever characters it has."""
     sample = Sample(labels={other: "red"}, extra={other: {other: None}})
     assert matches(meta("labels", key) == "red", sample) == (key == other)
@@ -316,7 +316,7 @@ names = texts.map(lambda text: text.replace(".", "_") or "NOT")
 
 
 @given(st.lists(names, min_size=1, max_size=4), st.lists(texts, max_size=3))
-def test_any_path_survives(path: list[str], keys: list[str]) -> None:
+def test_parser_reads_the_path_that_the_builder_wrote(path: list[str], keys: list[str]) -> None:
     """The parser returns the names and keys of which the path was made."""
     tree = parse(str(field(".".join(path), *keys).exists()))
     assert isinstance(tree, Comparison)
@@ -356,7 +356,7 @@ PAIRS = {
 @pytest.mark.parametrize("name", PAIRS)
 @settings(max_examples=40)
 @given(data=st.data())
-def test_ordered_values_survive(name: str, data: st.DataObject) -> None:
+def test_ordered_values_are_compared_as_python_does(name: str, data: st.DataObject) -> None:
     """Filters compare numbers, times and durations as Python does, to the last digit."""
     found, value = data.draw(PAIRS[name])
     sample, place = Sample(**{name: found}), meta(name)
@@ -402,7 +402,7 @@ CASES = [dict(zip(LETTERS, map(bool, map(int, f"{n:04b}")), strict=True)) for n 
 
 
 @given(trees)
-def test_logic_is_kept(node: Node) -> None:
+def test_nested_logic_matches_the_same_records_as_in_python(node: Node) -> None:
     """An expression matches the same records as its Python form, however it is nested.
 
     Its text is also correct if AND binds tighter than OR, as in Python.
@@ -419,7 +419,7 @@ def test_logic_is_kept(node: Node) -> None:
 
 
 @given(trees, trees)
-def test_expressions_are_values(one: Node, other: Node) -> None:
+def test_expressions_are_compared_hashed_and_pickled_by_their_text(one: Node, other: Node) -> None:
     """Expressions are equal if their texts are, and can be in sets, copied and pickled."""
     made, another = one[0], other[0]
     assert (made == another) == (str(made) == str(another))
@@ -514,7 +514,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("error", "misuse", "message"), REFUSED.values(), ids=REFUSED)
-def test_misuse_of_operators_is_a_type_error(
+def test_wrong_python_operator_in_a_filter_is_a_type_error(
     error: type[Exception], misuse: Callable[[], object], message: str
 ) -> None:
     """Where Python's operator would mean something else, the error says what to write."""
@@ -527,7 +527,7 @@ class Order:
     text: str = ""
 
 
-def test_a_list_takes_an_expression(face: Face) -> None:
+def test_list_sends_an_expression_as_its_text(face: Face) -> None:
     """The expression is sent as its text; an empty one matches everything."""
     service = lro.Service(MemoryStore(), InlineExecutor(), domain="acme.test")
 

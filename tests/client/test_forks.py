@@ -51,7 +51,7 @@ def answering(line: str, connection: Any, over: threading.Event) -> None:
     connection.sendall(f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
 
 
-def test_a_child_has_pollers_of_its_own() -> None:
+def test_forked_child_starts_its_own_pollers() -> None:
     """A group works in a forked child, although the parent's pollers do not run there.
 
     A client that was closed stays closed.
@@ -77,7 +77,7 @@ def test_a_child_has_pollers_of_its_own() -> None:
     assert in_child(work) == 0
 
 
-def test_a_child_while_others_wait() -> None:
+def test_forked_child_makes_calls_while_the_parent_waits() -> None:
     """The parent has waits, a stream and idle threads; a child makes single calls."""
     with (
         serving(reading(answering)) as url,
@@ -96,7 +96,7 @@ def test_a_child_while_others_wait() -> None:
     assert all(future.exception(120) for future in held)
 
 
-def test_another_event_loop_is_a_new_beginning() -> None:
+def test_client_can_be_used_on_several_event_loops_in_turn() -> None:
     """A client can be used on one event loop after another."""
     server = ScriptedServer(watch=True)
     names = [f"operations/{number}" for number in range(6)]

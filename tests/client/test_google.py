@@ -103,7 +103,7 @@ def sent(route: respx.Route) -> list[str]:
     return [call.request.headers["authorization"] for call in route.calls]
 
 
-def test_a_token_is_fetched_once(
+def test_token_is_fetched_once_until_it_nearly_expires(
     face: Face, auth: GoogleAuth, endpoint: Endpoint, server: respx.Router
 ) -> None:
     """Each call sends the token and the quota project, until the token has nearly expired."""
@@ -122,7 +122,7 @@ def test_a_token_is_fetched_once(
     assert sent(route)[3:] == ["Bearer t2", "Bearer t3"]
 
 
-def test_a_token_that_is_refused(
+def test_refused_token_is_replaced_and_the_request_sent_again(
     face: Face, auth: GoogleAuth, endpoint: Endpoint, server: respx.Router
 ) -> None:
     """After a 401 the request is sent once more with a new token and the same body."""
@@ -162,7 +162,7 @@ def test_many_calls_fetch_one_token(
     assert len(endpoint.asked) == 1
 
 
-def test_many_refusals_fetch_one_token(
+def test_token_that_another_thread_has_replaced_is_not_fetched_again(
     auth: GoogleAuth, endpoint: Endpoint, server: respx.Router
 ) -> None:
     """If another thread has already replaced the refused token, the new token is used."""
@@ -201,7 +201,7 @@ def test_token_is_fetched_without_blocking_the_loop(
     assert asyncio.run(main()) == 200
 
 
-def test_an_endpoint_that_is_away(
+def test_wait_survives_an_outage_of_the_token_endpoint(
     face: Face, auth: GoogleAuth, endpoint: Endpoint, server: respx.Router, clock: Any
 ) -> None:
     """A wait outlasts an outage of the token endpoint, like one of the server."""
@@ -212,7 +212,7 @@ def test_an_endpoint_that_is_away(
     assert len(endpoint.asked) > 4
 
 
-def test_credentials_that_are_refused(
+def test_refused_credentials_raise_the_error_of_google_auth(
     face: Face, auth: GoogleAuth, endpoint: Endpoint, server: respx.Router
 ) -> None:
     """An error that no retry can cure reaches the caller as google-auth's own exception."""
@@ -232,7 +232,7 @@ def test_credentials_that_are_refused(
         (AnonymousCredentials, None, CallError),  # as some services and emulators allow
     ],
 )
-def test_credentials_without_a_source(
+def test_token_given_by_hand_is_not_replaced_after_a_401(
     make: Any, sent: str | None, error: type[Exception], face: Face, server: respx.Router
 ) -> None:
     """A token given by hand is used, and cannot be replaced after a 401."""
@@ -245,7 +245,7 @@ def test_credentials_without_a_source(
     assert [call.request.headers.get("authorization") for call in route.calls] == [sent] * 2
 
 
-def test_the_machines_credentials(
+def test_default_credentials_of_the_machine_are_used(
     account: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "key.json"

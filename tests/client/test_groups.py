@@ -65,7 +65,7 @@ def group_of(face: Face, client: Any, names: Sequence[str | lro.Operation]) -> A
     return client.group([face.inside(client.operation(name, **TYPES)) for name in names])
 
 
-def test_results_are_in_order(face: Face, scripted: ScriptedServer) -> None:
+def test_group_results_have_the_order_of_the_handles(face: Face, scripted: ScriptedServer) -> None:
     """Results have the order of the handles; reading them again makes no call."""
     names = plan(scripted, 8)
     group = group_of(face, client_of(face, scripted), names)
@@ -97,7 +97,7 @@ def test_wait_returns_after_a_number_of_ends(face: Face, scripted: ScriptedServe
 
 
 @pytest.mark.parametrize("verb", ["results", "outcomes", "as_completed", "updates"])
-def test_a_timeout_names_the_pending_operations(verb: str, face: Face) -> None:
+def test_group_timeout_names_the_pending_operations(verb: str, face: Face) -> None:
     """The GroupTimeout is also a PollTimeout for the first pending operation."""
     server = ScriptedServer(batch_get=True)
     names = [*plan(server, 6, ends_after=1.0), "operations/never"]
@@ -139,7 +139,7 @@ def test_the_first_failure_is_raised_and_all_outcomes_are_collected(
     assert not last.done
 
 
-def test_a_group_with_one_twice_and_one_of_none(face: Face) -> None:
+def test_group_may_have_an_operation_twice_or_be_empty(face: Face) -> None:
     """Each of two handles of one operation gets the result; an empty group is done at once."""
     server = ScriptedServer(watch=True)
     names = plan(server, 5)
@@ -216,7 +216,7 @@ def test_group_cancels_unfinished_operations(face: Face, caplog: pytest.LogCaptu
     assert server.clock() - began == pytest.approx(naps * 5.0, abs=0.1)
 
 
-def test_thousands_take_few_calls(face: Face) -> None:
+def test_a_thousand_operations_share_one_stream(face: Face) -> None:
     """One stream serves a thousand operations."""
     server = ScriptedServer(watch=True)
     names = plan(server, 1500, ends_after=5.0)
@@ -246,7 +246,7 @@ def outcome(face: Face, handle: Any, *closing: Any) -> Any:
     return face.run(taken if face.name == "sync" else awaited)
 
 
-def test_a_future_has_what_the_result_would_give_or_raise(
+def test_future_has_the_result_or_the_error_of_the_operation(
     face: Face, scripted: ScriptedServer
 ) -> None:
     """A future for an operation that is done makes no call."""
@@ -266,7 +266,7 @@ def test_a_future_has_what_the_result_would_give_or_raise(
     assert isinstance(outcome(face, gone), OperationGone)
 
 
-def test_closing_ends_what_is_waited_for(face: Face) -> None:
+def test_closing_the_client_ends_its_futures_and_groups(face: Face) -> None:
     """Futures and groups raise that the client was closed, and no caller waits for ever."""
     server = ScriptedServer(watch=True)
     names = plan(server, 6, ends_after=None)
@@ -355,7 +355,7 @@ def test_deadline_of_each_of_many_single_waits_is_kept(face: Face) -> None:
     assert {error.name for error in errors} == {*names}
 
 
-def test_leaving_a_block_cancels(face: Face) -> None:
+def test_leaving_a_block_cancels_the_unfinished_operation(face: Face) -> None:
     """Leaving the block cancels the operation unless it is done."""
     server = ScriptedServer()
     server.operation("operations/long", ends_after=None)
@@ -372,7 +372,7 @@ def test_leaving_a_block_cancels(face: Face) -> None:
     assert [call.verb for call in server.calls][-1] == "CancelOperation"
 
 
-def test_a_task_that_is_cancelled_in_its_block() -> None:
+def test_task_cancelled_in_its_block_cancels_the_operation() -> None:
     """The operation is cancelled when the task leaves its block."""
     server = ScriptedServer()
     server.operation("operations/long", ends_after=None)
@@ -396,7 +396,7 @@ def test_a_task_that_is_cancelled_in_its_block() -> None:
     assert [call.verb for call in server.calls] == ["CancelOperation"]
 
 
-def test_cancel_and_wait(face: Face) -> None:
+def test_cancel_and_wait_returns_the_end_of_the_operation(face: Face) -> None:
     """The operation ends as cancelled, or with its result if it cannot be cancelled."""
     server = ScriptedServer()
     server.operation("operations/obeys", ends_after=None, cancels_after=3.0)
@@ -452,7 +452,7 @@ async def arefusing(_: Any) -> None:
     refusing(_)
 
 
-def test_exceptions_that_cannot_be_copied_are_raised_as_they_are(face: Face) -> None:
+def test_exception_that_cannot_be_copied_is_raised_itself(face: Face) -> None:
     """Groups and futures raise the exception itself, and no caller waits for ever."""
     server = ScriptedServer(watch=True)
     names = plan(server, 6)
@@ -472,7 +472,7 @@ def test_exceptions_that_cannot_be_copied_are_raised_as_they_are(face: Face) -> 
     [float("inf"), 1e10, 1e300, 10**400, timedelta.max],
     ids=lambda timeout: f"{timeout!r:.7}",
 )
-def test_timeouts_beyond_all_clocks_are_none(timeout: Any, face: Face) -> None:
+def test_timeout_beyond_the_range_of_clocks_means_no_timeout(timeout: Any, face: Face) -> None:
     """A timeout beyond the range of clocks means no timeout, for an operation or a group."""
     server = ScriptedServer(watch=True)
     names = plan(server, 6)

@@ -141,7 +141,7 @@ def test_every_library_reports_the_same_errors(
     assert (caught.value.code, caught.value.passing) == (code, passing)
 
 
-def test_a_connection_that_is_refused(making: Making) -> None:
+def test_refused_connection_is_unavailable_and_retryable(making: Making) -> None:
     """A refused connection is UNAVAILABLE, and can be retried."""
     with sockets.refusing() as port:
         client = making.client(f"http://127.0.0.1:{port}", retry=NO_RETRY)
@@ -228,7 +228,7 @@ ONLY_GET = Polling(wait_first=False)
 """Gets have no body, so each request arrives in one piece."""
 
 
-def test_own_client_keeps_no_cookies(making: Making) -> None:
+def test_http_client_made_by_default_keeps_no_cookies(making: Making) -> None:
     """A cookie with a character that no header may have would break all later calls."""
     recording = Recording(polls=3, header="Set-Cookie: user=José\r\n".encode())
     kept = pytest.raises(CallError, match="INVALID_ARGUMENT: UnicodeEncodeError")
@@ -256,7 +256,7 @@ def test_get_has_no_body(making: Making) -> None:
     assert b"authorization: basic yw5uonnly3jlda==" in asked.lower()
 
 
-def test_the_proxy_of_the_environment(making: Making, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_of_the_environment_is_used(making: Making, monkeypatch: pytest.MonkeyPatch) -> None:
     recording = Recording()
     with sockets.serving(recording) as url:
         monkeypatch.setenv("HTTP_PROXY", url)
@@ -268,7 +268,7 @@ def test_the_proxy_of_the_environment(making: Making, monkeypatch: pytest.Monkey
 
 @OWN
 @pytest.mark.parametrize("left_out", ["fd00::/8", "[::1]", "[::1]:80", "10.0.0.0/8", "a b"])
-def test_hosts_without_a_proxy(
+def test_unparsable_entries_of_no_proxy_are_ignored(
     making: Making, monkeypatch: pytest.MonkeyPatch, left_out: str
 ) -> None:
     """Entries of NO_PROXY that httpx cannot parse, as VPNs and clusters set them, are ignored."""
@@ -296,7 +296,7 @@ def test_hosts_without_a_proxy(
     ],
 )
 @OWN
-def test_variable_that_cannot_be_used_is_named(
+def test_unusable_environment_variable_is_named_in_the_error(
     making: Making, monkeypatch: pytest.MonkeyPatch, name: str, value: str, why: str
 ) -> None:
     """The error is raised when the client is made; for certificates only if it uses HTTPS."""
@@ -310,7 +310,7 @@ def test_variable_that_cannot_be_used_is_named(
 
 
 @OWN
-def test_an_idle_connection_is_left_before_the_server_ends_it(making: Making) -> None:
+def test_idle_connection_is_closed_before_the_server_closes_it(making: Making) -> None:
     """If both sides closed it at the same time, a start could be lost."""
     connections, recording = list[socket.socket](), Recording(polls=2)
 
@@ -327,7 +327,9 @@ def test_an_idle_connection_is_left_before_the_server_ends_it(making: Making) ->
     assert len(connections) == 2
 
 
-def test_calls_are_seen_by_what_replaces_send(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_go_through_a_replaced_send_of_the_http_library(
+    face: Face, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Tracing libraries replace ``send``, and also see the calls of clients made earlier."""
     kind = httpx.Client if face.name == "sync" else httpx.AsyncClient
     seen, send = [], kind.send
@@ -400,7 +402,7 @@ def test_every_library_takes_google_credentials(making: Making, harness: Harness
     assert set(guard.seen[1:]) == {b"Bearer t2"}
 
 
-def test_an_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_http_library_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error has the command that installs the extra."""
     monkeypatch.setitem(sys.modules, "httpx_aiohttp", None)
     source = importlib.util.find_spec("lro_client.transports.aiohttp")
@@ -412,7 +414,7 @@ def test_an_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     assert str(caught.value) == wanted
 
 
-def test_a_delete_whose_reply_is_lost_is_sent_once_by_itself(making: Making) -> None:
+def test_repeated_delete_after_a_lost_reply_succeeds(making: Making) -> None:
     """A repeated delete that finds nothing succeeds, also on a connection that was used before."""
     asked: list[bytes] = []
 
@@ -450,7 +452,7 @@ WAIT = {
 }
 
 
-def test_requests_with_changing_parts_are_built_each_time() -> None:
+def test_requests_with_changing_parts_are_not_cached() -> None:
     """Requests with tracing headers or a query are not cached, nor are large bodies."""
     with httpx.Client(verify=False) as client:
         known = _own_clients.RequestCache()

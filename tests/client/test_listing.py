@@ -45,7 +45,7 @@ def test_pages_are_fetched_lazily(face: Face, route: respx.Route) -> None:
     steps.close()
 
 
-def test_raw_pages(face: Face, route: respx.Route) -> None:
+def test_pages_returns_raw_pages_with_their_tokens(face: Face, route: respx.Route) -> None:
     """``pages`` returns the server's pages with their tokens."""
     pages = list(face.client().list().pages())
     assert [len(page.operations) for page in pages] == [1, 0, 0, 2]
@@ -53,7 +53,7 @@ def test_raw_pages(face: Face, route: respx.Route) -> None:
     assert all(isinstance(page, lro.wire.ListOperationsResponse) for page in pages)
 
 
-def test_each_page_repeats_the_request(face: Face, route: respx.Route) -> None:
+def test_each_page_request_repeats_filter_and_page_size(face: Face, route: respx.Route) -> None:
     """Filter and page size are sent with every token."""
     list(face.client().list("", "done = true", page_size=1))
     queries = [dict(call.request.url.params) for call in route.calls]
@@ -70,7 +70,7 @@ def test_a_list_can_be_resumed_by_page_token(face: Face, route: respx.Route) -> 
     assert [one.name for one in rest] == ["operations/2", "operations/3"]
 
 
-def test_error_of_a_page_is_raised_in_the_walk(face: Face, server: respx.Router) -> None:
+def test_error_of_a_page_is_raised_by_the_iteration(face: Face, server: respx.Router) -> None:
     """The error is raised when the iteration needs that page."""
     answers = [refusal(lro.Code.INVALID_ARGUMENT, "old token"), reply(PAGES[""])]
     server.get().mock(side_effect=lambda _: answers.pop())
@@ -81,7 +81,9 @@ def test_error_of_a_page_is_raised_in_the_walk(face: Face, server: respx.Router)
 
 
 @pytest.mark.parametrize("period", [1, 5])
-def test_repeated_page_token_ends_the_walk(period: int, face: Face, server: respx.Router) -> None:
+def test_repeated_page_token_ends_the_iteration_with_an_error(
+    period: int, face: Face, server: respx.Router
+) -> None:
     """If page tokens repeat, the iteration ends with an error."""
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -95,14 +97,14 @@ def test_repeated_page_token_ends_the_walk(period: int, face: Face, server: resp
 
 
 @pytest.mark.parametrize("body", [{"operations": 5}, {"operations": [[]]}, {"nextPageToken": 5}])
-def test_a_page_that_is_not_valid(body: object, face: Face, server: respx.Router) -> None:
+def test_invalid_page_is_an_error(body: object, face: Face, server: respx.Router) -> None:
     """A reply that is not a valid page is an error."""
     server.get().mock(return_value=reply(body))
     with pytest.raises(CallError, match="not what was asked for"):
         list(face.client().list())
 
 
-def test_pages_end_at_their_timeout(face: Face, server: respx.Router) -> None:
+def test_page_iteration_ends_at_its_timeout(face: Face, server: respx.Router) -> None:
     server.get().mock(side_effect=[reply({"nextPageToken": str(n)}) for n in range(3)])
     clock = Clock()
     pages = face.client(clock=clock).list().pages(5)

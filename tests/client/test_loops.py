@@ -68,7 +68,7 @@ leaving = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 @leaving
 @pytest.mark.usefixtures("collecting")
-def test_one_loop_after_the_other(making: Making) -> None:
+def test_client_works_on_one_event_loop_after_the_other(making: Making) -> None:
     """Celery tasks, notebooks and tests run each call on an event loop of its own."""
     client = making()
     for _ in range(3):
@@ -83,7 +83,7 @@ def test_one_loop_after_the_other(making: Making) -> None:
         asyncio.run(use(client))
 
 
-def test_two_loops_at_once(making: Making) -> None:
+def test_client_works_on_two_event_loops_at_once(making: Making) -> None:
     """Flask and Django views may use two loops at once; ``close`` ends the waits on both."""
     client, ready, over = making(), threading.Barrier(2), threading.Event()
 
@@ -136,7 +136,7 @@ def test_close_ends_the_waits_of_other_loops() -> None:
 
 @leaving
 @pytest.mark.usefixtures("collecting")
-def test_a_client_that_was_given_belongs_to_its_loop() -> None:
+def test_http_client_of_another_event_loop_is_refused() -> None:
     """The error says that the HTTP client belongs to another loop, and what to do."""
     with sockets.serving(reading(answer)) as url:
         client = AsyncClient(http=httpx.AsyncClient(base_url=url))

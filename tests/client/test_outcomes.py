@@ -44,7 +44,7 @@ def done(**response: Any) -> dict[str, Any]:
     return {"name": NAME, "done": True, "response": response}
 
 
-def test_the_response_is_typed(ending: Any) -> None:
+def test_response_is_an_instance_of_the_declared_class(ending: Any) -> None:
     """The result is an instance of the declared class; metadata is that of the last state seen."""
     metadata = packed("ResizeMetadata", percent=5, phase="WRITING")
     response = packed("ResizeResponse", sizeBytes="90", note="ok")
@@ -103,7 +103,7 @@ class ResizeReport:
     took: timedelta | None = None
 
 
-def test_classes_without_a_full_name(ending: Any) -> None:
+def test_class_without_a_full_name_accepts_its_simple_name(ending: Any) -> None:
     """A class without a full name accepts any message of its simple name, in any package."""
     response = packed("elsewhere.v7.ResizeReport", pages=3, took="2s")
     state = {**done(**response), "metadata": packed("other.Outer.Unnamed", percent=4)}
@@ -129,7 +129,9 @@ UNFIT = [
 
 
 @pytest.mark.parametrize(("name", "cls", "problem"), UNFIT)
-def test_a_response_that_does_not_fit(name: str, cls: type, problem: str, ending: Any) -> None:
+def test_response_of_another_type_is_an_error_with_the_raw_any(
+    name: str, cls: type, problem: str, ending: Any
+) -> None:
     """The type or a field does not match: the error has the raw Any."""
     payload = {"sizeBytes": "many", "pages": "many"}
     response = packed(name, **payload) if name else {}
@@ -152,7 +154,7 @@ def test_error_info_in_place_of_a_response_is_not_a_result(cls: type, ending: An
         handle.result()
 
 
-def test_metadata_of_another_type(ending: Any) -> None:
+def test_metadata_of_another_type_fails_only_its_reader(ending: Any) -> None:
     """Only a caller who reads the metadata gets an error."""
     handle = ending({**succeeded(), "metadata": packed("acme.images.v9.Progress", at="x")})
     assert handle.result() == ResizeResponse(size_bytes=7)
@@ -161,7 +163,7 @@ def test_metadata_of_another_type(ending: Any) -> None:
     assert handle.operation.metadata.type_name == "acme.images.v9.Progress"
 
 
-def test_a_payload_in_binary_form(face: Face) -> None:
+def test_undecodable_binary_payload_is_a_decoding_error(face: Face) -> None:
     """Bytes that are not a valid message, or a missing protobuf extra, are a DecodingError."""
     packed_bytes = lro.AnyMessage("type.googleapis.com/acme.ResizeReport", b"\xff")
     operation = lro.Operation(name=NAME, done=True, result=packed_bytes)
@@ -188,7 +190,9 @@ class ModelCodec:
 
 
 @pytest.mark.parametrize(("payload", "problem"), [({"size": 3}, ""), ({}, "does not fit: 'size'")])
-def test_classes_of_another_library(payload: Any, problem: str, face: Face) -> None:
+def test_registry_codec_decodes_classes_of_another_library(
+    payload: Any, problem: str, face: Face
+) -> None:
     """A registry with a codec for the class decodes it; errors of the codec are DecodingErrors."""
     types = lro.TypeRegistry(factories=[lambda cls: ModelCodec() if cls is Model else None])
     types.register(Model, "acme.Model")
@@ -246,7 +250,9 @@ def test_error_details_are_decoded(ending: Any) -> None:
     [(1, OperationCancelled, "CANCELLED")]
     + [(code, OperationFailed, "UNKNOWN") for code in (0, 99, -1, None)],
 )
-def test_codes_of_failures(code: int | None, kind: type, name: str, ending: Any) -> None:
+def test_failure_codes_have_their_error_classes(
+    code: int | None, kind: type, name: str, ending: Any
+) -> None:
     """CANCELLED has its own class; 0 and unknown codes are UNKNOWN (spec §11.7)."""
     state = failed()
     state["error"] = {"message": "odd"} if code is None else {"code": code, "message": "odd"}
@@ -257,7 +263,7 @@ def test_codes_of_failures(code: int | None, kind: type, name: str, ending: Any)
     assert caught.value.status.code == (code or 0)
 
 
-def test_final_state_does_not_change(face: Face, server: respx.Router) -> None:
+def test_final_state_is_not_undone_by_a_stale_reply(face: Face, server: respx.Router) -> None:
     """A reply of a replica that lags behind does not undo the end (spec §2.9)."""
     answers = [reply(running(99)), reply(succeeded())]
     server.route().mock(side_effect=lambda _: answers.pop())
@@ -285,7 +291,7 @@ def test_handle_cancels_and_deletes_by_name(face: Face, server: respx.Router) ->
     assert not handle.done
 
 
-def test_a_class_whose_name_is_taken(face: Face) -> None:
+def test_second_class_with_the_same_full_name_is_refused(face: Face) -> None:
     """A second class with the same full name is refused."""
 
     @lro.message("acme.images.v1.ResizeResponse")

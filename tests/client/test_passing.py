@@ -55,7 +55,7 @@ PASSING = {
 
 
 @pytest.mark.parametrize("wait_first", [False, True])
-def test_fault_that_passes_is_polled_again(
+def test_retryable_fault_of_a_poll_is_polled_again(
     wait_first: bool, face: Face, clock: Clock, server: respx.Router
 ) -> None:
     """The poll is repeated after the delays of retries, and the caller does not notice."""
@@ -86,7 +86,7 @@ FINAL = {
 del FINAL["page 505"]  # its code is INTERNAL (spec §11.8(2)), which is retried
 
 
-def test_fault_that_does_not_pass_is_raised_at_once(
+def test_final_fault_of_a_poll_is_raised_at_once(
     face: Face, clock: Clock, server: respx.Router
 ) -> None:
     handle = face.client(clock=clock, polling=PLAIN).operation(NAME, **TYPES)
@@ -139,7 +139,7 @@ def test_a_good_reply_resets_the_failures() -> None:
     assert simulation.pauses.count(0.5) == len(away)
 
 
-def test_attempts_can_be_bounded_too() -> None:
+def test_policy_can_limit_the_failures_in_a_row() -> None:
     """A policy can limit the failures in a row; a good reply resets the count."""
     faults = [call_error(lro.Code.UNAVAILABLE)] * 4 + [None] + [call_error(lro.Code.ABORTED)] * 2
     simulation = Simulation(ends_at=3600, fault=lambda _: faults.pop())
@@ -155,7 +155,7 @@ def test_attempts_can_be_bounded_too() -> None:
     assert len(faults) == 1
 
 
-def test_with_a_deadline_that_is_the_patience() -> None:
+def test_failures_are_retried_until_the_deadline_of_the_wait() -> None:
     """With a deadline, failures are retried until then, even for more than ten minutes."""
     simulation = failing((5, 9999))
     with pytest.raises(PollTimeout) as caught:
@@ -187,7 +187,9 @@ def test_wait_continues_after_a_short_outage(since: float, length: float) -> Non
     assert simulation.now <= since + max(length + 10.0, 20.0)
 
 
-def test_pages_pass_where_codes_are_strict(face: Face, clock: Clock, server: respx.Router) -> None:
+def test_error_page_of_a_proxy_is_retried_without_retryable_codes(
+    face: Face, clock: Clock, server: respx.Router
+) -> None:
     """With no code to retry, a proxy's error page is retried, and the server's error is not."""
     answers = [refusal(lro.Code.INTERNAL), reply(running()), page_of_a_proxy(500)]
     server.get().mock(side_effect=lambda _: answers.pop())
@@ -199,7 +201,7 @@ def test_pages_pass_where_codes_are_strict(face: Face, clock: Clock, server: res
 
 
 @pytest.mark.parametrize("wait_first", [False, True])
-def test_an_operation_that_was_just_started_is_not_gone(
+def test_not_found_just_after_the_start_is_polled_for_ten_seconds(
     wait_first: bool, face: Face, clock: Clock, server: respx.Router
 ) -> None:
     """Another replica may not have it yet, so it is polled for ten seconds (spec §11.5(2))."""

@@ -40,7 +40,7 @@ def test_default_policy_makes_few_polls(seconds: float, about: int, exactly: int
 
 
 @given(run_times)
-def test_the_default_never_asks_too_often(run_time: float) -> None:
+def test_default_policy_pauses_a_quarter_of_the_elapsed_time(run_time: float) -> None:
     """Each pause is a quarter of the time so far, at least 0.05 s and at most 20 s."""
     simulation = Simulation(ends_at=run_time)
     simulation.wait(PLAIN)
@@ -63,7 +63,7 @@ def wait_at(seconds: float) -> float:
     return min(max(seconds * 0.25, 0.05), 20.0)
 
 
-def test_jitter_comes_from_chance() -> None:
+def test_jitter_uses_the_random_source_of_the_flow() -> None:
     """A flow asks its source of randomness for each pause."""
     chances = [0.5, 1.0, 0.0]
     simulation = Simulation(ends_at=0.14)
@@ -72,13 +72,13 @@ def test_jitter_comes_from_chance() -> None:
     assert simulation.pauses == pytest.approx([0.05, 0.045, 0.0475])
 
 
-def test_the_proportional_policy_is_adjustable() -> None:
+def test_share_and_bounds_of_the_proportional_policy_can_be_set() -> None:
     """The caller can set the share and the bounds."""
     assert pauses(wait_proportional(0.5, 1.0, 3.0), 5) == [1.0, 1.0, 1.0, 1.5, 2.25]
     assert pauses(wait_proportional(0.5, 1.0, 3.0), 8)[-1] == 3.0
 
 
-def test_exponential_policy_has_the_usual_defaults() -> None:
+def test_exponential_policy_grows_from_1_s_by_half_up_to_20_s() -> None:
     """The pause is 1 s, then grows by a factor of 1.5, up to 20 s."""
     assert pauses(wait_exponential(), 4) == [1.0, 1.5, 2.25, 3.375]
     assert pauses(wait_exponential(), 2000)[-1] == 20.0
@@ -86,7 +86,7 @@ def test_exponential_policy_has_the_usual_defaults() -> None:
 
 
 @given(st.floats(-10, 0) | st.none())
-def test_a_retry_after_that_asks_for_nothing(retry_after: float | None) -> None:
+def test_retry_after_of_zero_or_less_is_ignored(retry_after: float | None) -> None:
     """A Retry-After of zero or less is ignored."""
     assert PLAIN.pause(1, 100.0, retry_after, 0.0) == 20.0
 
@@ -100,7 +100,7 @@ def test_retry_after_replaces_the_pause(retry_after: float) -> None:
     assert Polling(jitter=0.0, max_retry_after=0.0).pause(1, 40.0, retry_after, 0.0) == 10.0
 
 
-def test_waits_of_tenacity_see_the_error() -> None:
+def test_tenacity_wait_sees_the_error_of_the_failed_call() -> None:
     """The wait sees the error of a failed call; after a good poll the outcome has no error."""
     error = CallError("GetOperation", lro.Status(lro.Code.UNAVAILABLE), retry_after=7.0)
     seen: list[Any] = []
@@ -124,7 +124,7 @@ def test_waits_of_tenacity_see_the_error() -> None:
     assert Polling(wait=tenacity.wait_chain(second + second), jitter=0).pause(1, 0, None, 0) == 2.0
 
 
-def test_waits_are_added_as_those_of_tenacity_are() -> None:
+def test_sum_of_waits_pauses_for_both_as_in_tenacity() -> None:
     """A sum of waits waits for both; ``sum`` begins with zero."""
     state = RetryCallState(None, None, (), {})  # type: ignore[arg-type]
     both = wait_exponential(1.0, 1.0) + wait_fixed(2.0)

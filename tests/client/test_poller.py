@@ -170,7 +170,7 @@ def test_ends_are_seen_in_time_with_few_calls(course: Course) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 4])
-def test_changes_are_seen_soon_where_waits_are_held(count: int) -> None:
+def test_wait_is_held_for_a_second_if_progress_is_wanted(count: int) -> None:
     """A Wait ends only with its operation: if progress is wanted, it is held for a second."""
     world = World()
     begin = world.now
@@ -186,7 +186,7 @@ def test_changes_are_seen_soon_where_waits_are_held(count: int) -> None:
     assert {*world.verbs()} == {"WaitOperation"}
 
 
-def test_a_server_that_learns_a_verb_is_asked_again() -> None:
+def test_missing_verb_is_tried_again_after_ten_minutes() -> None:
     """A verb that the server did not offer is tried again after ten minutes."""
     world = World(offers=frozenset({WAIT}))
     for name in names(9):
@@ -217,7 +217,7 @@ def test_deleted_operation_ends_its_watch(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", OFFERS)
-def test_what_a_replica_does_not_know_yet(way: str) -> None:
+def test_not_found_within_ten_seconds_of_the_start_is_not_gone(way: str) -> None:
     """For ten seconds after its start by this client an unknown operation is not gone."""
     world = World(offers=OFFERS[way])
     numbers = spread(world, 9)
@@ -234,7 +234,7 @@ def test_what_a_replica_does_not_know_yet(way: str) -> None:
     assert 10 <= at - began < 21
 
 
-def test_a_stream_ends_without_listeners() -> None:
+def test_stream_ends_after_its_last_listener_has_left() -> None:
     """The stream ends at the next message after its last listener has left."""
     world = World()
     numbers = spread(world, 10, 2000.0, 2000.0)
@@ -248,7 +248,7 @@ def test_a_stream_ends_without_listeners() -> None:
 
 
 @pytest.mark.parametrize("way", OFFERS)
-def test_one_last_look_when_patience_ends(way: str) -> None:
+def test_last_poll_is_made_at_the_deadline(way: str) -> None:
     """If no poll was due yet, a last one is made at the deadline (spec §11.4(1))."""
     world = World(offers=OFFERS[way] - {WATCH}, latency=0.0)
     for name in names(8):
@@ -260,7 +260,7 @@ def test_one_last_look_when_patience_ends(way: str) -> None:
         assert at <= 2000.0 + 0.02
 
 
-def test_pressure_slows_everything_down() -> None:
+def test_overloaded_server_is_not_called_for_the_time_it_asks() -> None:
     """An overloaded server is not called for as long as it asks (429, 503)."""
 
     def storm(now: float, _: Call) -> CallError | None:
@@ -276,7 +276,7 @@ def test_pressure_slows_everything_down() -> None:
     assert {news.operation.done for number in numbers for _, news in world.ends(number)} == {True}
 
 
-def test_pressure_without_a_time_doubles_the_pauses() -> None:
+def test_overload_without_retry_after_doubles_the_pauses() -> None:
     """The pauses double, from 0.5 s to 30 s."""
     world = World(offers=frozenset(), fault=lambda *_: error(lro.Code.UNAVAILABLE))
     spread(world, 1)
@@ -290,7 +290,7 @@ def test_pressure_without_a_time_doubles_the_pauses() -> None:
 @pytest.mark.parametrize("way", OFFERS)
 @pytest.mark.parametrize("count", [1, 6, 50])
 @pytest.mark.parametrize(("answering", "seconds"), [(25.0, 599), (700.0, 599), (0.0, 59)])
-def test_nothing_but_failures_for_ten_minutes(
+def test_failures_for_ten_minutes_end_the_waits_without_a_deadline(
     answering: float, seconds: float, count: int, way: str
 ) -> None:
     """After ten minutes the last failure is raised, unless all waits have deadlines (§11.5(2)).
@@ -350,7 +350,7 @@ def test_the_first_stream_holds_up_no_other_operation(
         assert world.verbs()[:2] == ["WatchOperations"] * 2
 
 
-def test_each_call_is_for_one_collection_and_has_a_short_address() -> None:
+def test_each_call_is_for_one_collection_and_has_a_short_url() -> None:
     for offers, late in ((ALL, 0.02), (frozenset({LIST}), 1.0)):
         world = World(offers=offers)
         several = [
@@ -370,7 +370,7 @@ def test_each_call_is_for_one_collection_and_has_a_short_address() -> None:
         assert excess(world, numbers) <= late
 
 
-def test_no_call_outlasts_the_last_patience() -> None:
+def test_call_is_cut_at_the_last_deadline_of_its_listeners() -> None:
     """The last deadline bounds the call, and a call cut by it says nothing about the server."""
     cut = error(lro.Code.DEADLINE_EXCEEDED, passing=True)
     world = World(transport=ENTIRELY - {Strategy.STREAM}, latency=0.2, fault=lambda *_: cut)
@@ -384,7 +384,7 @@ def test_no_call_outlasts_the_last_patience() -> None:
     assert world.server.lacking == {}
 
 
-def test_what_one_answer_asks_for_does_not_silence_the_others() -> None:
+def test_retry_after_of_one_operation_does_not_delay_others() -> None:
     """A Retry-After of a day delays only the operation that it was sent for."""
     day = error(lro.Code.UNAVAILABLE, http_status=503, retry_after=86_400.0)
 
@@ -415,7 +415,7 @@ def test_a_listener_that_raises_does_not_stop_the_others() -> None:
 
 @pytest.mark.parametrize("way", OFFERS)
 @pytest.mark.parametrize("count", [1, 30])
-def test_a_listener_that_joins_gets_the_present_state(count: int, way: str) -> None:
+def test_new_listener_gets_the_current_state_despite_a_held_wait(count: int, way: str) -> None:
     """The new listener gets the state soon, though a Wait for another is held for 20 s."""
     world = World(offers=OFFERS[way])
     spread(world, count, 100.0, 100.0)
@@ -427,7 +427,7 @@ def test_a_listener_that_joins_gets_the_present_state(count: int, way: str) -> N
         assert not world.ends(number)
 
 
-def test_a_stream_that_falls_silent_is_not_trusted_for_ever() -> None:
+def test_operations_of_a_silent_stream_are_read_each_minute() -> None:
     """The operations are read each minute, and at a listener's deadline."""
     world = World(mute_after=1)
     numbers = spread(world, 20, 100.0, 100.0)
@@ -442,7 +442,7 @@ def test_a_stream_that_falls_silent_is_not_trusted_for_ever() -> None:
 
 
 @pytest.mark.parametrize("way", ["watch", "batch", "list"])
-def test_one_forbidden_name_is_found_by_halves(way: str) -> None:
+def test_batch_with_a_forbidden_name_is_halved_until_it_is_found(way: str) -> None:
     """Only the listener of that name gets the error; other names are still read together."""
 
     def refuse(_: float, call: Call) -> CallError | None:
@@ -464,7 +464,7 @@ def test_one_forbidden_name_is_found_by_halves(way: str) -> None:
         assert world.verbs().count("ListOperations") == 0
 
 
-def test_a_server_that_forgets_a_verb() -> None:
+def test_verb_that_the_server_no_longer_has_is_no_longer_used() -> None:
     """An older release takes over: the client stops using the verbs that it lacks."""
     world = World()
     numbers = spread(world, 100, 50.0, 60.0)
@@ -478,7 +478,7 @@ def test_a_server_that_forgets_a_verb() -> None:
 
 
 @pytest.mark.parametrize("way", ["batch", "get"])
-def test_a_server_says_when_to_ask_again(way: str) -> None:
+def test_retry_after_delays_reads_of_many_operations(way: str) -> None:
     """Retry-After also delays reads of many operations (spec §11.3)."""
     world = World(offers=OFFERS[way], retry_after=10.0)
     spread(world, 30, 60.0, 60.0)

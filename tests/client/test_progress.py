@@ -137,7 +137,9 @@ READ: dict[str, list[tuple[Any, Progress | None]]] = {
 
 
 @pytest.mark.parametrize("cases", READ.values(), ids=READ)
-def test_fraction_and_message_are_read(cases: list[tuple[Any, Progress | None]]) -> None:
+def test_fraction_and_message_are_read_from_metadata(
+    cases: list[tuple[Any, Progress | None]],
+) -> None:
     assert [(found, progress_of(found)) for found, _ in cases] == cases
     assert progress_of(lro.AnyMessage(URL, b"\x08\x03"), lro.TypeRegistry()) is None
 
@@ -171,7 +173,7 @@ def test_unreadable_start_time_is_none(found: object) -> None:
     assert create_time_of(found) is None
 
 
-def test_property_that_raises_is_ignored() -> None:
+def test_metadata_property_that_raises_is_ignored() -> None:
     """A property of an application's class may raise."""
 
     class Broken:

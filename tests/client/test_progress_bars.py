@@ -58,7 +58,9 @@ def test_rich_bar_is_full_at_the_end(harness: Harness) -> None:
     assert "100%" in written.getvalue()
 
 
-def test_rich_shows_what_metadata_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rich_bar_shows_percentage_message_and_remaining_time(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Percentage, message and remaining time are shown, even if metadata has another class.
 
     Standard error is the default: standard output is for data.
@@ -89,7 +91,7 @@ def test_tqdm_bar_is_full_at_the_end(harness: Harness) -> None:
     assert "resize: 100%" in written.getvalue()
 
 
-def test_tqdm_counts_in_the_units_of_the_service() -> None:
+def test_tqdm_bar_shows_the_units_of_a_total() -> None:
     """The bar shows units of a total, percent, or a count without total, and then the message."""
     pytest.importorskip("tqdm")
     written = io.StringIO()
@@ -115,7 +117,7 @@ def test_tqdm_counts_in_the_units_of_the_service() -> None:
     assert "4.0/4.0" in lines[-1]
 
 
-def test_a_failure_ends_the_bar(harness: Harness) -> None:
+def test_failed_operation_ends_the_bar_and_raises(harness: Harness) -> None:
     """The operation's error is raised, as by ``result``, and no thread goes on drawing."""
     where, _ = console()
     operation = started(harness, lro.StatusError(lro.Code.ABORTED, "no"))

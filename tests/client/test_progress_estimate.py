@@ -18,7 +18,7 @@ def estimate(clock: Clock) -> Estimate:
     return Estimate(clock=clock)
 
 
-def test_nothing_is_known_at_first(estimate: Estimate, clock: Clock) -> None:
+def test_estimate_is_unknown_before_progress(estimate: Estimate, clock: Clock) -> None:
     assert estimate.seconds_left is None
     estimate.add(None)
     estimate.add(math.nan)
@@ -37,9 +37,7 @@ def test_nothing_is_known_at_first(estimate: Estimate, clock: Clock) -> None:
     marks=st.lists(st.integers(1, 999), min_size=2, unique=True).map(sorted),
     window=st.floats(1, 1e4),
 )
-def test_a_constant_rate_gives_the_exact_end(
-    seconds: float, marks: list[int], window: float
-) -> None:
+def test_constant_rate_gives_the_exact_end(seconds: float, marks: list[int], window: float) -> None:
     clock = Clock()
     began = clock.now = 0.0
     estimate = Estimate(window_seconds=window, clock=clock)
@@ -49,7 +47,7 @@ def test_a_constant_rate_gives_the_exact_end(
     assert estimate.seconds_left == pytest.approx(seconds - clock.now, rel=1e-6)
 
 
-def test_it_counts_down_between_two_fractions(estimate: Estimate, clock: Clock) -> None:
+def test_estimate_counts_down_between_two_reports(estimate: Estimate, clock: Clock) -> None:
     """A pause as long as the previous one does not count as a stall."""
     for percent in (0, 10, 20):
         estimate.add(percent / 100)
@@ -57,7 +55,7 @@ def test_it_counts_down_between_two_fractions(estimate: Estimate, clock: Clock) 
     assert estimate.seconds_left == pytest.approx(70)
 
 
-def test_a_stall_makes_it_grow(estimate: Estimate, clock: Clock) -> None:
+def test_stalled_progress_makes_the_estimate_grow(estimate: Estimate, clock: Clock) -> None:
     """The longer progress stands still, the later is the estimated end."""
     for percent in (0, 10, 20):
         estimate.add(percent / 100)
@@ -92,7 +90,7 @@ def test_second_pass_is_estimated_by_its_own_rate(estimate: Estimate, clock: Clo
     assert estimate.seconds_left == pytest.approx(90)
 
 
-def test_a_reply_that_comes_too_late(estimate: Estimate, clock: Clock) -> None:
+def test_older_report_is_ignored(estimate: Estimate, clock: Clock) -> None:
     """A report that is older than the last one is ignored; its time may be passed in."""
     estimate.add(0.0, clock.now - 10)
     estimate.add(0.5)
@@ -100,7 +98,7 @@ def test_a_reply_that_comes_too_late(estimate: Estimate, clock: Clock) -> None:
     assert estimate.seconds_left == pytest.approx(10)
 
 
-def test_an_end_beyond_all_bounds(clock: Clock) -> None:
+def test_rate_that_is_too_small_gives_no_estimate(clock: Clock) -> None:
     """A rate that is too small gives no estimate."""
     estimate = Estimate(clock=clock)
     estimate.add(0.0)
@@ -114,7 +112,7 @@ def test_an_end_beyond_all_bounds(clock: Clock) -> None:
         st.tuples(st.floats(0, 1e9), st.none() | st.floats(allow_nan=True, allow_infinity=True))
     )
 )
-def test_never_negative_never_nan(reports: list[tuple[float, float | None]]) -> None:
+def test_estimate_is_never_negative_or_nan(reports: list[tuple[float, float | None]]) -> None:
     clock = Clock()
     estimate = Estimate(clock=clock)
     for pause, fraction in reports:

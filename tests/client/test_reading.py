@@ -81,7 +81,7 @@ DONE = json.dumps(succeeded()).encode()
 
 
 @pytest.mark.parametrize(("coding", "pack"), PACKING)
-def test_packed_bodies_are_unpacked(
+def test_compressed_body_is_decompressed(
     coding: str, pack: Callable[[bytes], bytes], face: Face
 ) -> None:
     client = answering(face, raw(pack(DONE), content_encoding=coding))
@@ -89,7 +89,7 @@ def test_packed_bodies_are_unpacked(
 
 
 @given(content=st.binary(max_size=3000), case=st.sampled_from(PACKING), size=st.integers(1, 50))
-def test_body_is_unpacked_whatever_the_chunks(
+def test_chunked_compressed_body_is_decompressed_whatever_the_chunks(
     content: bytes, case: tuple[str, Callable[[bytes], bytes]], size: int
 ) -> None:
     """Chunks of any size decompress to the same content."""
@@ -104,7 +104,7 @@ PIECE = 256 * 1024
 
 @pytest.mark.parametrize("size", [2_000_000, PIECE, 3 * PIECE])
 @pytest.mark.parametrize("members", [1, 20])
-def test_what_is_unpacked_comes_in_pieces(members: int, size: int) -> None:
+def test_decompressed_pieces_are_bounded_in_size(members: int, size: int) -> None:
     """Each piece is bounded, however small its input, even if a member ends with a piece."""
     unpacking = Unpacking("gzip")
     found = [len(piece) for piece in unpacking.feed(gzip.compress(bytes(size)) * members)]
@@ -113,7 +113,7 @@ def test_what_is_unpacked_comes_in_pieces(members: int, size: int) -> None:
 
 
 @pytest.mark.parametrize("codings", ["gzip", "gzip, gzip"])
-def test_unpacked_size_is_bounded(
+def test_reply_that_decompresses_over_the_limit_is_refused(
     codings: str, face: Face, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reply over the limit is refused, and is not kept in memory."""
@@ -131,7 +131,7 @@ def test_unpacked_size_is_bounded(
 
 
 @pytest.mark.parametrize("codings", ["br", "zstd", "gzip, br", "gzip, gzip, gzip", "x", "*"])
-def test_other_codings_are_not_read(codings: str, face: Face) -> None:
+def test_other_content_encodings_are_refused(codings: str, face: Face) -> None:
     """The HTTP library would decompress some of these codings without a size limit."""
     client = answering(face, raw(DONE, content_encoding=codings))
     with pytest.raises(UnreadableReply, match=rf"packed as '{re.escape(codings)}'") as caught:
@@ -148,7 +148,9 @@ def test_other_codings_are_not_read(codings: str, face: Face) -> None:
         ("identity", "identity"),
     ],
 )
-def test_no_other_codings_are_asked_for(accepted: str, asked: str, face: Face) -> None:
+def test_accept_encoding_names_only_the_supported_encodings(
+    accepted: str, asked: str, face: Face
+) -> None:
     seen: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -172,7 +174,7 @@ def test_corrupt_body_is_retried(spoilt: bytes, face: Face) -> None:
     assert client.operation(NAME, **TYPES).result() == ResizeResponse(7)
 
 
-def test_a_body_that_is_never_packed_as_it_says(face: Face) -> None:
+def test_body_never_encoded_as_declared_fails_after_three_retries(face: Face) -> None:
     """The reply is read three more times, like an empty one; then the error is raised."""
     asked: list[int] = []
 
@@ -185,7 +187,7 @@ def test_a_body_that_is_never_packed_as_it_says(face: Face) -> None:
     assert len(asked) == 4
 
 
-def test_a_body_that_a_hook_has_read() -> None:
+def test_body_that_a_hook_has_read_is_used() -> None:
     face = Face()
     hooks = {"response": [lambda response: response.read()]}
     client = answering(face, raw(gzip.compress(DONE), content_encoding="gzip"), event_hooks=hooks)
@@ -224,7 +226,7 @@ def test_a_large_refusal_of_a_stream_is_not_read_to_its_end(face: Face) -> None:
 
 
 @pytest.mark.parametrize("http", [408, 429, 500, 502, 503, 504])
-def test_foreign_bodies_with_a_status_that_passes_are_sat_out(http: int, face: Face) -> None:
+def test_unexpected_body_with_a_retryable_status_is_retried(http: int, face: Face) -> None:
     pages = (b"", b"<h1>no</h1>", b"{", b"[]", b'"no"', b"{}", b'{"error": "no"}')
     errors = (b'{"error": {}}', b'[{"error": {"message": "x"}}]', b'{"error": {"status": "X"}}')
     answers = [*[raw(body, http) for body in (*pages, *errors, b"\xff")], raw(DONE)]
@@ -234,7 +236,7 @@ def test_foreign_bodies_with_a_status_that_passes_are_sat_out(http: int, face: F
 
 
 @pytest.mark.parametrize("kept", [0, 1, 20, len(DONE) - 1])
-def test_a_reply_that_was_cut_short(kept: int, face: Face) -> None:
+def test_truncated_json_is_retried_by_a_wait_only(kept: int, face: Face) -> None:
     """A cut JSON reply with status 200 is retried by a wait, and is an error of a single call."""
     cut = raw(DONE[:kept], content_type="application/json; charset=utf-8")
     handle = answering(face, cut, raw(DONE)).operation(NAME, **TYPES)
@@ -247,7 +249,7 @@ def test_a_reply_that_was_cut_short(kept: int, face: Face) -> None:
 
 @pytest.mark.parametrize("parent", ["a/", "projects/operations/"])
 @pytest.mark.parametrize("way", ["watch", "batchGet", "list", "get"])
-def test_names_with_segments(way: str, parent: str, face: Face) -> None:
+def test_names_with_several_segments_form_one_collection(way: str, parent: str, face: Face) -> None:
     """Operations below a parent, or with long ids, form one collection, whichever verb is used."""
     names = [f"{parent}operations/{tail}" for tail in (*"abcdef", "x/y/z")]
     ends = [succeeded(name=name) for name in names]
@@ -283,7 +285,7 @@ def test_body_corrupt_at_its_end_is_retried() -> None:
 
 
 @pytest.mark.parametrize("read", [False, True])
-def test_hook_that_raises_for_the_status(read: bool, face: Face) -> None:
+def test_hook_that_raises_for_the_status_keeps_the_body_it_has_read(read: bool, face: Face) -> None:
     """httpx documents such hooks; the body of the reply is used if the hook has read it."""
     refused = refusal(lro.Code.UNAVAILABLE), refusal(lro.Code.NOT_FOUND, "deleted")
     replies = [raw(one.content, one.status_code)() for one in refused]
@@ -307,7 +309,7 @@ def test_hook_that_raises_for_the_status(read: bool, face: Face) -> None:
     assert replies == []
 
 
-def test_header_that_cannot_be_sent_is_not_shown(
+def test_error_about_an_invalid_header_hides_its_value(
     face: Face, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The header may be a token from a file, with a newline at its end."""
@@ -332,7 +334,7 @@ LASTING = [
 
 
 @pytest.mark.parametrize(("error", "text", "code"), LASTING)
-def test_what_keeps_a_client_from_connecting_for_good(
+def test_permanent_connection_error_is_raised_at_once(
     error: type[httpx.RequestError], text: str, code: str, face: Face
 ) -> None:
     """The error is raised at once, since no retry can cure it."""
@@ -347,7 +349,7 @@ def test_what_keeps_a_client_from_connecting_for_good(
     assert (asked, caught.value.passing) == ([1], False)
 
 
-def test_servers_that_no_client_can_trust(face: Face, tmp_path: Path) -> None:
+def test_tls_failure_names_the_reason_of_the_library(face: Face, tmp_path: Path) -> None:
     """The error has the library's reason: an unknown authority, or a port without TLS."""
     context, _ = certificates.contexts(tmp_path, "127.0.0.1")
     for server, says in ((context, "CERTIFICATE_VERIFY_FAILED"), (None, "WRONG_VERSION|RECORD_L")):

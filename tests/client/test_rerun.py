@@ -39,7 +39,7 @@ def failed(harness: Harness) -> str:
 
 @pytest.mark.parametrize("harness", [OFFERING], indirect=True)
 @pytest.mark.parametrize("way", list(WAYS.values()), ids=list(WAYS))
-def test_failed_work_starts_again_over_each_way(
+def test_rerun_starts_failed_work_again_over_each_transport(
     harness: Harness, face: Face, way: Any, request: pytest.FixtureRequest
 ) -> None:
     """The new operation has a handle; two reruns with one request id start one operation."""
@@ -55,7 +55,7 @@ def test_failed_work_starts_again_over_each_way(
     assert caught.value.code is lro.Code.FAILED_PRECONDITION
 
 
-def test_servers_that_do_not_offer_it_refuse(harness: Harness, face: Face) -> None:
+def test_rerun_is_refused_by_servers_without_it(harness: Harness, face: Face) -> None:
     client = WAYS["in process"](harness, face, lambda: pytest.fail("no sockets")).client()
     with pytest.raises(CallError) as caught:
         client.rerun(failed(harness))

@@ -43,7 +43,7 @@ def retry_info(delay: str) -> dict[str, str]:
         (NO_RETRY, 1, []),
     ],
 )
-def test_unavailable_is_asked_again(
+def test_unavailable_call_is_retried_with_doubling_delays(
     retry: Retry, failures: int, pauses: list[float], face: Face, server: respx.Router
 ) -> None:
     """Each verb is retried with doubling delays, as often and as long as the policy allows."""
@@ -57,7 +57,9 @@ def test_unavailable_is_asked_again(
     assert len(server.calls) == len(VERBS) * (len(pauses) + 1)
 
 
-def test_what_counts_as_unavailable(face: Face, clock: Clock, server: respx.Router) -> None:
+def test_connection_failures_and_proxy_pages_count_as_unavailable(
+    face: Face, clock: Clock, server: respx.Router
+) -> None:
     """Failures to connect, lost connections, and pages of a proxy without a server are retried."""
     faults: list[Any] = [
         httpx.ConnectError("refused"),
@@ -99,7 +101,9 @@ FINAL: list[tuple[Any, lro.Code]] = [
 ]
 
 
-def test_other_faults_are_final(face: Face, clock: Clock, server: respx.Router) -> None:
+def test_other_faults_are_final_for_a_single_call(
+    face: Face, clock: Clock, server: respx.Router
+) -> None:
     """Failures that a wait retries are final for a single call, unless the policy retries them."""
     client = face.client(clock=clock)
     for number, (fault, code) in enumerate(FINAL, 1):
@@ -113,7 +117,7 @@ def test_other_faults_are_final(face: Face, clock: Clock, server: respx.Router) 
             assert caught.value.http_status is None
 
 
-def test_how_faults_are_shown(face: Face, server: respx.Router) -> None:
+def test_transport_error_message_has_class_and_text(face: Face, server: respx.Router) -> None:
     """The message has the class and the text of the error, also with httpx2."""
     connect_error = type("ConnectError", (type("RequestError", (Exception,), {}),), {})
     for fault, text in (
@@ -161,7 +165,7 @@ def test_server_delay_lengthens_the_pause(
         refusal(lro.Code.UNAVAILABLE, "no", retry_after="61"),
     ],
 )
-def test_a_call_that_takes_too_long_is_reported(
+def test_retry_after_over_a_minute_ends_a_single_call(
     answer: httpx.Response, face: Face, clock: Clock, server: respx.Router
 ) -> None:
     """A single call sleeps for at most a minute, unless the policy allows more."""
@@ -174,7 +178,9 @@ def test_a_call_that_takes_too_long_is_reported(
     assert clock.sleeps == [caught.value.retry_after]
 
 
-def test_custom_policy_decides_retries(face: Face, clock: Clock, server: respx.Router) -> None:
+def test_custom_policy_sets_codes_pauses_and_attempts(
+    face: Face, clock: Clock, server: respx.Router
+) -> None:
     """A policy sets the codes, pauses and attempts; any wait of tenacity can be used."""
     retry = Retry(
         codes=frozenset({lro.Code.ABORTED}),
@@ -187,7 +193,7 @@ def test_custom_policy_decides_retries(face: Face, clock: Clock, server: respx.R
     assert (route.call_count, clock.sleeps) == (3, [4.0, 5.0])
 
 
-def test_what_is_spoilt_on_the_way_can_be_retried(
+def test_unreadable_reply_is_retried_by_a_transport_policy(
     face: Face, clock: Clock, server: respx.Router
 ) -> None:
     """With ``transport`` single calls also retry after a proxy's page or a cut reply."""
@@ -201,7 +207,7 @@ def test_what_is_spoilt_on_the_way_can_be_retried(
     assert clock.sleeps == [0.5, 1.0]
 
 
-def test_a_repeated_delete_that_finds_nothing(
+def test_not_found_of_a_repeated_delete_is_success(
     face: Face, clock: Clock, server: respx.Router
 ) -> None:
     """NOT_FOUND after a repeated delete means that an earlier attempt succeeded (§11.5(5)).
@@ -222,7 +228,7 @@ def test_a_repeated_delete_that_finds_nothing(
 @pytest.mark.parametrize(
     ("timeout", "seconds"), [(None, 65.0), (0, 5.0), (30, 35.0), (-30, 5.0), (10**9, 86_405.0)]
 )
-def test_how_long_a_call_may_take(
+def test_each_attempt_has_call_seconds_and_a_wait_its_hold(
     timeout: float | None, seconds: float, face: Face, server: respx.Router
 ) -> None:
     """Each attempt has ``call_seconds``; a Wait also has the time that the server may hold it."""

@@ -84,7 +84,7 @@ def test_impossible_dates_in_retry_after_are_ignored(text: str) -> None:
     assert found is None or found <= 1e9
 
 
-def test_a_date_is_relative_to_the_servers_own() -> None:
+def test_retry_after_date_is_relative_to_the_date_header() -> None:
     """With a Date header the clocks of client and server need not agree."""
     assert read(retry_after=date(3600 + 8), date=date(3600)) == 8.0
     assert read(retry_after=date(8), date="today") == 8.0
@@ -113,7 +113,7 @@ def test_retry_after_is_the_next_pause(
 
 
 @pytest.mark.parametrize(("bound", "pause"), [(None, 600.0), (60.0, 60.0), (0.0, 0.5)])
-def test_the_bound_holds_for_failures_too(
+def test_retry_after_of_a_failed_poll_is_bounded_too(
     bound: float | None, pause: float, face: Face, clock: Clock, server: respx.Router
 ) -> None:
     """A failed poll that asks for a long pause gets at most the bound of the policy."""
@@ -124,7 +124,7 @@ def test_the_bound_holds_for_failures_too(
     assert clock.sleeps == [pause]
 
 
-def test_the_policy_goes_on_meanwhile() -> None:
+def test_retry_after_replaces_one_pause_of_the_policy() -> None:
     """The header replaces one pause; the proportional policy counts that time as elapsed."""
     fault = call_error(lro.Code.UNAVAILABLE, retry_after=80.0)
     simulation = Simulation(ends_at=101, fault=lambda now: fault if now == 0 else None)

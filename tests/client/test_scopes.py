@@ -97,7 +97,7 @@ SCOPES = [anyio_scope, anyio_group]
 
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("many", [False, True])
-def test_leaving_a_block_cancels_what_is_unfinished(
+def test_leaving_a_cancelled_scope_cancels_the_unfinished_operation(
     many: bool, scope: Callable[[Server], Any]
 ) -> None:
     """The Cancel is sent although every await is cancelled, and the loop ends right after it."""
@@ -114,7 +114,9 @@ def test_leaving_a_block_cancels_what_is_unfinished(
 
 
 @pytest.mark.parametrize("scope", [late_scope, late_timeout])
-def test_cancellation_at_the_end_of_a_block(scope: Callable[[Server], Any]) -> None:
+def test_cancellation_at_the_end_of_a_block_does_not_stop_the_cancel(
+    scope: Callable[[Server], Any],
+) -> None:
     """A cancellation at that point does not stop the client's Cancel."""
 
     async def main() -> list[str]:
@@ -129,7 +131,9 @@ def test_cancellation_at_the_end_of_a_block(scope: Callable[[Server], Any]) -> N
 
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("two", [False, True])
-def test_a_client_is_closed_in_a_cancelled_scope(two: bool, scope: Callable[[Server], Any]) -> None:
+def test_client_closes_its_transport_once_in_a_cancelled_scope(
+    two: bool, scope: Callable[[Server], Any]
+) -> None:
     """The transport is closed once, even by two calls, or if the loop ends with the scope."""
     closed = []
 
@@ -152,7 +156,7 @@ def test_a_client_is_closed_in_a_cancelled_scope(two: bool, scope: Callable[[Ser
     assert closed == [1]
 
 
-def test_a_scope_ends_a_call_over_grpc() -> None:
+def test_cancelled_scope_ends_a_grpc_call_with_its_own_cancelled_error() -> None:
     """The scope sees its own CancelledError, not one that grpcio raises (grpc#43502)."""
     pytest.importorskip("grpc")
     from lro_client.transports.grpc import AsyncGrpcTransport
@@ -169,7 +173,7 @@ def test_a_scope_ends_a_call_over_grpc() -> None:
 
 @pytest.mark.platform
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="tasks begin at once from Python 3.12 on")
-def test_tasks_may_begin_at_once() -> None:
+def test_futures_and_groups_work_with_an_eager_task_factory() -> None:
     """With an eager task factory futures and groups, which use tasks, still work."""
 
     async def main() -> None:

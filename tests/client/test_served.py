@@ -42,7 +42,7 @@ def percents(steps: Iterator[Any]) -> Iterator[int | None]:
         yield None if update.metadata is None else update.metadata.percent
 
 
-def test_a_timeout_and_then_the_result(way: Way, client: Any) -> None:
+def test_second_wait_after_a_timeout_gets_the_result(way: Way, client: Any) -> None:
     """A timeout cancels nothing, and a second wait gets the result."""
     operation = way.start(client)
     assert not operation.done
@@ -74,7 +74,7 @@ def test_updates_show_progress_and_end(waits: bool, way: Way) -> None:
     assert operation.result() == ResizeResponse(size_bytes=1)
 
 
-def test_descriptions(way: Way, client: Any) -> None:
+def test_views_have_method_times_and_attempt(way: Way, client: Any) -> None:
     """Method, times and attempt are returned for one name, for several and in a list."""
     operation = way.start(client)
     way.harness.say(ResizeResponse(size_bytes=1))
@@ -151,7 +151,7 @@ def test_wait_returns_at_the_timeout_or_the_end(way: Way, client: Any) -> None:
 
 
 @pytest.mark.parametrize("harness", [{"verbs": ["GetOperation"]}], indirect=True)
-def test_a_server_without_wait(way: Way) -> None:
+def test_result_is_polled_from_a_server_without_wait(way: Way) -> None:
     """The caller does not notice that the server has only GetOperation."""
     client = way.client(polling=Polling(max_retry_after=0.01))
     operation = way.start(client)
@@ -186,7 +186,7 @@ def test_repeated_request_id_starts_once(way: Way, client: Any) -> None:
     assert info.reason == "REQUEST_ID_CONFLICT"
 
 
-def test_a_start_that_is_refused(way: Way, client: Any) -> None:
+def test_refused_start_has_its_details_and_stores_nothing(way: Way, client: Any) -> None:
     """The error of the method's validation has its details, and nothing is stored."""
     assert way.start(client, validate_only=True).done
     for validate_only in (False, True):

@@ -32,7 +32,7 @@ BODY = {"source": "a.png", "widths": ["10", str(2**40)]}
 ID = str(uuid.UUID(int=7))
 
 
-def test_the_message_is_the_body(face: Face, server: respx.Router) -> None:
+def test_start_posts_the_message_as_json_to_the_path(face: Face, server: respx.Router) -> None:
     """A start posts the message as JSON to the method's path, and returns a handle."""
     route = server.post(TARGET).mock(return_value=reply(running(5)))
     handle = face.client().start(TARGET, REQUEST, **TYPES)
@@ -43,7 +43,7 @@ def test_the_message_is_the_body(face: Face, server: respx.Router) -> None:
     assert route.call_count == 1
 
 
-def test_request_id_and_validate_only(face: Face, server: respx.Router) -> None:
+def test_start_sends_request_id_and_validate_only(face: Face, server: respx.Router) -> None:
     route = server.post(TARGET).mock(return_value=reply(running()))
     face.client().start(TARGET, REQUEST, **TYPES, request_id=ID, validate_only=True)
     expected = {**BODY, "requestId": ID, "validateOnly": True}
@@ -62,7 +62,9 @@ def test_validated_start_has_no_name(face: Face, server: respx.Router) -> None:
         handle.refresh()
 
 
-def test_an_operation_that_is_done_at_once(face: Face, server: respx.Router) -> None:
+def test_operation_that_a_start_returns_done_is_not_polled(
+    face: Face, server: respx.Router
+) -> None:
     """An operation that a start returns as done is never polled (spec §9.8, §11.2(1))."""
     server.post(TARGET).mock(return_value=reply(succeeded(9)))
     assert face.client().start(TARGET, REQUEST, **TYPES).result() == ResizeResponse(size_bytes=9)
@@ -71,7 +73,7 @@ def test_an_operation_that_is_done_at_once(face: Face, server: respx.Router) -> 
 
 @pytest.mark.parametrize("validate_only", [False, True])
 @pytest.mark.parametrize("fault", [refusal(lro.Code.UNAVAILABLE), httpx.ConnectError("no")])
-def test_without_a_request_id_nothing_is_sent_twice(
+def test_start_without_a_request_id_is_not_retried(
     fault: Any, validate_only: bool, face: Face, clock: Clock, server: respx.Router
 ) -> None:
     """A start whose reply was lost may have started an operation."""
@@ -82,7 +84,7 @@ def test_without_a_request_id_nothing_is_sent_twice(
     assert (route.call_count, clock.sleeps) == (1, [])
 
 
-def test_with_a_request_id_it_is(face: Face, clock: Clock, server: respx.Router) -> None:
+def test_start_with_a_request_id_is_retried(face: Face, clock: Clock, server: respx.Router) -> None:
     """The server recognizes a repeated id, so the same bytes are sent again."""
     faults: list[Any] = [httpx.ReadError("lost"), refusal(lro.Code.UNAVAILABLE), reply(running())]
     route = server.post(TARGET).mock(side_effect=faults)
@@ -102,7 +104,7 @@ OWN: list[Any] = [
 
 @pytest.mark.parametrize("message", OWN, ids=["json", "proto", "class", "any", "struct"])
 @pytest.mark.parametrize("given", ["", ID])
-def test_a_request_id_of_the_message_is_one(
+def test_request_id_in_the_message_counts_as_the_request_id(
     given: str, message: Any, face: Face, clock: Clock, server: respx.Router
 ) -> None:
     """The id is sent once, and the start is retried with it."""
@@ -115,7 +117,7 @@ def test_a_request_id_of_the_message_is_one(
     assert [body_of(call.request) for call in route.calls] == [{"requestId": ID}] * 2
 
 
-def test_a_message_may_ask_for_validation_alone(face: Face, server: respx.Router) -> None:
+def test_validate_only_of_the_message_is_used(face: Face, server: respx.Router) -> None:
     """The message's own fields are used; two spellings of a field (§1.8(2)) are refused."""
     route = server.post(TARGET).mock(return_value=reply({"done": True}))
     face.client().start(TARGET, OwnRequest("", True))
@@ -127,7 +129,9 @@ def test_a_message_may_ask_for_validation_alone(face: Face, server: respx.Router
 
 
 @pytest.mark.parametrize("code", [lro.Code.ABORTED, lro.Code.RESOURCE_EXHAUSTED])
-def test_refusals_are_final(code: lro.Code, face: Face, clock: Clock, server: respx.Router) -> None:
+def test_refused_start_is_not_retried(
+    code: lro.Code, face: Face, clock: Clock, server: respx.Router
+) -> None:
     """A refused start is not retried, even with a request id."""
     route = server.post(TARGET).mock(return_value=refusal(code, "busy"))
     with pytest.raises(CallError, match="busy") as caught:

@@ -54,7 +54,7 @@ def verbs(server: ScriptedServer) -> list[str]:
 
 
 @pytest.mark.parametrize("wait", [True, False])
-def test_an_operation_of_an_hour_takes_milliseconds(making: Making, wait: bool) -> None:
+def test_hour_long_operation_is_polled_in_virtual_time(making: Making, wait: bool) -> None:
     """The polls match the policy, although the hour passes in virtual time."""
     server = ScriptedServer(wait=wait)
     server.operation(NAME, ends_after=HOUR, response=ResizeResponse(7), metadata=ResizeMetadata(1))
@@ -157,7 +157,7 @@ def test_a_wait_is_held_by_its_timeout_the_server_limit_and_the_end(making: Maki
     assert [call.hold for call in server.calls] == [0.0, 20.0, 1000.0, None]
 
 
-def test_a_wait_ends_soon_after_another_call_cancels() -> None:
+def test_cancel_of_one_task_ends_the_wait_of_another_soon() -> None:
     """A Cancel of one task ends the Wait of another within a quarter of its hold."""
     server = ScriptedServer()
     server.operation(NAME, ends_after=None, cancels_after=2.0)
@@ -360,7 +360,7 @@ def test_a_fault_fails_the_call_as_a_network_would(
     assert server.clock() - 1000.0 <= 30.0 + 1e-6
 
 
-def test_a_slow_answer_in_time_is_a_good_one(making: Making) -> None:
+def test_slow_reply_within_the_timeout_succeeds(making: Making) -> None:
     """The latency adds up; a client may have another clock, HTTP client and URL."""
     server = ScriptedServer(VirtualClock(5.0), url="http://other.test", latency=0.5)
     server.operation(NAME)
@@ -448,7 +448,7 @@ def test_sleeping_tasks_wake_in_the_order_of_their_times() -> None:
     assert clock() == 10.0
 
 
-def test_a_sleep_that_is_cancelled_holds_no_other_up() -> None:
+def test_cancelled_sleep_does_not_delay_others() -> None:
     """The other tasks wake in time."""
     clock = VirtualClock(0.0)
 
@@ -471,7 +471,7 @@ def test_a_sleep_that_is_cancelled_holds_no_other_up() -> None:
     assert clock() == 2.0
 
 
-def test_restarted_sleeps_hold_no_other_up() -> None:
+def test_restarted_sleeps_delay_others_for_a_limited_time() -> None:
     """A task that restarts its sleep again and again delays others for a limited time."""
     clock = VirtualClock(0.0)
 

@@ -27,7 +27,7 @@ class Unnamed:
     size: int = 0
 
 
-def test_a_token_is_compact_json() -> None:
+def test_token_is_compact_json() -> None:
     """A token has its version, the name, and whatever else is known."""
     text = token_of(
         "operations/abc",
@@ -56,7 +56,7 @@ def test_token_is_read_back(name: str, response: str, metadata: str, trace: str)
 
 
 @given(texts, texts)
-def test_an_address_once_public_stays_as_it_is(before: str, after: str) -> None:
+def test_public_url_of_a_public_url_is_itself(before: str, after: str) -> None:
     """The public address of a public address is itself, and it has no user info."""
     found = public_address(f"{before}@{after}")
     assert public_address("http://" + found) == public_address("http://" + found)
@@ -76,7 +76,7 @@ def test_an_address_once_public_stays_as_it_is(before: str, after: str) -> None:
         ("", ""),
     ],
 )
-def test_no_secret_of_the_server(url: str, public: str) -> None:
+def test_token_has_no_secret_of_the_server_url(url: str, public: str) -> None:
     """A token has no user info, query or fragment of the server's URL."""
     assert public_address(url) == public
     assert read_token(token_of("a", server=url, response=None, metadata=None)).server == public
@@ -128,7 +128,7 @@ def test_handle_that_no_token_can_hold_is_refused(name: str, problem: str) -> No
 
 @settings(max_examples=25)
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists))
-def test_any_json_is_read_or_refused(value: Any) -> None:
+def test_any_json_token_is_read_or_refused(value: Any) -> None:
     with pytest.raises(lro.InvalidArgument):
         read_token(json.dumps(value))
 
@@ -155,7 +155,7 @@ def test_tokens_distinguish_servers_by_origin(one: str, other: str, same: bool) 
 
 
 @pytest.mark.parametrize("make", [Client, AsyncClient])
-def test_a_token_of_another_server(make: Any) -> None:
+def test_token_of_another_server_is_refused(make: Any) -> None:
     """A token of another server is refused; a bare name is accepted by every client."""
     elsewhere = token_of("operations/a", server="https://a.com", response=None, metadata=None)
     nowhere = token_of("operations/a", response=None, metadata=None)

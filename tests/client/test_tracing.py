@@ -75,7 +75,9 @@ def begun(target: str = PATH) -> Trace:
         ("https://a.example/v1/images:resize", "https://a.example/v1/images:resize"),
     ],
 )
-def test_a_span_is_an_operation(spans: Spans, target: str, method: str) -> None:
+def test_span_lasts_from_start_to_end_of_an_operation(
+    spans: Spans, target: str, method: str
+) -> None:
     """The span lasts from start to end, and has the name, polls, state and method.
 
     The method is its full name if that is known, as over gRPC, or else its path.
@@ -97,7 +99,7 @@ def test_a_span_is_an_operation(spans: Spans, target: str, method: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "00-" + "0" * 32 + "-" + "2" * 16 + "-01"])
-def test_a_token_without_a_trace(text: str, spans: Spans) -> None:
+def test_invalid_traceparent_gives_a_span_without_links(text: str, spans: Spans) -> None:
     """A text that is no valid traceparent gives a span without links."""
     trace = Trace.of_token(text)
     assert trace is not None
@@ -110,7 +112,9 @@ def test_a_token_without_a_trace(text: str, spans: Spans) -> None:
     ("code", "kind", "state"),
     [(9, "FAILED_PRECONDITION", "FAILED"), (1, "CANCELLED", "CANCELLED"), (0, "UNKNOWN", "FAILED")],
 )
-def test_an_operation_that_failed(code: int, kind: str, state: str, spans: Spans) -> None:
+def test_span_of_a_failed_operation_has_status_error(
+    code: int, kind: str, state: str, spans: Spans
+) -> None:
     """The span has the status ERROR and the kind of the error."""
     begun().ended(failed(code), 1)
     (span,) = spans.ours()
@@ -119,7 +123,7 @@ def test_an_operation_that_failed(code: int, kind: str, state: str, spans: Spans
     assert (span.attributes["error.type"], span.attributes["lro.state"]) == (kind, state)
 
 
-def test_the_end_is_reported_once(spans: Spans) -> None:
+def test_end_of_an_operation_makes_one_span(spans: Spans) -> None:
     trace = begun()
     ready = threading.Barrier(8)
 
@@ -142,14 +146,16 @@ def test_client_works_without_opentelemetry(monkeypatch: pytest.MonkeyPatch) -> 
         _tracing._api.cache_clear()
 
 
-def test_importing_the_client_does_not_load_it() -> None:
+def test_importing_the_client_does_not_load_opentelemetry() -> None:
     """OpenTelemetry is loaded with the first operation."""
     program = "import sys, lro_client._tracing; print('opentelemetry' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert run.stdout == "False\n", run.stderr
 
 
-def test_a_client_traces_its_operations(face: Face, server: respx.Router, spans: Spans) -> None:
+def test_start_sends_the_traceparent_and_the_span_links_to_it(
+    face: Face, server: respx.Router, spans: Spans
+) -> None:
     """A start sends the traceparent; two reads of the result make one span, with a link."""
     starts = server.post(PATH).mock(return_value=reply(running()))
     server.post(f"/v1/{NAME}:wait").mock(return_value=reply(succeeded()))
@@ -169,7 +175,9 @@ def test_a_client_traces_its_operations(face: Face, server: respx.Router, spans:
     assert span.context.trace_id != found.trace_id
 
 
-def test_a_token_carries_the_trace(face: Face, server: respx.Router, spans: Spans) -> None:
+def test_span_of_a_resumed_token_links_to_the_start(
+    face: Face, server: respx.Router, spans: Spans
+) -> None:
     """Another client that takes the token links its span to the same start."""
     server.post(PATH).mock(return_value=reply(running()))
     server.post(f"/v1/{NAME}:wait").mock(return_value=reply(failed_operation()))
@@ -192,7 +200,7 @@ def test_a_token_carries_the_trace(face: Face, server: respx.Router, spans: Span
         (f"{URL.replace('://', '://user:s3cr3t@')}{PATH}", f"{URL}{PATH}"),
     ],
 )
-def test_what_may_be_secret_in_a_target_is_not_shown(
+def test_secrets_in_a_url_are_not_in_log_or_span(
     target: str,
     shown: str,
     face: Face,
@@ -211,7 +219,7 @@ def test_what_may_be_secret_in_a_target_is_not_shown(
     assert "s3cr3t" not in f"{caplog.text}{span.to_json()}"
 
 
-def test_a_client_logs_lives(
+def test_client_logs_start_cancel_end_and_failures(
     face: Face, clock: Clock, server: respx.Router, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Start, cancel, end, failed polls and timeouts are logged, each with the operation's name."""

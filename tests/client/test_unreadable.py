@@ -51,7 +51,7 @@ NEVER = {
 
 
 @pytest.mark.parametrize("wait_first", [False, True])
-def test_a_reply_that_can_never_be_read_is_raised_at_once(
+def test_unreadable_reply_that_was_not_cut_is_raised_at_once(
     wait_first: bool, face: Face, clock: Clock, server: respx.Router
 ) -> None:
     """The reply is not mistaken for one that was cut."""
@@ -77,7 +77,7 @@ ERROR = {"code": 401, "message": "the token has expired", "status": "UNAUTHENTIC
         (reply({"name": NAME, "error": ERROR}), "has an error: the token has expired"),
     ],
 )
-def test_what_is_no_operation_is_raised_at_once(
+def test_reply_that_is_not_an_operation_is_raised_at_once(
     answer: httpx.Response, says: str, face: Face, clock: Clock, server: respx.Router
 ) -> None:
     """No content (RFC 9110 §15.3.5), or an error without ``done`` (§2.4), is final."""
@@ -96,7 +96,7 @@ TEXTS = st.recursive(
 
 
 @given(TEXTS, st.booleans(), st.sampled_from([None, 1]), st.data())
-def test_every_beginning_of_a_text_is_truncated(
+def test_every_prefix_of_json_counts_as_truncated(
     value: Any, ascii_only: bool, indent: int | None, data: st.DataObject
 ) -> None:
     """JSON may be cut between tokens, in a token, or in a character."""
@@ -111,7 +111,7 @@ def test_every_beginning_of_a_text_is_truncated(
     "text",
     [b'{"a" 1', b"[1,,", b'{"a": "\n', b'{"a": "\\x', b"[nope", b"[.", b"[-x", b"[1u12", b"[1.e5"],
 )
-def test_what_no_continuation_makes_json_is_not_truncated(text: bytes) -> None:
+def test_text_that_cannot_become_json_is_not_truncated(text: bytes) -> None:
     """The mistake comes before the end of the text."""
     assert not is_truncated(text)
 
@@ -144,7 +144,7 @@ def test_an_empty_reply_is_asked_for_again_three_times(
     assert len(caplog.records) == 4
 
 
-def test_empty_replies_between_good_ones_are_no_failure(
+def test_empty_replies_between_good_ones_are_not_failures(
     face: Face, clock: Clock, server: respx.Router
 ) -> None:
     """A good reply resets the count, and other failures are not counted."""
@@ -250,7 +250,7 @@ GONE = {
 
 @pytest.mark.parametrize("wait_first", [False, True])
 @pytest.mark.parametrize("answer", NOWHERE.values(), ids=NOWHERE)
-def test_a_wrong_mount_is_not_an_operation_that_is_gone(
+def test_wrong_base_url_is_not_reported_as_a_gone_operation(
     answer: httpx.Response, wait_first: bool, face: Face, clock: Clock, server: respx.Router
 ) -> None:
     """The error has the URL where nothing is served, and what to check."""

@@ -52,7 +52,7 @@ def answers(*states: Any) -> Callable[[httpx.Request], httpx.Response]:
     return lambda _: reply(left.pop(0))
 
 
-def test_each_change_is_shown(face: Face, clock: Clock, server: respx.Router) -> None:
+def test_updates_show_each_change_once(face: Face, clock: Clock, server: respx.Router) -> None:
     """A state that is equal to the last one is not shown; the final state is shown last."""
     last = {**succeeded(), "metadata": packed("ResizeMetadata", percent=100)}
     states = [running(), running(), running(10), running(10), running(10), running(50), last]
@@ -75,7 +75,9 @@ def test_each_change_is_shown(face: Face, clock: Clock, server: respx.Router) ->
 @pytest.mark.parametrize(
     "last", [succeeded(), failed(9, "no"), failed(1), {"name": NAME, "done": True}]
 )
-def test_every_end_is_shown(last: Any, face: Face, clock: Clock, server: respx.Router) -> None:
+def test_updates_end_after_success_or_failure(
+    last: Any, face: Face, clock: Clock, server: respx.Router
+) -> None:
     """Updates end after a failure as after a success; a handle that is done makes no call."""
     server.get().mock(side_effect=answers(running(), last))
     handle = face.client(clock=clock, polling=PLAIN).operation(NAME, **TYPES)
@@ -83,7 +85,7 @@ def test_every_end_is_shown(last: Any, face: Face, clock: Clock, server: respx.R
     assert [update.operation for update in handle.updates()] == [handle.operation]
 
 
-def test_the_first_state_is_shown_at_once(face: Face, clock: Clock, server: respx.Router) -> None:
+def test_first_update_is_shown_at_once(face: Face, clock: Clock, server: respx.Router) -> None:
     """The first Wait is sent with a timeout of 0 s."""
     route = server.post(f"/v1/{NAME}:wait").mock(side_effect=answers(running(), succeeded()))
     steps = face.client(clock=clock).operation(NAME, **TYPES).updates()
@@ -105,7 +107,7 @@ def test_updates_may_be_left_early(face: Face, clock: Clock, server: respx.Route
     assert [update.done for update in handle.updates()] == [False, True]
 
 
-def test_an_async_break_leaves_nothing_behind(server: respx.Router) -> None:
+def test_break_out_of_async_updates_leaves_no_task(server: respx.Router) -> None:
     """After a plain ``break`` no task, generator or flow is left."""
     server.get().mock(side_effect=lambda _: reply(running(1)))
 
@@ -130,7 +132,7 @@ def flows_alive() -> set[int]:
     return {id(one) for one in flows if one.__name__ == "_watch"}
 
 
-def test_metadata_of_another_type(face: Face, server: respx.Router) -> None:
+def test_update_with_metadata_of_another_type_is_shown(face: Face, server: respx.Router) -> None:
     """The update is shown, and only reading its metadata raises an error."""
     state = {**succeeded(), "metadata": packed("acme.images.v9.Progress", at="x")}
     server.route().mock(return_value=reply(state))
@@ -152,7 +154,9 @@ def test_updates_poll_within_the_given_interval(ends_at: float, every: float, wa
 
 
 @given(st.floats(1, 60), st.floats(0.5, 20), st.booleans())
-def test_no_change_is_missed_for_long(ends_at: float, step: float, waits: bool) -> None:
+def test_updates_show_each_step_longer_than_the_interval(
+    ends_at: float, step: float, waits: bool
+) -> None:
     """Each step that lasts longer than ``every`` is shown, in order."""
     simulation = Simulation(
         ends_at=ends_at, max_hold=60 if waits else None, metadata=metadata_every(step)
@@ -164,7 +168,7 @@ def test_no_change_is_missed_for_long(ends_at: float, step: float, waits: bool) 
     assert len(simulation.shown) <= len(set(steps)) + 1
 
 
-def test_a_server_whose_wait_answers_at_once() -> None:
+def test_updates_pause_if_waits_answer_at_once() -> None:
     simulation = Simulation(ends_at=60, max_hold=0)
     simulation.watch(Polling(jitter=0.0), every=2.0)
     assert len(simulation.asked) < 60
@@ -183,7 +187,7 @@ class Slow(list[lro.Operation]):
         self.clock.now += 60
 
 
-def test_a_deadline_while_watching() -> None:
+def test_deadline_limits_the_waits_of_updates() -> None:
     """The deadline limits the holds of Waits; it may pass while a slow reader has an update."""
     simulation = Simulation(ends_at=60, max_hold=60, metadata=metadata_every(1.0))
     with pytest.raises(PollTimeout) as caught:

@@ -99,7 +99,9 @@ def read_error(face: Face, server: respx.Router, http: int, body: str) -> CallEr
 
 
 @pytest.mark.parametrize("case", cases("status_http", "http_to_code"))
-def test_code_of_a_bare_status(case: Any, face: Face, server: respx.Router) -> None:
+def test_http_status_without_a_body_gives_the_code(
+    case: Any, face: Face, server: respx.Router
+) -> None:
     """Without a usable body the code follows from the HTTP status (spec §11.8(2))."""
     error = read_error(face, server, case["http"], case["body"])
     assert (error.code.name, error.http_status) == (case["name"], case["http"])

@@ -55,7 +55,7 @@ NAMES = [
 ]
 
 
-def test_each_name_is_asked_for_as_it_is(face: Face, server: respx.Router) -> None:
+def test_name_with_any_character_is_sent_in_each_verb(face: Face, server: respx.Router) -> None:
     """Any character may be in a name; each verb also takes its request message (spec §3.8)."""
     server.route().mock(side_effect=lambda request: reply(running(30)))
     client = face.client()
@@ -119,7 +119,7 @@ FILTER = 'done = true AND metadata.verb = "ü"'
         ("projects/a:b", "/v1/projects/a%3Ab/operations"),
     ],
 )
-def test_list_asks_for_the_collection(
+def test_list_sends_the_parent_in_any_spelling(
     parent: str, path: str, face: Face, server: respx.Router
 ) -> None:
     """The parent may have any spelling that the specification allows (spec §3.3)."""
@@ -141,7 +141,7 @@ def test_list_asks_for_the_collection(
 
 @settings(max_examples=40)
 @given(st.lists(st.text(min_size=1).filter(lambda s: "/" not in s), min_size=1, max_size=4))
-def test_every_name_arrives_as_it_is(segments: list[str]) -> None:
+def test_percent_encoded_name_arrives_unchanged(segments: list[str]) -> None:
     """A server that decodes paths by HTTP's rules reads the same name (spec §5.3, §5.15)."""
     name = "operations/" + "/".join(segments)
     coder = HttpCoder(Routes(), lro.TypeRegistry())
@@ -153,7 +153,7 @@ def test_every_name_arrives_as_it_is(segments: list[str]) -> None:
     assert unquote(str(httpx.URL("http://test" + asked.url).raw_path, "ascii")) == f"/v1/{name}"
 
 
-def test_routes_of_another_service(face: Face, server: respx.Router) -> None:
+def test_path_of_each_verb_can_be_set(face: Face, server: respx.Router) -> None:
     """The caller can set the path of each verb."""
     server.route().mock(return_value=reply(running()))
     routes = Routes(
@@ -186,7 +186,7 @@ def test_wait_may_be_bound_without_a_body(method: str, face: Face, server: respx
     assert body_of(request) is None
 
 
-def test_an_http_client_of_ones_own(face: Face, server: respx.Router) -> None:
+def test_given_http_client_is_used_and_not_closed(face: Face, server: respx.Router) -> None:
     """Its base URL and headers are used, and closing our client does not close it."""
     server.get().mock(return_value=reply(running()))
     http = face.http(base_url="http://test/own", headers={"authorization": "Bearer x"})
@@ -257,7 +257,9 @@ def test_redirects_within_a_server_are_followed(
     "there",
     ["http://a:s3cr3t@other/v2", "https://test/v2?k=s3cr3t", "http://test:81/v2", "//other/v2"],
 )
-def test_redirects_elsewhere_are_not_followed(there: str, face: Face, server: respx.Router) -> None:
+def test_redirects_to_another_server_are_not_followed(
+    there: str, face: Face, server: respx.Router
+) -> None:
     """The error has the target of the redirect without its secrets."""
     http = face.http(params={"key": "s3cr3t"})
     server.get().mock(return_value=page_of_a_proxy(307, location=there))
@@ -274,7 +276,7 @@ def test_circular_redirects_are_an_error(face: Face, server: respx.Router) -> No
         face.client().get(NAME)
 
 
-def test_a_target_with_an_address_in_its_query(face: Face, server: respx.Router) -> None:
+def test_path_with_a_url_in_its_query_is_a_path(face: Face, server: respx.Router) -> None:
     """The target is a path although its query has a URL."""
     route = server.post(path="/v1/x:start").mock(return_value=reply(succeeded()))
     face.client().start("/v1/x:start?callback=http://other/", ResizeRequest(), **TYPES)
@@ -282,7 +284,9 @@ def test_a_target_with_an_address_in_its_query(face: Face, server: respx.Router)
 
 
 @pytest.mark.parametrize("name", ["projects/p", "projects/p/operations"])
-def test_a_rule_of_lists_that_takes_the_parent(name: str, face: Face, server: respx.Router) -> None:
+def test_list_route_may_take_the_parent_as_variable(
+    name: str, face: Face, server: respx.Router
+) -> None:
     """As in Google's rules, the variable holds the parent and the collection follows it."""
     route = server.get(path="/v1beta/projects/p/operations")
     route.mock(return_value=reply({"operations": [running()]}))

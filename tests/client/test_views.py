@@ -112,7 +112,7 @@ def test_server_without_the_view_gives_the_operation(face: Face, server: respx.R
     assert face.client().get(NAME, view="FULL") == lro.Operation(name=NAME)
 
 
-def test_names_are_asked_for_by_collection(face: Face, server: respx.Router) -> None:
+def test_names_are_read_with_one_call_per_collection(face: Face, server: respx.Router) -> None:
     """One call for each collection, with each name once; results have the order of the names."""
     server.post().mock(side_effect=echo)
     names = [OTHER, NAME, "projects/p/operations/none", OTHER, "operations/a/operations/b"]
@@ -134,7 +134,7 @@ def test_more_than_a_thousand_names_take_several_calls(face: Face, server: respx
     assert [len(some) for _, some in asked(server)] == [1000, 1000, 1]
 
 
-def test_too_large_call_is_made_by_halves(face: Face, server: respx.Router) -> None:
+def test_batch_get_that_is_too_large_is_halved(face: Face, server: respx.Router) -> None:
     """Calls are halved until they fit."""
 
     def few(request: httpx.Request) -> httpx.Response:
@@ -166,7 +166,7 @@ def because(code: lro.Code, reason: str) -> httpx.Response:
         (["jobs/a"], refusal(lro.Code.INVALID_ARGUMENT, "so it is")),  # a name without a collection
     ],
 )
-def test_refusal_that_says_why_is_left_alone(
+def test_refusal_with_another_reason_is_raised_after_one_call(
     names: list[str], answer: httpx.Response, face: Face, server: respx.Router
 ) -> None:
     """The refusal reaches the caller, and no second call is made."""
@@ -227,14 +227,14 @@ def test_server_without_batch_get_is_unimplemented(
         ),
     ],
 )
-def test_reply_of_another_kind_is_unreadable(body: Any, face: Face, server: respx.Router) -> None:
+def test_reply_about_other_names_is_unreadable(body: Any, face: Face, server: respx.Router) -> None:
     """An invalid reply, or one about other names, is unreadable."""
     server.post().mock(return_value=reply(body))
     with pytest.raises(UnreadableReply, match="is not what was asked for"):
         face.client().batch_get([NAME])
 
 
-def test_server_that_is_away_is_asked_again(face: Face) -> None:
+def test_batch_get_is_retried_if_unavailable(face: Face) -> None:
     server = ScriptedServer(batch_get=True)
     server.operation(NAME, ends_after=2.0, response=None)
     server.fault(Fault(status=503), verb="BatchGetOperations", calls={1})

@@ -32,7 +32,7 @@ PLAIN = Polling(jitter=0.0)
 WAIT, GET = f"/v1/{NAME}:wait", f"/v1/{NAME}"
 
 
-def test_wait_takes_the_place_of_polls_and_pauses(
+def test_held_waits_replace_polls_and_pauses(
     face: Face, clock: Clock, server: respx.Router
 ) -> None:
     """The server holds each call for 20 s at most; until the end the next follows at once."""
@@ -49,7 +49,9 @@ def test_wait_takes_the_place_of_polls_and_pauses(
     assert clock.sleeps == []
 
 
-def test_an_operation_that_is_missing(face: Face, clock: Clock, server: respx.Router) -> None:
+def test_wait_that_is_not_found_is_decided_by_a_get(
+    face: Face, clock: Clock, server: respx.Router
+) -> None:
     """After a Wait that is NOT_FOUND a Get decides whether the operation is gone."""
     waits = server.post(WAIT).mock(return_value=refusal(lro.Code.NOT_FOUND))
     gets = server.get(GET).mock(return_value=refusal(lro.Code.NOT_FOUND, "no such operation"))
@@ -68,7 +70,7 @@ def test_an_operation_that_is_missing(face: Face, clock: Clock, server: respx.Ro
     assert handle.operation == lro.Operation(name=NAME)
 
 
-def test_doubt_outlasts_failures() -> None:
+def test_first_successful_get_decides_after_a_not_found_wait() -> None:
     """After a Wait that was NOT_FOUND the first Get that succeeds decides."""
     faults = [None, call_error(lro.Code.UNAVAILABLE), call_error(lro.Code.NOT_FOUND)]
     simulation = Simulation(ends_at=0, max_hold=60, fault=lambda _: faults.pop())
@@ -79,7 +81,9 @@ def test_doubt_outlasts_failures() -> None:
     assert not known.offers(single.WAIT, simulation.clock())
 
 
-def test_a_proxy_that_cuts_held_calls(face: Face, clock: Clock, server: respx.Router) -> None:
+def test_get_follows_each_wait_that_a_proxy_cuts(
+    face: Face, clock: Clock, server: respx.Router
+) -> None:
     """After each failed Wait a Get is made, so that the wait can continue."""
 
     def cut(_: httpx.Request) -> httpx.Response:
@@ -111,7 +115,7 @@ class AtOnce:
 
 
 @pytest.mark.parametrize(("held", "pauses"), [((), 6), ((3,), 3), ((5,), 3), ((2, 4, 6, 8), 0)])
-def test_replies_that_come_at_once(
+def test_third_immediate_wait_reply_makes_the_policy_pause(
     held: tuple[int, ...], pauses: int, face: Face, clock: Clock, server: respx.Router
 ) -> None:
     """After the third such reply in a row the policy pauses; a held call resets the count.
@@ -139,7 +143,7 @@ def test_policy_sets_how_long_a_call_is_held(face: Face, server: respx.Router) -
 
 
 @given(st.floats(0, 3600), st.floats(10, 60))
-def test_nothing_is_lost_where_the_server_waits(ends_at: float, max_hold: float) -> None:
+def test_held_wait_returns_when_the_operation_ends(ends_at: float, max_hold: float) -> None:
     """The reply comes when the operation ends, whatever the server's longest hold is."""
     simulation = Simulation(ends_at=ends_at, max_hold=max_hold)
     assert simulation.wait(Polling()).done
@@ -171,7 +175,7 @@ def test_a_wait_is_answered_before_the_deadline(
         assert when + call.budget <= timeout + 0.03 + 1e-6 or call.budget == 0.001
 
 
-def test_a_short_timeout_needs_no_wait() -> None:
+def test_get_is_sent_instead_of_wait_near_the_deadline() -> None:
     """Near the deadline the client sends only Gets."""
     simulation = Simulation(ends_at=9, max_hold=60)
     with pytest.raises(PollTimeout):
@@ -181,7 +185,7 @@ def test_a_short_timeout_needs_no_wait() -> None:
 
 @pytest.mark.parametrize("wait_first", [False, True])
 @pytest.mark.parametrize("many", [False, True])
-def test_a_reply_with_another_name(
+def test_reply_with_another_name_is_accepted(
     many: bool, wait_first: bool, face: Face, server: respx.Router
 ) -> None:
     """The reply is accepted, and the handle keeps its name: Google uses project numbers."""
