@@ -83,7 +83,7 @@ def serve(app: Any, scope: Message, *messages: Message) -> Line:
 
 
 @pytest.mark.parametrize("more", [{}, {"raw_path": None}, {"query_string": b"alt=json"}])
-def test_a_request_is_answered(more: dict[str, Any]) -> None:
+def test_reply_has_status_headers_and_body(more: dict[str, Any]) -> None:
     """The reply has status, headers and body, whether or not the server passes a raw path."""
     counting, name = begun()
     app = OperationsApp(counting.service)
@@ -104,7 +104,7 @@ def test_head_and_options_have_no_body() -> None:
     assert (status, body, b"content-length" in headers) == (204, None, False)
 
 
-def test_headers_given_twice_are_one_list() -> None:
+def test_hook_sees_all_values_of_a_repeated_header() -> None:
     """A hook sees all values of a header, so that no value can hide another."""
     seen: list[Any] = []
 
@@ -152,14 +152,14 @@ def test_body_over_the_limit_is_read_no_further(size: int) -> None:
 @pytest.mark.parametrize(
     "messages", [[GONE], [part(b"{", True), GONE], [part(b"", True), part(b"", True), GONE]]
 )
-def test_half_a_request_is_not_answered(messages: list[Message]) -> None:
+def test_request_cut_by_a_disconnect_gets_no_reply(messages: list[Message]) -> None:
     """If the caller disconnects before the body is complete, no reply is sent."""
     app = OperationsApp(build(Wrapped(pytest.fail, "get", "update")).service)
     assert serve(app, scope_of("POST", "/v1/operations/x:cancel"), *messages).sent == []
 
 
 @pytest.mark.parametrize("blocks", [True, False])
-def test_store_that_blocks_and_large_replies_are_for_a_thread(blocks: bool) -> None:
+def test_blocking_store_calls_and_large_replies_run_in_a_thread(blocks: bool) -> None:
     """The event loop runs no blocking store call, no list and no batch."""
     threads: set[int] = set()
     store = Wrapped(lambda: threads.add(threading.get_ident()), "get", "update", "page", "find")
@@ -205,7 +205,7 @@ def wait(counting: CountService, line: Line, during: Callable[[str], object]) ->
 
 @pytest.mark.parametrize("messages", [[part(b"")], [part(b"")] * 2, [part(b"")] * 1000])
 @pytest.mark.parametrize(("end", "status"), [("finish", 200), ("delete", 404)])
-def test_wait_ends_with_operation_or_its_record(
+def test_wait_ends_when_the_operation_ends_or_is_deleted(
     messages: list[Message], end: str, status: int
 ) -> None:
     """Servers may repeat the end of the request, even for ever; only a disconnect ends the wait."""
@@ -251,7 +251,7 @@ def test_error_of_receive_is_raised_to_the_server() -> None:
 
 
 @pytest.mark.parametrize("verb", ["wait", "watch"])
-def test_call_cancelled_by_the_server_is_answered(verb: str, counting: CountService) -> None:
+def test_wait_cancelled_by_the_stopping_server_gets_503(verb: str, counting: CountService) -> None:
     """When the server stops, a wait gets 503 with Retry-After, and a stream its normal end."""
     name, line = counting.start(), Line([part(b"")])
 
@@ -276,7 +276,7 @@ def test_call_cancelled_by_the_server_is_answered(verb: str, counting: CountServ
         assert line.sent[-1] == {"type": "http.response.body", "body": b""}
 
 
-def test_stopping_service_begins_no_stream() -> None:
+def test_watch_of_a_stopping_service_gets_503() -> None:
     """Watch gets 503 like other calls, instead of a stream that ends at once."""
     counting, name = begun()
     counting.service.edges.end_waits()

@@ -20,7 +20,7 @@ JSON = "application/json"
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
-def test_vector(case: dict[str, Any]) -> None:
+def test_body_gives_the_error_of_its_vector(case: dict[str, Any]) -> None:
     """Each body of http_body.json gives its error, or 404 because the operation does not exist."""
     edge = OperationsEdge(build().service)
     verb = case["rpc"].removesuffix("Operation").lower()
@@ -62,7 +62,7 @@ def test_long_content_type_is_refused(header: str) -> None:
         assert "at most 200 characters" in error["message"]
 
 
-def test_an_object_is_read() -> None:
+def test_json_object_or_blank_body_is_accepted() -> None:
     """JSON in UTF-8 is accepted, and a blank body is an empty object."""
     for header in (JSON, f"{JSON};charset=utf8", f"{JSON}; v=1", "", None):
         for body in (b'{"a": 1}', b"\t{}\r\n", b"", b" \n", b'{"\\ud83d\\ude00": "\\\\ud800"}'):
@@ -92,7 +92,7 @@ def test_body_that_is_not_an_object_is_malformed(body: bytes, why: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["[]," * 100_001, '["a"],' * 100_001])
-def test_more_lists_than_are_read_quickly_are_refused(text: str) -> None:
+def test_body_of_too_many_lists_is_refused(text: str) -> None:
     """Parsing very many lists would block the interpreter, in whatever thread."""
     body = f'{{"a": [{text[:-1]}]}}'.encode()
     with pytest.raises(MalformedRequest, match="more than 100000 lists"):

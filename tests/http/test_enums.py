@@ -127,7 +127,7 @@ def test_payload_of_other_shape_is_unchanged(payload: dict[str, Any]) -> None:
     assert shown(lro.AnyMessage(URL + "acme.v1.Picture", dict(payload))) == payload
 
 
-def test_names_of_proto_and_aliases_count_too() -> None:
+def test_enum_field_is_found_by_proto_name_and_enum_alias() -> None:
     """A field is found by either of its names; FINE is an alias of GOOD."""
     picture = lro.AnyMessage(URL + "acme.v1.Picture", {"by_name": {"a": "RED"}, "quality": "FINE"})
     assert shown(picture) == {"by_name": {"a": 1}, "quality": "FINE"}
@@ -170,7 +170,7 @@ def test_binary_payloads_are_not_changed() -> None:
 
 
 @pytest.mark.parametrize("alt", ["$alt=json%3Benum-encoding%3Dint", "alt=json;enum-encoding=int"])
-def test_verbs_that_return_operations_ask_for_them(alt: str) -> None:
+def test_enum_numbers_are_returned_only_on_request(alt: str) -> None:
     """Get, Wait, List and BatchGet return numbers only on request."""
     counting, name = begun(metadata=CountMetadata(phase=Phase.COUNTING))
     edge = OperationsEdge(counting.service)

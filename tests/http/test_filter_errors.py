@@ -148,7 +148,9 @@ def call(service: lro.Service) -> Iterator[Caller]:
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_shown_where_it_is(mistake: str, service: lro.Service, call: Caller) -> None:
+def test_filter_error_shows_the_position_of_the_mistake(
+    mistake: str, service: lro.Service, call: Caller
+) -> None:
     """A caller in the process and a caller over HTTP get the same position and message."""
     marked, sentence = MISTAKES[mistake]
     position, text = marked.index(HERE), marked.replace(HERE, "")
@@ -181,14 +183,14 @@ def test_operators_of_other_languages_are_search_words(call: Caller) -> None:
         assert call("GET", f"/v1/operations?filter={quote(text)}").json() == {}
 
 
-def test_invalid_filter_is_reported_before_store_is_asked(service: lro.Service) -> None:
+def test_invalid_filter_is_reported_without_a_store_call(service: lro.Service) -> None:
     """The error comes even for an empty parent, where no filter would match (spec §7.15)."""
     request = lro.wire.ListOperationsRequest("projects/none", "metadata.verb > 5 AND (", 10)
     with pytest.raises(lro.errors.InvalidFilter, match="at character 23: expected a field"):
         service.list(request)
 
 
-def test_error_names_several_types(service: lro.Service) -> None:
+def test_filter_error_for_several_types_shows_the_one_parsed_furthest(service: lro.Service) -> None:
     """Of several types the error of the one that parsed furthest is shown, with a note on all."""
     with lro.Service(MemoryStore(), InlineExecutor(), maintenance=False) as two:
         for number, response in enumerate((ExportResponse, ExportMetadata)):

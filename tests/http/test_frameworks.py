@@ -124,7 +124,7 @@ def check_resource(call: Caller, path: str, resource: str) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["/inner", "/outer/inner"])
-def test_a_mount_in_a_mount_or_behind_a_proxy_that_cuts_its_prefix(prefix: str) -> None:
+def test_root_path_of_nested_mounts_and_proxies_is_removed_once(prefix: str) -> None:
     """Each mount adds its prefix to root_path, which may already have the proxy's prefix."""
     inner = starlette_app(build(), "/inner")
     outer = Starlette(routes=[Mount("/outer", inner)])

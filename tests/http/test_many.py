@@ -82,14 +82,16 @@ def answer(counting: CountService, path: str, body: Any, **options: Any) -> Http
         ("GET", "/v1/operations/a:Watch", "GetOperation", "operations/a:Watch"),
     ],
 )
-def test_extension_routes_bind_their_names(method: str, path: str, rpc: str, name: str) -> None:
+def test_extension_routes_take_the_name_from_the_path(
+    method: str, path: str, rpc: str, name: str
+) -> None:
     """A verb ends the path, as for other routes; an id that ends like a verb must be escaped."""
     table = RouteTable((*default_routes(["projects/*"]), *extension_routes(["projects/*"])))
     found = table.find(method, path)
     assert (found.rpc, found.bindings) == (rpc, {"name": name})
 
 
-def test_method_that_is_not_allowed_lists_those_that_are() -> None:
+def test_405_and_options_list_the_allowed_methods() -> None:
     """405 and OPTIONS list the allowed methods to every caller (spec §5.7(4))."""
 
     edge = edge_of(build(), authenticate=refuse_caller)
@@ -113,7 +115,9 @@ def test_method_that_is_not_allowed_lists_those_that_are() -> None:
 
 @pytest.mark.parametrize("parent", ["", "projects/p"])
 @pytest.mark.parametrize("view", ["", "?view=BASIC", "?view=FULL"])
-def test_batch_is_in_the_order_asked_for(view: str, parent: str, counting: CountService) -> None:
+def test_batch_reply_has_the_order_of_the_request(
+    view: str, parent: str, counting: CountService
+) -> None:
     """The reply has each operation once, as Get shows it in that view, and the missing names."""
     first = counting.start(parent, metadata=CountMetadata(percent=1))
     second = counting.start(parent)
@@ -163,7 +167,7 @@ def test_view_that_does_not_exist_is_refused_by_the_edge(
         check_error(refused, 400, Code.INVALID_ARGUMENT, "MALFORMED_REQUEST")
 
 
-def test_large_operation_has_its_description(counting: CountService) -> None:
+def test_large_operation_is_returned_with_its_view(counting: CountService) -> None:
     """A large operation is read again once there is room for its reply."""
     method = counting.declare("acme.v1.Things.Spell", response=lro.types.StringValue)
     name = method.start(CountRequest()).name
@@ -189,7 +193,7 @@ def retrying(**options: Any) -> tuple[CountService, str]:
     return counting, fail.start(CountRequest(), priority=5, expires=timedelta(hours=1)).name
 
 
-def test_only_operators_are_told_how_attempts_failed() -> None:
+def test_errors_of_attempts_are_shown_to_operators_only() -> None:
     """Callers get times and counts; errors need a verb that is off by default, and permission."""
 
     def authorize(caller: str, verb: str, name: str) -> bool:
@@ -219,7 +223,7 @@ def test_only_operators_are_told_how_attempts_failed() -> None:
             }
 
 
-def test_expiry_and_origin_are_described() -> None:
+def test_view_has_expiry_of_waiting_work_and_origin_of_a_rerun() -> None:
     """Waiting work has its expiry, and a rerun its origin."""
     counting, _ = retrying()
     minute = timedelta(minutes=1)
@@ -300,7 +304,7 @@ def test_names_in_the_query_are_refused(path: str) -> None:
 
 
 @EACH
-def test_calls_of_many_are_checked_in_order(path: str) -> None:
+def test_calls_for_many_operations_are_checked_in_the_specified_order(path: str) -> None:
     """The order is: supported, authenticated, well-formed, permitted (spec §3.1(5))."""
     said: list[str] = []
 
@@ -438,7 +442,7 @@ def test_stream_sends_snapshots_changes_and_its_end(counting: CountService) -> N
 
 
 @pytest.mark.parametrize("parent", ["", "projects/p"])
-def test_get_of_watch_streams_one_operation(parent: str) -> None:
+def test_watch_by_get_streams_one_operation(parent: str) -> None:
     """GET works too, with enum values as numbers on request."""
     counting, name = begun(parent, metadata=CountMetadata(phase=Phase.COUNTING))
     for query, phase in (("", "COUNTING"), ("?$alt=json;enum-encoding=int", 1)):
@@ -538,7 +542,7 @@ def test_message_of_an_unknown_type_hides_no_operation(query: str) -> None:
         assert batch[0]["response"]["metadata"] == {"type_name": "unknown.Type"}
 
 
-def test_wsgi_refuses_streams() -> None:
+def test_watch_under_wsgi_is_refused_with_501() -> None:
     """The error is 501 with the reason (spec §3.11)."""
     counting, name = begun()
     edge = edge_of(counting)

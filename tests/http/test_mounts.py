@@ -28,13 +28,15 @@ SEGMENTS = st.lists(TEXT.filter(lambda text: "/" not in text), min_size=1, max_s
         ("", "", ""),
     ],
 )
-def test_path_below_a_mount_stays_raw(path: str, mount: str, below: str | None) -> None:
+def test_mount_is_removed_from_the_raw_path_at_a_segment_end(
+    path: str, mount: str, below: str | None
+) -> None:
     """A mount point ends only where a segment ends."""
     assert strip_mount(path, mount) == below
 
 
 @given(SEGMENTS, SEGMENTS)
-def test_strip_mount_undoes_joining(mount: list[str], rest: list[str]) -> None:
+def test_strip_mount_returns_the_rest_of_a_joined_path(mount: list[str], rest: list[str]) -> None:
     """The rest of the path comes back unchanged, however both parts are escaped."""
     below = "".join("/" + quote(segment, safe="") for segment in rest)
     whole = "".join("/" + quote(segment, safe="") for segment in mount) + below
@@ -61,7 +63,7 @@ def test_raw_path_counts_only_if_it_decodes_to_the_path(
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])), st.text(st.characters()))
-def test_a_raw_form_decodes_to_the_path(decoded: str, raw: str) -> None:
+def test_routed_path_equals_the_decoded_path(decoded: str, raw: str) -> None:
     """Whatever the server passes as raw path, the routed path equals the decoded one."""
     assert unquote(raw_form(raw, decoded)) == decoded
 
@@ -75,7 +77,7 @@ def test_bytes_of_a_path_are_kept_as_text(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("raw", "decoded"), [("/%41" * 5000, "/A" * 5000), ("", "/v1/" + "é" * 16381)]
 )
-def test_path_that_is_too_long_stays_as_it_is(raw: str, decoded: str) -> None:
+def test_path_that_is_too_long_is_not_decoded(raw: str, decoded: str) -> None:
     """The path is not decoded for a comparison, since no route has such a long path."""
     assert raw_form(raw, decoded) == (raw or decoded)
     assert strip_mount(raw_form(raw, decoded), "/A") is None

@@ -98,7 +98,7 @@ def test_document_of_every_kind_of_message_is_valid(
 
 
 @pytest.mark.parametrize("off", [(), ("ListOperations", "WaitOperation"), VERBS[1:]])
-def test_document_has_the_verbs_that_are_on(off: Sequence[str]) -> None:
+def test_document_has_the_enabled_verbs(off: Sequence[str]) -> None:
     """The start links to the verbs that are on."""
     from lro._engine.access import VERBS as every
 
@@ -116,7 +116,7 @@ def test_document_has_the_verbs_that_are_on(off: Sequence[str]) -> None:
     assert {link["operationId"] for link in links.values()} <= ids
 
 
-def test_start_says_its_three_types() -> None:
+def test_start_in_the_document_has_request_response_and_metadata_type() -> None:
     """Body, reply and AEP-151 extension have the types; the docstring is the description."""
     document = valid(describe(service_of_all()))
     start = document["paths"]["/v1/things:scale"]["post"]
@@ -138,7 +138,7 @@ def test_start_says_its_three_types() -> None:
     assert "description" not in undocumented
 
 
-def test_names_of_the_application_may_be_those_of_the_library() -> None:
+def test_method_may_have_the_name_of_a_verb() -> None:
     """Links lead to the verbs even if a method has such a name; own request ids are kept."""
     service = build().service
 
@@ -267,7 +267,7 @@ def test_names_of_schemas_differ_by_more_than_dots_and_case() -> None:
     assert sum(name.startswith("av1thing") for name in names) >= 7
 
 
-def test_document_says_title_servers_and_security() -> None:
+def test_document_has_title_servers_and_security() -> None:
     document = Document(
         title="Things",
         version="2.0.0",
@@ -329,7 +329,7 @@ def test_document_is_served_without_authentication(application: Application, ins
         assert call("GET", "/openapi.json").status_code == 404
 
 
-def test_document_is_served_where_and_as_it_says() -> None:
+def test_openapi_option_sets_path_and_title_of_the_document() -> None:
     """``openapi`` sets the path and title; :func:`describe` can make another document."""
     app = asgi.OperationsApp(build().service, openapi=Document(path="/v1/t.json", title="Things"))
     with servers.asgi_inside(app) as call:
@@ -372,7 +372,7 @@ def test_argument_of_the_wrong_form_is_refused(make: Callable[[], object]) -> No
 # -- FastAPI --------------------------------------------------------------------------------------
 
 
-def test_paths_are_in_the_document_of_fastapi_beside_its_own(counting: CountService) -> None:
+def test_fastapi_document_has_our_paths_beside_its_own(counting: CountService) -> None:
     """Routes that are added later are included; if both have a path, FastAPI's description wins."""
     fastapi = pytest.importorskip("fastapi")
     security = {"token": {"type": "http", "scheme": "bearer"}}
@@ -411,7 +411,7 @@ def test_paths_are_in_the_document_of_fastapi_beside_its_own(counting: CountServ
         assert "/v1/later" in call("GET", "/openapi.json").json()["paths"]
 
 
-def test_prefix_stands_before_the_paths_of_what_is_mounted() -> None:
+def test_paths_of_a_mounted_application_have_the_prefix() -> None:
     """A FastAPI application without routes shows only our paths, and the webhooks of both."""
     app = pytest.importorskip("fastapi").FastAPI()
     operations = asgi.OperationsApp(service_of_all(webhooks=Webhooks()), starts=True)

@@ -135,7 +135,7 @@ def test_malformed_name_is_refused_before_the_store_is_asked(verb: str, bad: str
     assert violation["description"]
 
 
-def test_caller_whom_a_framework_has_found_is_not_asked_for() -> None:
+def test_caller_set_by_a_framework_is_not_authenticated_again() -> None:
     """If a framework has set the caller, only ``authorize`` is called, with that name."""
     seen: list[str] = []
     counting = build(authorize=lambda caller, *_: seen.append(caller))
@@ -154,7 +154,7 @@ class AnyName(str):
         return isinstance(other, str)
 
 
-def test_caller_name_of_an_odd_class_sees_only_what_is_its_own() -> None:
+def test_caller_name_with_its_own_eq_sees_only_its_own_operations() -> None:
     """Owners are compared as plain texts, whatever ``__eq__`` of their class says."""
     counting = build(owner_only=True)
     name = counting.count.start(CountRequest(), caller="bob").name
@@ -249,7 +249,7 @@ def test_disabled_verb_is_unimplemented(verb: str, query: str) -> None:
 
 
 @EACH_VERB
-def test_unavailable_store_says_when_to_retry(verb: str) -> None:
+def test_unavailable_store_gives_503_with_a_time_to_retry_after(verb: str) -> None:
     """An unreachable store gives UNAVAILABLE with a time to retry after."""
     for delay, header in ((2.5, "3"), (1, "1"), (0, "1"), (3600, "3600"), (0.001, "1")):
         span = timedelta(seconds=delay)
@@ -319,7 +319,7 @@ OTHER: list[tuple[HttpRequest, int, Code, str, str, Mapping[str, str] | None]] =
 
 
 @pytest.mark.parametrize(("request_", "http", "code", "reason", "allow", "facts"), OTHER)
-def test_refusal_says_status_code_reason_and_facts(
+def test_refusal_has_status_code_reason_and_facts(
     request_: HttpRequest, http: int, code: Code, reason: str, allow: str, facts: Any
 ) -> None:
     """Errors of routes, methods and deadlines; a wrong method also gets the Allow header."""
@@ -411,7 +411,9 @@ def test_error_of_a_hook_reaches_the_caller(
 
 
 @pytest.mark.parametrize("code", [Code.INTERNAL, Code.UNKNOWN, Code.DATA_LOSS])
-def test_defect_code_of_a_hook_loses_its_text(code: Code, caplog: pytest.LogCaptureFixture) -> None:
+def test_hook_error_with_an_internal_code_is_sent_without_its_message(
+    code: Code, caplog: pytest.LogCaptureFixture
+) -> None:
     """The reply keeps the reason, and drops the message and details."""
     detail = lro.types.DebugInfo(detail="disk 7")
     reply = raising(lro.StatusError(code, "disk 7 at fault", (detail,), why="DISK"))
@@ -426,7 +428,9 @@ def test_error_with_code_ok_becomes_unknown(caplog: pytest.LogCaptureFixture) ->
     assert "fine" in caplog.text
 
 
-def test_unknown_metadata_or_detail_fails_no_call(caplog: pytest.LogCaptureFixture) -> None:
+def test_metadata_or_detail_of_unknown_type_does_not_fail_the_call(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """An ErrorInfo replaces such metadata, and such a detail is left out (spec §1.14(3))."""
     counting, name = begun(metadata=lro.AnyMessage(URL + "acme.v1.Secret", b"\0"))
     error = lro.StatusError(Code.NOT_FOUND, "no", (lro.AnyMessage(URL + "acme.v1.Secret", b"\0"),))

@@ -63,7 +63,7 @@ PATH = "/v1/things:count"
         ("wait=" + "9" * 10_000, Preferences(999_999_999)),
     ],
 )
-def test_preferences_are_read_as_the_rfc_has_them(header: str, wanted: Preferences) -> None:
+def test_prefer_header_is_read_as_the_rfc_says(header: str, wanted: Preferences) -> None:
     """Letter case and quotes do not matter; of several values the first is used."""
     assert read_preferences(header) == wanted
 
@@ -133,7 +133,7 @@ def test_start_that_is_not_done_is_answered_202(
 
 @KINDS
 @pytest.mark.parametrize("prefer", ["wait=60", "respond-async, wait=60", "wait=99999999999"])
-def test_start_is_answered_when_the_operation_is_done(kind: str, prefer: str) -> None:
+def test_start_that_prefers_to_wait_returns_the_finished_operation(kind: str, prefer: str) -> None:
     """One call starts and waits, at most for the service's longest wait."""
     with serving_work(kind, accepted=True) as at:
         reply = at.post(prefer, {"size": 1})
@@ -144,7 +144,7 @@ def test_start_is_answered_when_the_operation_is_done(kind: str, prefer: str) ->
 
 
 @KINDS
-def test_start_is_answered_when_the_time_is_over(kind: str) -> None:
+def test_start_that_prefers_to_wait_returns_at_the_limit(kind: str) -> None:
     """The operation continues; Preference-Applied has the service's limit in whole seconds."""
     with serving_work(kind, max_wait=timedelta(milliseconds=1)) as at:
         reply = at.post("respond-async, wait=5")
@@ -178,7 +178,7 @@ def fail_at_wait(caller: str, verb: str, name: str) -> bool:
     [{"verbs": ["CancelOperation"]}, {"authorize": refuse_wait}, {"authorize": fail_at_wait}],
     ids=["switched off", "refused", "failed"],
 )
-def test_start_is_not_refused_because_the_caller_may_not_wait(
+def test_start_of_a_caller_who_may_not_wait_returns_at_once(
     kind: str, options: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The stored operation is returned in its present state; only a defect is logged."""
@@ -191,7 +191,7 @@ def test_start_is_not_refused_because_the_caller_may_not_wait(
 
 @KINDS
 @pytest.mark.parametrize("why", ["too many wait", "the service stops"])
-def test_start_is_answered_at_once_where_none_may_wait(kind: str, why: str) -> None:
+def test_start_returns_at_once_if_no_further_wait_is_allowed(kind: str, why: str) -> None:
     """The operation is stored, so it is returned in its present state instead of an error."""
     with serving_work(kind, limits=lro.Limits(waits=1)) as at, ThreadPoolExecutor(1) as pool:
         if why == "the service stops":
@@ -206,7 +206,7 @@ def test_start_is_answered_at_once_where_none_may_wait(kind: str, why: str) -> N
         assert why == "the service stops" or waiting.result(60).done
 
 
-def test_starts_that_wait_hold_no_thread_of_an_event_loop(counting: CountService) -> None:
+def test_starts_that_wait_on_an_event_loop_use_no_thread(counting: CountService) -> None:
     """They wait as coroutines, so more of them can wait than any pool has threads."""
     app = asgi.OperationsApp(counting.service, starts={PATH: counting.count})
 
@@ -244,7 +244,7 @@ def test_caller_who_leaves_ends_the_wait_and_not_the_operation(counting: CountSe
     counting.finish(operation.name)
 
 
-def test_call_that_the_server_cancels_ends_the_wait_after_its_start(counting: CountService) -> None:
+def test_start_cancelled_by_the_server_ends_its_wait(counting: CountService) -> None:
     """No thread continues the wait, which only the caller needed."""
     edge = OperationsEdge(counting.service, starts={PATH: counting.count})
 
@@ -284,7 +284,7 @@ scope_of = functools.partial(asgi_scope, "POST")
         ("/evil.example", scope_of(PATH, root_path="//evil.example")),
     ],
 )
-def test_location_has_the_mount_that_the_caller_knows(mount: str, scope: Any) -> None:
+def test_location_has_the_asgi_mount(mount: str, scope: Any) -> None:
     """Servers and frameworks pass the mount as ``root_path`` and ``app_root_path``."""
     counting = build()
     app = asgi.OperationsApp(counting.service, starts={PATH: counting.count}, accepted=True)
@@ -303,7 +303,7 @@ def test_location_has_the_mount_that_the_caller_knows(mount: str, scope: Any) ->
         ("/%C3%BC", {"SCRIPT_NAME": "/ü".encode().decode("latin-1")}),
     ],
 )
-def test_location_has_the_script_name(mount: str, environ: Mapping[str, str]) -> None:
+def test_location_has_the_wsgi_script_name(mount: str, environ: Mapping[str, str]) -> None:
     """Under WSGI the script name is the mount, whatever the raw path is."""
     counting = build()
     app = wsgi.OperationsApp(counting.service, starts={PATH: counting.count}, accepted=True)
@@ -315,7 +315,7 @@ def test_location_has_the_script_name(mount: str, environ: Mapping[str, str]) ->
     assert dict(headers)["Location"] == f"{mount}/v1/{name}"
 
 
-def test_mount_is_not_known_where_the_path_is_another() -> None:
+def test_mount_is_unknown_if_the_path_was_rewritten() -> None:
     scope = scope_of("/api", root_path="/api")
     asked = asgi.request_of(scope, asgi.raw_path(scope))
     assert (asked.path, asked.mount(asked)) == ("/", None)
@@ -336,7 +336,7 @@ def test_location_has_the_parent(counting: CountService) -> None:
         assert (reply.status, headers.get("location")) == (202, place)
 
 
-def test_our_client_takes_202() -> None:
+def test_our_client_accepts_202() -> None:
     """A server may answer 202, and the client's headers may have preferences."""
     with serving_work("wsgi", accepted=True) as at:
         wire = httpx.WSGITransport(wsgi.OperationsApp(at.service, starts=True, accepted=True))

@@ -35,7 +35,7 @@ def test_error_with_details_in_unknown_bytes_is_internal_and_logged(
     assert "the error of GET /x cannot be described" in caplog.text
 
 
-def test_details_of_error_are_read_once() -> None:
+def test_details_of_an_error_are_read_once() -> None:
     """A second reading could fail, so the details of the first one are sent."""
     reply = error_reply(Once(Code.NOT_FOUND, "gone"), TypeRegistry(), "acme.test")
     assert (reply.status, dict(reply.headers)["retry-after"]) == (404, "7")
@@ -90,7 +90,7 @@ def test_repeated_refusal_is_the_same_object(kind: type[ResourceExhausted | Unav
 
 
 @pytest.mark.parametrize("wrong", ["description", "retry_after"])
-def test_refusal_with_invalid_parts_is_internal(wrong: str) -> None:
+def test_error_with_parts_spoilt_by_the_application_is_internal(wrong: str) -> None:
     """The application has spoilt the error, and the caller gets INTERNAL."""
     error = ResourceExhausted("full")
     setattr(error, wrong, {"a": 1})

@@ -20,7 +20,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
-def test_vector(case: dict[str, Any]) -> None:
+def test_query_gives_the_fields_of_its_vector(case: dict[str, Any]) -> None:
     """Every case of http_query.json gives its fields or its error."""
     expect = case["expect"]
     if "error" in expect:
@@ -71,7 +71,7 @@ def test_system_parameters_are_accepted(rpc: str, query: str, wanted: bool) -> N
         ("returnPartialSuccess=true&foo=1", MalformedRequest, "query"),
     ],
 )
-def test_a_refused_query_blames_the_field(
+def test_query_error_names_the_parameter(
     query: str, error: type[MalformedRequest], field: str
 ) -> None:
     """The error names the parameter in its proto spelling."""
@@ -89,7 +89,7 @@ def test_only_list_has_fields_in_its_query(rpc: str, parameter: str) -> None:
         parse_query(rpc, parameter)
 
 
-def test_leading_zeros_do_not_count() -> None:
+def test_page_size_may_have_leading_zeros() -> None:
     """A page size may have any number of leading zeros, and both limits of int32 are valid."""
     for number in (0, 7, 2**31 - 1):
         query = f"pageSize={'0' * 5000}{number}"

@@ -33,7 +33,7 @@ def answer_of(table: RouteTable, method: str, path: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", VECTORS["cases"], ids=lambda case: case["id"])
-def test_vector(case: dict[str, Any]) -> None:
+def test_request_takes_the_route_of_its_vector(case: dict[str, Any]) -> None:
     """Every request of http_route.json takes the route that the case names."""
     table = RouteTable(default_routes(case["extra_parents"]))
     assert answer_of(table, case["method"], case["path"]) == case["expect"]
@@ -58,7 +58,7 @@ def test_the_default_routes_are_those_of_the_vectors() -> None:
         *("projects/%00", "projects/" + "x" * 1024),
     ],
 )
-def test_a_bad_parent_is_refused(parent: str) -> None:
+def test_parent_pattern_without_findable_operations_is_refused(parent: str) -> None:
     """A parent pattern under which no operation could be found is refused."""
     with pytest.raises(DeclarationError) as refused:
         default_routes([parent])
@@ -82,7 +82,7 @@ def test_a_method_that_cannot_be_routed_is_refused(method: str) -> None:
         Route(method=method, template="/v1/x", rpc="X")
 
 
-def test_a_wrong_template_is_refused() -> None:
+def test_invalid_template_of_a_route_is_refused() -> None:
     """A template may be passed as text, and is checked."""
     assert Route(method="GET", template="/v1/x", rpc="X").template == Template.parse("/v1/x")
     with pytest.raises(DeclarationError, match="no segment begins"):
@@ -101,7 +101,7 @@ def test_the_more_specific_route_wins_and_of_equals_the_first() -> None:
         assert answer_of(table, "GET", "/v1") == {"rpc": "/v1/{x=**}", "bindings": {"x": ""}}
 
 
-def test_a_registered_verb_shuts_out_the_routes_without() -> None:
+def test_path_with_a_registered_verb_is_not_read_as_an_id() -> None:
     """A path with a known verb is never read as an id with a colon, whatever the method."""
     table = RouteTable(
         [
@@ -120,7 +120,7 @@ def test_a_registered_verb_shuts_out_the_routes_without() -> None:
     assert answer_of(table, "PUT", "/v1/x:a/b")["http"] == 404
 
 
-def test_the_quick_way_and_the_way_by_templates_agree() -> None:
+def test_fast_routing_and_template_routing_agree() -> None:
     """Escapes, escaped slashes in literals, and bytes that are not UTF-8 give the same results."""
     table = RouteTable([*default_routes(), Route(method="GET", template="/v1/a%2Fb", rpc="Odd")])
     head = Match(rpc="GetOperation", bindings={"name": "operations/aa"}, head=True)
@@ -131,7 +131,7 @@ def test_the_quick_way_and_the_way_by_templates_agree() -> None:
     assert answer_of(table, "GET", "/v1/operations/\udc80")["http"] == 400
 
 
-def test_an_empty_table_has_nothing() -> None:
+def test_empty_route_table_answers_not_found() -> None:
     """A table without routes answers NOT_FOUND for every valid path."""
     table = RouteTable(())
     for path in ("/", "/v1/x:y", "*"):
@@ -166,14 +166,16 @@ def escaped(path: str) -> str:
 
 
 @given(st.lists(routes(), max_size=6), METHODS, PATHS)
-def test_escapes_of_letters_change_no_answer(rules: list[Route], method: str, path: str) -> None:
+def test_percent_encoded_letters_do_not_change_the_route(
+    rules: list[Route], method: str, path: str
+) -> None:
     """Paths without escapes are looked up in one step, others template by template."""
     for table in (RouteTable(rules), RouteTable([*default_routes(["a/*"]), *rules])):
         assert answer_of(table, method, path) == answer_of(table, method, escaped(path))
 
 
 @given(METHODS, st.text(max_size=20) | st.text("/v1%:a\udc80", max_size=20))
-def test_the_default_table_answers_every_path(method: str, path: str) -> None:
+def test_default_table_routes_or_refuses_every_path(method: str, path: str) -> None:
     """Every path gives a route, or one of our errors."""
     table = RouteTable(default_routes(["projects/*", "projects/*/locations/*"]))
     assert answer_of(table, method, path)
@@ -189,6 +191,8 @@ def test_the_default_table_answers_every_path(method: str, path: str) -> None:
         ("/*/2d/*", ["id", "id2d"]),
     ],
 )
-def test_parameters_are_named_by_variable_or_collection(template: str, names: list[str]) -> None:
+def test_route_parameter_is_named_by_variable_or_collection(
+    template: str, names: list[str]
+) -> None:
     """Frameworks accept only identifiers, and each only once."""
     assert parameter_names(Template.parse(template)) == names

@@ -149,7 +149,7 @@ def test_wsgi_wait_ends_with_operation_or_its_deletion(counting: CountService) -
             assert waiter.reply()[0] == status
 
 
-def test_requests_on_one_connection(server: Server) -> None:
+def test_requests_on_one_connection_follow_each_other(server: Server) -> None:
     """A HEAD, an error and good replies follow each other; each ends where its headers say."""
     name = server.counting.start()
     line = server.line()
@@ -160,7 +160,7 @@ def test_requests_on_one_connection(server: Server) -> None:
     assert line.send("OPTIONS", f"/v1/{name}").reply()[0] == 204
 
 
-def test_a_body_where_none_is_read(server: Server) -> None:
+def test_unexpected_body_of_get_or_delete_is_ignored(server: Server) -> None:
     """The body of a GET or DELETE is ignored, and does not disturb the next request."""
     for size in (1, 20_000, 200_000):
         name = server.counting.start()
@@ -170,7 +170,7 @@ def test_a_body_where_none_is_read(server: Server) -> None:
         assert line.send("GET", f"/v1/{name}").reply()[0] == 404
 
 
-def test_headers_with_a_meaning_are_checked(server: Server) -> None:
+def test_only_headers_with_a_meaning_are_checked(server: Server) -> None:
     """Only headers that have a meaning are checked."""
     for status, *headers in (
         (415, "Content-Type: ;;;=\xff"),
@@ -183,7 +183,7 @@ def test_headers_with_a_meaning_are_checked(server: Server) -> None:
         assert line.reply()[0] == status
 
 
-def test_paths_and_queries_as_sent(server: Server) -> None:
+def test_paths_and_queries_arrive_unnormalized(server: Server) -> None:
     """Nothing between the socket and the routes normalizes a path."""
     for path, status, reason in (
         ("operations/%ff", 400, "MALFORMED_REQUEST"),
@@ -198,7 +198,7 @@ def test_paths_and_queries_as_sent(server: Server) -> None:
         assert (found, details_of(body)["ErrorInfo"]["reason"]) == (status, reason)
 
 
-def test_wrong_length_is_refused_and_others_are_served(server: Server) -> None:
+def test_wrong_content_length_is_refused_and_others_are_served(server: Server) -> None:
     """The server or the edge refuses the request, and continues to serve others."""
     for length in ("junk", "-1", "1, 2", "9" * 30):
         header = f"Content-Length: {length}"

@@ -93,7 +93,7 @@ def test_a_json_body_starts_an_operation(content_type: str, counting: CountServi
     assert counting.service.types.unpack(request, CountRequest) == CountRequest(2, "ü")
 
 
-def test_parent_metadata_and_caller() -> None:
+def test_application_sets_parent_metadata_and_owner_of_a_start() -> None:
     """The application sets the operation's parent, first metadata and owner."""
     counting = build(owner_only=True)
     edge = edge_of(
@@ -110,7 +110,7 @@ def test_parent_metadata_and_caller() -> None:
         counting.service.get(operation["name"], caller="eve")
 
 
-def test_a_request_says_where_its_end_is_notified() -> None:
+def test_application_makes_webhook_endpoints_from_the_request() -> None:
     """The application makes endpoints from the request, for instance from its query."""
     counting = build(webhooks=RecordingNotifier())
 
@@ -128,7 +128,9 @@ def test_a_request_says_where_its_end_is_notified() -> None:
 
 
 @pytest.mark.parametrize("spelling", ["requestId", "request_id"])
-def test_a_request_id_makes_a_repeat_harmless(spelling: str, counting: CountService) -> None:
+def test_repeated_start_with_a_request_id_returns_the_same_operation(
+    spelling: str, counting: CountService
+) -> None:
     """The same id gives the same operation; with another request it is a conflict."""
     edge = edge_of(counting)
     first = started(edge.handle(post({"steps": 1, spelling: UUID})))
@@ -167,7 +169,9 @@ def test_validate_only_stores_nothing(spelling: str, counting: CountService) -> 
         (b'{"steps":1,"steps":1}', "MALFORMED_REQUEST", "body"),
     ],
 )
-def test_a_wrong_body_is_refused(body: Any, reason: str, field: str) -> None:
+def test_invalid_body_starts_nothing_and_names_the_field(
+    body: Any, reason: str, field: str
+) -> None:
     """Unknown fields, wrong types and bad JSON start nothing, and the error names the field.
 
     Observers see a refused start, though the edge has no message for it.
@@ -194,7 +198,7 @@ class Starts(Observer):
 
 @pytest.mark.parametrize("kind", ["application/a+json; x=" + "a" * 99, "a/JSON;charset=latin-1"])
 @pytest.mark.parametrize("rest", ["", '"a": 1, "a": 2, ', '"a": NaN, '])
-def test_validate_only_of_a_body_read_by_the_application(kind: str, rest: str) -> None:
+def test_validate_only_is_read_from_a_body_that_the_application_reads(kind: str, rest: str) -> None:
     """JSON of any media type may have the field; JSON that our parser refuses is an error."""
     counting = build()
     body = f'{{{rest}"validateOnly": true}}'.encode()
@@ -207,7 +211,7 @@ def test_validate_only_of_a_body_read_by_the_application(kind: str, rest: str) -
     assert not counting.service.list(lro.wire.ListOperationsRequest()).operations
 
 
-def test_body_of_no_media_type_that_is_not_json_has_no_fields_of_ours() -> None:
+def test_body_without_media_type_that_is_not_json_has_no_library_fields() -> None:
     counting = build()
     asked = attrs.evolve(post({}), headers={}, body=b"steps=3")
     steps = OperationsEdge(counting.service).start(asked, counting.count, CountRequest(1))
@@ -224,7 +228,7 @@ class OwnRequest:
     validate_only: bool = False
 
 
-def test_a_message_with_a_request_id_of_its_own(counting: CountService) -> None:
+def test_request_id_of_the_message_prevents_a_repeated_start(counting: CountService) -> None:
     """The id prevents a repeated start, and the message has it too."""
     edge = edge_for(counting.service, counting.declare("acme.v1.Things.Own", request=OwnRequest))
     name = started(edge.handle(post({"steps": 1, "requestId": UUID})))["name"]
@@ -245,7 +249,7 @@ def read_image(media: str, body: bytes) -> CountRequest | None:
     return CountRequest(len(body), media)
 
 
-def test_a_raw_body(counting: CountService) -> None:
+def test_raw_body_of_another_media_type_is_read_by_the_application(counting: CountService) -> None:
     """A body of another media type is read by the application."""
     for kind in ("image/png", "IMAGE/PNG; name=x"):
         reply = edge_of(counting, raw=read_image).handle(post(b"\x89PNG\xff", content_type=kind))
@@ -253,7 +257,7 @@ def test_a_raw_body(counting: CountService) -> None:
         assert counting.service.types.unpack(packed, CountRequest) == CountRequest(5, "image/png")
 
 
-def test_other_bodies_beside_raw_ones() -> None:
+def test_json_is_accepted_beside_raw_bodies() -> None:
     """JSON is still accepted, with or without a media type; the limit applies to every body."""
     edge = edge_of(build(), raw=read_image, max_body=20)
     for body, kind, status, reason in (
@@ -279,7 +283,9 @@ def test_other_bodies_beside_raw_ones() -> None:
         *[("multipart/form-data; boundary=b", length, 415) for length in ("60", "")],
     ],
 )
-def test_body_that_something_else_has_read_is_refused(kind: str, length: str, status: int) -> None:
+def test_body_already_read_by_the_application_is_refused(
+    kind: str, length: str, status: int
+) -> None:
     """Without its body the request would get default values that nobody meant."""
     reply = edge_of(build()).handle(post(b"", content_type=kind, content_length=length))
     assert reply.status == status
@@ -288,7 +294,7 @@ def test_body_that_something_else_has_read_is_refused(kind: str, length: str, st
 # -- methods, targets, limits -----------------------------------------------------------------
 
 
-def test_only_post() -> None:
+def test_start_path_allows_only_post() -> None:
     """OPTIONS is answered, HEAD has no body, and other methods are refused (spec §5.7(4))."""
     edge = edge_of(build())
     assert isinstance(edge.route("GET", PATH), HttpMethodNotAllowed)
@@ -301,7 +307,7 @@ def test_only_post() -> None:
     assert edge.handle(ask("HEAD", PATH)).body == b""
 
 
-def test_a_busy_target(counting: CountService) -> None:
+def test_start_on_a_busy_target_is_aborted(counting: CountService) -> None:
     """Work that needs a target exclusively is ABORTED while other work has it (spec §9.5)."""
     target = lambda request: f"things/{request.steps}"  # noqa: E731
     edge = edge_for(counting.service, declare(counting, "Lock", exclusive_target=target))
@@ -310,7 +316,7 @@ def test_a_busy_target(counting: CountService) -> None:
     check_error(edge.handle(post({"steps": 1})), 409, Code.ABORTED, "TARGET_BUSY")
 
 
-def test_a_full_queue_stores_nothing() -> None:
+def test_start_on_a_full_queue_gets_429_and_stores_nothing() -> None:
     """The start gets 429 with RetryInfo and Retry-After, and no record is stored."""
     go = threading.Event()
     limits = lro.Limits(backlog=1)
@@ -335,7 +341,7 @@ def test_a_full_queue_stores_nothing() -> None:
     check_error(edge.handle(post({})), 503, Code.UNAVAILABLE, "UNAVAILABLE")
 
 
-def test_an_operation_done_at_once(counting: CountService) -> None:
+def test_operation_that_ends_within_the_start_is_returned_done(counting: CountService) -> None:
     """Work that ends within the call is returned done, without a polling interval (spec §9.8)."""
 
     def quick(request: CountRequest) -> CountResponse:
@@ -350,7 +356,7 @@ def test_an_operation_done_at_once(counting: CountService) -> None:
 # -- endpoints that the application writes itself ---------------------------------------------
 
 
-def test_answer_gives_the_operation(counting: CountService) -> None:
+def test_answer_returns_the_started_operation(counting: CountService) -> None:
     """A hand-written endpoint replies with the operation that it started."""
     reply = answer(counting.service, lambda: counting.count.start(CountRequest(1)), 5)
     body, status, headers = reply.parts
@@ -364,7 +370,7 @@ def test_answer_gives_the_operation(counting: CountService) -> None:
     }
 
 
-def test_answer_gives_the_error() -> None:
+def test_answer_returns_the_error_of_a_refused_start() -> None:
     """A refused start becomes an error reply, while an exception of another library passes through.
 
     For instance, a framework's 422 does not become INTERNAL.
@@ -380,7 +386,7 @@ def test_answer_gives_the_error() -> None:
         answer(service, lambda: start(KeyError("theirs")))
 
 
-def test_answer_of_a_coroutine(counting: CountService) -> None:
+def test_answer_accepts_an_awaited_start(counting: CountService) -> None:
     """The reply has the operation, or the error of the awaited start."""
 
     async def main() -> list[int]:
@@ -441,7 +447,7 @@ def test_path_that_is_served_twice_is_refused(counting: CountService) -> None:
     started(edge_for(counting.service, one, OWN_PATH).handle(ask("POST", OWN_PATH, {})))
 
 
-def test_query_of_a_start_is_refused(counting: CountService) -> None:
+def test_start_with_a_query_is_refused(counting: CountService) -> None:
     """All fields are in the body (spec §5.8): a query must not turn a validation into a start."""
     edge = edge_of(counting)
     for query in ("validateOnly=true", "requestId=a", "nonsense=1", "alt=proto", "%zz", "name=x"):
@@ -450,7 +456,7 @@ def test_query_of_a_start_is_refused(counting: CountService) -> None:
     assert names(counting) == []
 
 
-def test_start_beside_a_route_of_another_method(counting: CountService) -> None:
+def test_path_of_a_start_may_have_a_get_of_the_interface(counting: CountService) -> None:
     """A path may have a GET of the interface and a POST that starts operations."""
     edge = OperationsEdge(counting.service, starts={"/v1/operations": counting.count})
     started(edge.handle(ask("POST", "/v1/operations", {})))

@@ -21,7 +21,7 @@ def of_kind(kind: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("case", of_kind("match"))
-def test_match_vector(case: dict[str, Any]) -> None:
+def test_template_matches_as_the_vector_says(case: dict[str, Any]) -> None:
     """Every match of path_match.json gives its bindings, no match, or its error."""
     template, expect = Template.parse(case["template"]), case["expect"]
     if "error" in expect:
@@ -33,7 +33,7 @@ def test_match_vector(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", of_kind("template_error"))
-def test_template_error_vector(case: dict[str, Any]) -> None:
+def test_invalid_template_has_the_error_of_the_vector(case: dict[str, Any]) -> None:
     """Every invalid template of path_match.json is refused with its text."""
     with pytest.raises(DeclarationError) as refused:
         Template.parse(case["template"])
@@ -41,7 +41,7 @@ def test_template_error_vector(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", of_kind("expand"))
-def test_expand_vector(case: dict[str, Any]) -> None:
+def test_template_expands_as_the_vector_says(case: dict[str, Any]) -> None:
     """Every path of path_match.json is built, or its bindings are refused."""
     template, expect = Template.parse(case["template"]), case["expect"]
     if "error" in expect:
@@ -94,7 +94,9 @@ def test_error_of_invalid_template_names_its_place(text: str, says: str) -> None
         ("/{x}", "", None),
     ],
 )
-def test_match(template: str, path: str, bindings: dict[str, str] | None) -> None:
+def test_escaped_literals_and_verbs_match(
+    template: str, path: str, bindings: dict[str, str] | None
+) -> None:
     """Escapes in literals and verbs match, and a verb is removed from the path."""
     assert Template.parse(template).match(path) == bindings
 
@@ -129,13 +131,13 @@ def test_bindings_that_do_not_fit_are_refused(
 
 
 @pytest.mark.parametrize("text", ["/v1/*/x", "/v1/**", "/v1/{a}/*"])
-def test_a_bare_wildcard_cannot_be_built(text: str) -> None:
+def test_wildcard_outside_a_variable_cannot_be_expanded(text: str) -> None:
     """A wildcard outside a variable has no value."""
     with pytest.raises(DeclarationError, match="stands outside a variable"):
         Template.parse(text).expand({"a": "1"})
 
 
-def test_expand_copies_literals_and_drops_nothing_else() -> None:
+def test_expand_keeps_literals_and_verbs_as_written() -> None:
     """Literals and verbs stay as written; an empty ** leaves no slash; others are ignored."""
     template = Template.parse("/v%31/a@b/{x=**}:d%6F")
     assert template.expand({"x": "", "other": "?"}) == "/v%31/a@b:d%6F"
@@ -166,7 +168,7 @@ BINDINGS = st.fixed_dictionaries(
 
 
 @given(st.sampled_from(TEMPLATES), BINDINGS)
-def test_any_bindings_come_back_from_the_path_or_are_refused(
+def test_bindings_survive_expand_and_match_or_are_refused(
     template: Template, bindings: dict[str, str]
 ) -> None:
     """Matching the path that was built from a valid value returns the value."""
@@ -181,7 +183,7 @@ def test_any_bindings_come_back_from_the_path_or_are_refused(
 
 
 @given(st.sampled_from(TEMPLATES), st.text(max_size=20) | st.text("/v1ab:%4\udc80é", max_size=20))
-def test_no_path_raises_anything_else(template: Template, path: str) -> None:
+def test_any_path_matches_or_raises_only_our_errors(template: Template, path: str) -> None:
     try:
         found = template.match(path)
     except MalformedRequest:

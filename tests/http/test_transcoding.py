@@ -139,12 +139,12 @@ def test_a_request_has_its_fields_from_path_body_and_query() -> None:
         (f"requestId={UUID}", {}),
     ],
 )
-def test_a_field_that_is_left_is_a_parameter(query: str, fields: Any) -> None:
+def test_field_outside_path_and_body_is_a_query_parameter(query: str, fields: Any) -> None:
     """Both spellings work, and every type that a text can express."""
     assert request_of(call(f"/v1/rooms/r/shelves?{query}")) == {"parent": "rooms/r", **fields}
 
 
-def test_an_enum_of_a_reply_is_a_number_where_the_query_asks_for_that() -> None:
+def test_enums_of_a_reply_are_numbers_on_request() -> None:
     """Google's generated clients request this."""
     found = call("/v1/rooms/r/shelves?tier=BASIC&$alt=json;enum-encoding%3Dint")
     assert request_of(found)["tier"] == 1
@@ -168,7 +168,7 @@ def test_an_enum_of_a_reply_is_a_number_where_the_query_asks_for_that() -> None:
         ("validateOnly=1", "validate_only"),
     ],
 )
-def test_a_parameter_that_is_no_field_is_refused(query: str, field: str | None) -> None:
+def test_query_parameter_that_is_not_a_field_is_refused(query: str, field: str | None) -> None:
     """The error names the field; an enum class allows only the numbers of its members."""
     found = refused_field(call(f"/v1/rooms/r/shelves?{query}"))
     assert field in (None, found.partition("[")[0])
@@ -188,7 +188,7 @@ def test_validate_only_as_a_parameter_starts_nothing() -> None:
         ({"name": "rooms/r/shelves/s"}, {"name": "rooms/r/shelves/s"}),
     ],
 )
-def test_a_variable_may_be_within_the_body(body: Any, shelf: Any) -> None:
+def test_path_variable_may_be_a_field_of_the_body(body: Any, shelf: Any) -> None:
     """The body may repeat the variable's value, as updates by Google's clients do."""
     target = "/v1/rooms/r/shelves/s?mask=size"
     found = request_of(call(target, body, path=NESTED, http_method="PATCH"))
@@ -207,7 +207,7 @@ def test_a_variable_may_be_within_the_body(body: Any, shelf: Any) -> None:
         ("/v1/r:x?shelfId=1", "/v1/{parent}:x", "*", {}, "query"),
     ],
 )
-def test_parts_that_contradict_each_other_are_refused(
+def test_path_and_body_that_contradict_each_other_are_refused(
     target: str, path: str, body: str, content: Any, field: str
 ) -> None:
     """The error names the field, and nothing is started."""
@@ -232,7 +232,7 @@ def test_both_spellings_of_one_object_are_refused() -> None:
         assert edge.handle(ask("POST", "/v1/a:keep", {"big_shelf": {}})).status == 200
 
 
-def test_the_whole_body_has_the_fields_that_the_path_has_not() -> None:
+def test_body_star_has_all_fields_that_are_not_in_the_path() -> None:
     """The request id is one of these fields."""
     path = "/v1/{parent=rooms/*}:fill"
     found = call("/v1/rooms/r:fill", {"tags": ["a"], "requestId": UUID}, path=path, body="*")
@@ -245,7 +245,7 @@ def test_delete_reads_no_body() -> None:
     assert request_of(found) == {"parent": "rooms/r/shelves/s", "force": True}
 
 
-def test_a_start_says_its_own_rule() -> None:
+def test_start_may_replace_the_http_rule_of_its_method() -> None:
     """A start may replace the rule of its declaration; one method may have several starts."""
     with service_of("/v1/shelves:make", body="shelf") as service:
         method = method_of(service)
@@ -286,14 +286,14 @@ def test_a_start_says_its_own_rule() -> None:
         ({"path": "/v1/x", "parent": "rooms/r"}, "parent: must be a function"),
     ],
 )
-def test_a_rule_that_cannot_be_is_refused_where_it_is_declared(options: Any, sentence: str) -> None:
+def test_impossible_http_rule_is_refused_at_declaration(options: Any, sentence: str) -> None:
     """The message names the variable, field or option."""
     with pytest.raises(lro.DeclarationError) as refused:
         service_of(**options)
     assert str(refused.value).startswith(sentence)
 
 
-def test_a_rule_is_refused_that_could_give_nothing_or_not_the_whole() -> None:
+def test_http_rule_for_an_unknown_request_type_or_raw_is_refused() -> None:
     """The request type must have known fields, and ``raw`` already returns a whole request."""
     unknown: Any = {"request": lro.Struct, "options": lro.Options(path="/v1/{parent}")}
     with service_of("/v1/{parent=rooms/*}/shelves") as service:
@@ -304,7 +304,7 @@ def test_a_rule_is_refused_that_could_give_nothing_or_not_the_whole() -> None:
             OperationsEdge(service, starts={"/v1/{parent}": start})
 
 
-def test_two_starts_may_have_one_path_by_different_methods() -> None:
+def test_two_starts_may_share_a_path_with_different_methods() -> None:
     """The same method and path is refused, whatever its variables, as are operations' paths."""
     with service_of("/v1/{parent=rooms/*}") as service:
         other = "/v1/{shelf_id=rooms/*}"
@@ -321,7 +321,7 @@ def test_two_starts_may_have_one_path_by_different_methods() -> None:
 
 
 @pytest.mark.parametrize("given", ["", "rooms/mine"])
-def test_an_operation_stands_under_the_parent_of_its_method(given: str) -> None:
+def test_operation_has_the_parent_of_its_method(given: str) -> None:
     """Every start uses that parent, unless the start itself passes another."""
     options: Any = {"body": "shelf", "parent": lambda request: request.parent}
     with service_of("/v1/{parent=rooms/*}/shelves", **options) as service:

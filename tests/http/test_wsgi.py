@@ -44,7 +44,7 @@ def reason(body: Any) -> str:
     return found
 
 
-def test_a_request_is_answered() -> None:
+def test_reply_has_status_headers_and_body() -> None:
     """The reply has a status line, headers in WSGI's spelling, and a body."""
     counting, name = begun()
     status, headers, body = serve(OperationsApp(counting.service), environ_of("GET", f"/v1/{name}"))
@@ -126,7 +126,7 @@ def test_query_headers_and_body_are_passed_on() -> None:
         *[(length, b"{}", "400") for length in ("-1", "+2", "٢", "²", "junk")],
     ],
 )
-def test_content_length(length: str | None, body: bytes, status: str) -> None:
+def test_body_must_have_its_content_length(length: str | None, body: bytes, status: str) -> None:
     """The body must have exactly that length, within the limit; junk is refused.
 
     A body that ends too early could become another request: an empty one is a start with defaults.
@@ -148,7 +148,9 @@ def test_content_length(length: str | None, body: bytes, status: str) -> None:
         ("junk", 2, "400"),
     ],
 )
-def test_a_terminated_stream_is_read_to_its_end(length: str, size: int, status: str) -> None:
+def test_terminated_stream_is_read_without_a_content_length(
+    length: str, size: int, status: str
+) -> None:
     """If the server marks the end of the stream, as for chunks, no length is needed.
 
     The stream also ends if the connection breaks, which a given length reveals.
@@ -167,7 +169,7 @@ class Broken(io.BytesIO):
         raise ConnectionResetError("gone")
 
 
-def test_a_body_that_breaks_off() -> None:
+def test_body_that_breaks_off_gets_400() -> None:
     """A stream that fails is the caller's fault, and gets 400."""
     environ = environ_of("POST", "/v1/operations/x:cancel", b"{}")
     environ["wsgi.input"] = Broken()
@@ -197,7 +199,7 @@ def test_raw_path_is_read_below_the_mount(more: dict[str, Any], resource: str) -
     assert (status[:3], body["error"]["details"][1]["resourceName"]) == ("404", resource)
 
 
-def test_bytes_that_are_not_utf_8() -> None:
+def test_bytes_that_are_not_utf_8_are_refused() -> None:
     """Such bytes are refused in path and query, with or without a raw path (spec §5.3(3))."""
     app = OperationsApp(build().service)
     for more in ({}, {"REQUEST_URI": ""}):
@@ -207,7 +209,7 @@ def test_bytes_that_are_not_utf_8() -> None:
     assert serve(app, environ)[0][:3] == "400"
 
 
-def test_server_that_passes_text() -> None:
+def test_path_info_beyond_latin_1_is_used_unchanged() -> None:
     """Text beyond Latin-1 cannot be bytes, so it is used unchanged."""
     environ = environ_of("GET", quote("/v1/operations/日"), PATH_INFO="/v1/operations/日")
     body = serve(OperationsApp(build().service), environ)[2]
