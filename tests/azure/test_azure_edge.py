@@ -74,7 +74,7 @@ def test_start_is_answered_202_with_the_monitor(make_media: MakeMedia) -> None:
     assert media.call("GET", url).status_code == 200
 
 
-def test_operation_that_goes_on_waits_for_a_worker_or_is_running(make_media: MakeMedia) -> None:
+def test_unfinished_operation_is_not_started_or_running(make_media: MakeMedia) -> None:
     """An unfinished operation has no expiry; once a worker runs it, it has metadata."""
     media = make_media({"executor": ThreadExecutor(1)})
     started = [media.start("wait") for _ in range(2)]
@@ -90,7 +90,7 @@ def test_operation_that_goes_on_waits_for_a_worker_or_is_running(make_media: Mak
         assert (reply.status_code, reply.headers["retry-after"]) == (200, "1")
 
 
-def test_operation_that_is_asked_to_stop_goes_on(make_media: MakeMedia) -> None:
+def test_cancel_of_running_outside_work_is_answered_202(make_media: MakeMedia) -> None:
     """Its work is done outside and has not reacted yet, so the cancel is answered 202."""
     media = make_media()
     method = media.service.declare(
@@ -170,7 +170,7 @@ def test_result_that_is_not_an_object_has_its_json_form(make_media: MakeMedia) -
 
 
 @each_kind
-def test_cancel_is_answered_202_and_200_when_it_has_ended(make_media: MakeMedia) -> None:
+def test_cancel_is_answered_202_and_200_after_the_end(make_media: MakeMedia) -> None:
     """Cancelling an operation that is done changes nothing."""
     media = make_media()
     started = media.start("wait")
@@ -191,7 +191,7 @@ def test_cancel_is_answered_202_and_200_when_it_has_ended(make_media: MakeMedia)
     assert "retry-after" not in again.headers
 
 
-def test_only_validated_request_starts_nothing(make_media: MakeMedia) -> None:
+def test_validate_only_starts_nothing(make_media: MakeMedia) -> None:
     media = make_media()
     reply = media.call("POST", PATH, json={"validateOnly": True})
     assert (reply.status_code, reply.json()) == (200, {"id": "", "status": "Succeeded"})
@@ -236,7 +236,7 @@ def test_url_of_the_monitor_has_mount_and_parent(counting: CountService) -> None
 
 
 @pytest.mark.parametrize("host", ["", "a/b", "user@host", "a b", "x" * 400])
-def test_host_that_names_no_server_starts_nothing(host: str, counting: CountService) -> None:
+def test_start_without_a_valid_host_is_refused(host: str, counting: CountService) -> None:
     """The caller could not find the monitor."""
     edge = AzureEdge(counting.service, starts={"/v1/x": counting.count})
     reply = edge.handle(ask("POST", "/v1/x", {}, host=host))
@@ -255,7 +255,7 @@ def test_host_that_names_no_server_starts_nothing(host: str, counting: CountServ
         ("?api-version=2026-11-01&x=1", "MALFORMED_REQUEST"),
     ],
 )
-def test_version_that_is_not_served_is_refused(
+def test_api_version_that_is_not_served_is_refused(
     make_media: MakeMedia, query: str, code: str
 ) -> None:
     """Every call is checked."""
@@ -272,7 +272,7 @@ def test_version_that_is_not_served_is_refused(
     assert reply.headers["operation-location"].endswith("?api-version=2026-11-01")
 
 
-def test_version_that_a_url_cannot_have_is_refused(make_media: MakeMedia) -> None:
+def test_api_version_that_a_url_cannot_have_is_refused(make_media: MakeMedia) -> None:
     """Without a list of versions, every other version is accepted and repeated in the URL."""
     reply = make_media().start(url=f"{PATH}?api-version=1%0d%0aX:y")
     error = check_error(reply, 400, "UnsupportedApiVersionValue", Code.INVALID_ARGUMENT)
@@ -315,7 +315,7 @@ def test_repeated_start_is_answered_with_the_same_operation(
         *("Sun, 06 Nov 1994 ::::::88 GMT", "Sunday, 06-Nov-94 08:49:37 GMT", *OLD),
     ],
 )
-def test_date_of_the_first_attempt_is_checked(make_media: MakeMedia, date: str) -> None:
+def test_start_first_sent_over_24_hours_ago_is_refused(make_media: MakeMedia, date: str) -> None:
     """After 24 hours nobody knows whether the request was made before, so it is refused."""
     media = make_media()
     reply = media.start(repeatability_request_id=UUID, repeatability_first_sent=date)
@@ -453,7 +453,7 @@ def test_start_is_answered_though_its_caller_may_not_read_it(make_media: MakeMed
     assert (cancelled.status_code, cancelled.json()["status"]) == (202, "Running")
 
 
-def test_store_that_is_away_after_the_start_is_no_error() -> None:
+def test_stored_start_succeeds_though_the_store_then_fails() -> None:
     """The start has already been stored."""
     broken = threading.Event()
 
@@ -517,7 +517,7 @@ def test_option_of_the_wrong_form_is_refused(option: str, value: Any) -> None:
         AzureEdge(build().service, **{option: value})
 
 
-def test_edge_that_all_callers_may_ask_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_edge_without_authenticate_logs_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     """The warning is logged once, when the edge is made."""
     with caplog.at_level(logging.WARNING, "lro"):
         AzureEdge(build().service, authenticate=lambda headers: None)
@@ -527,7 +527,7 @@ def test_edge_that_all_callers_may_ask_is_warned_of(caplog: pytest.LogCaptureFix
 
 
 @pytest.mark.parametrize("kind", list(APPS))
-def test_paths_of_others_reach_the_fallback(kind: str, counting: CountService) -> None:
+def test_other_paths_reach_the_fallback(kind: str, counting: CountService) -> None:
     """The fallback may be another application of the service, which has the same operations."""
     application, inside = APPS[kind]
     plain = {"asgi": asgi.OperationsApp, "wsgi": wsgi.OperationsApp}[kind](counting.service)

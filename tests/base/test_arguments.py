@@ -243,7 +243,7 @@ def test_argument_of_a_call_of_wrong_type_is_refused_by_its_name(call, name, wan
     refused(lambda: call(lro.TypeRegistry(WorkRequest)), name, wanted)
 
 
-def test_method_that_runs_at_most_once_is_never_tried_again():
+def test_at_most_once_with_retries_is_refused():
     """The two options contradict each other."""
     text = r"^at_most_once: means that .* begun: leave out retry, or at_most_once$"
     with pytest.raises(lro.DeclarationError, match=text):
@@ -252,7 +252,7 @@ def test_method_that_runs_at_most_once_is_never_tried_again():
         new_service().method(WORK, at_most_once=True, retry=lro.Retry(attempts=1))
 
 
-def test_a_retry_has_no_more_attempts_than_the_operation():
+def test_retry_with_more_attempts_than_the_operation_is_refused():
     """The work would otherwise end early without an explanation."""
     text = r"^retry: allows 21 attempts, and max_attempts 20: raise max_attempts$"
     with pytest.raises(lro.DeclarationError, match=text):
@@ -276,7 +276,7 @@ def test_a_retry_has_no_more_attempts_than_the_operation():
         ("rate", (1, timedelta(minutes=1))),
     ],
 )
-def test_options_about_calls_are_refused_for_work_that_is_done_outside(name, value):
+def test_function_options_are_refused_for_work_done_outside(name, value):
     text = f"^{name}: has no effect on work that is done outside: leave it out$"
     with pytest.raises(lro.DeclarationError, match=text):
         declare(options=lro.Options(**{name: value}))
@@ -284,12 +284,12 @@ def test_options_about_calls_are_refused_for_work_that_is_done_outside(name, val
 
 
 @pytest.mark.parametrize("authorize", [max, lambda verb, caller: True])
-def test_function_of_which_python_knows_no_parameters_is_taken(authorize):
+def test_hook_without_a_readable_signature_is_accepted(authorize):
     with new_service(authorize=authorize) as service:
         assert service.edges.methods is not None
 
 
-def test_shortest_lease_is_taken():
+def test_shortest_lease_is_accepted():
     """The shortest lease is 0.2 s."""
     with new_service(lease=timedelta(milliseconds=200)) as service:
         assert service.list(lro.wire.ListOperationsRequest()).operations == ()
@@ -315,7 +315,7 @@ def test_argument_of_a_start_of_wrong_type_is_an_invalid_argument(service, name,
 
 
 @pytest.mark.parametrize("call", [lambda s, n: s.get(n), lambda s, n: s.reporter(n)])
-def test_name_that_is_no_text_is_an_invalid_name(service, call):
+def test_operation_name_that_is_not_a_string_is_an_invalid_argument(service, call):
     """The value may come from a caller, so the error is one of the caller's errors."""
     with pytest.raises(lro.errors.InvalidOperationName, match="must be a text, got 5"):
         call(service, 5)

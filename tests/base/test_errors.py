@@ -113,7 +113,7 @@ def test_error_survives_pickle_and_copy(error):
 
 
 @EACH
-def test_an_error_has_its_details(error):
+def test_error_has_one_error_info_and_each_detail_type_once(error):
     """There is exactly one ErrorInfo, by spec §6.3(1), and each detail type occurs at most once."""
     details = error.details("acme.test")
     infos = [detail for detail in details if isinstance(detail, ErrorInfo)]
@@ -131,7 +131,7 @@ def test_an_error_has_its_details(error):
 
 
 @EACH
-def test_every_fact_is_in_the_sentence(error):
+def test_error_message_contains_every_fact_of_its_metadata(error):
     """Every fact in the metadata occurs in the message."""
     if type(error) is LroError:
         assert str(error) == ""
@@ -193,7 +193,7 @@ def test_ctrl_c_passes_while_a_value_is_quoted():
         quoted(KeyboardInterrupt)
 
 
-def test_error_that_a_class_raises_when_it_is_called_is_no_interrupt() -> None:
+def test_error_of_an_enum_is_not_taken_for_an_interrupt() -> None:
     """Default signal handlers are enum members; an error of Enum's own code is no interrupt."""
     with pytest.raises(ValueError, match="not a valid Code") as found:
         Code(99)

@@ -35,7 +35,7 @@ def with_parts(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("module", "library", "part", "extra"), PARTS)
-def test_part_without_its_library_names_the_extra(
+def test_import_without_the_optional_library_names_the_extra(
     module: str, library: str, part: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error is raised when the part is imported."""

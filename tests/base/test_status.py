@@ -38,14 +38,14 @@ def read_body(text):
 
 
 @cases("code_to_http")
-def test_code_to_http(case):
+def test_code_has_the_http_status_of_the_vector(case):
     """Every code has its HTTP status; an unknown number counts as UNKNOWN."""
     code = Code.of(case["code"])
     assert (code.name, code.http) == (case["name"], case["http"])
 
 
 @cases("http_to_code")
-def test_http_to_code(case):
+def test_http_status_has_the_code_of_the_vector(case):
     """A reply without a usable error body has the code of its HTTP status."""
     assert code_from_http(case["http"]).name == case["name"]
     status = status_from_error_body(case["http"], read_body(case["body"]), TYPES)
@@ -53,7 +53,7 @@ def test_http_to_code(case):
 
 
 @cases("error_body")
-def test_error_body(case):
+def test_status_has_the_error_body_of_the_vector(case):
     """A status becomes this error body; the JSON values are compared, not the bytes."""
     status = status_from_json(case["status"], TYPES, strict=True)
     assert error_body(status, TYPES) == case["body"]
@@ -62,7 +62,7 @@ def test_error_body(case):
 
 
 @cases("parse_error_body")
-def test_parse_error_body(case):
+def test_error_body_is_parsed_as_the_vector_says(case):
     """A client reads this status from the reply of any server."""
     status = status_from_error_body(case["http"], read_body(case["body_text"]), TYPES)
     expected = case["expect"]
@@ -117,7 +117,7 @@ BARE = [  # of grpc-gateway, Envoy, Connect and others; then bodies of other int
 
 
 @pytest.mark.parametrize(("http", "body", "code"), BARE)
-def test_status_of_another_form_counts_if_its_code_fits(http, body, code):
+def test_unusual_error_body_is_used_if_its_code_fits_the_http_status(http, body, code):
     """The code must agree with the HTTP status."""
     status = status_from_error_body(http, body, TYPES)
     if code is None:

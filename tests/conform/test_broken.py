@@ -64,7 +64,7 @@ def test_correct_server_passes_every_check() -> None:
 
 
 @pytest.mark.parametrize("area", sorted({ids[0].partition(".")[0] for ids, _ in CASES}))
-def test_broken_server_is_found_out(area: str) -> None:
+def test_broken_server_fails_exactly_the_expected_checks(area: str) -> None:
     """Exactly the expected checks fail, each with facts."""
     cases = [one for one in CASES if one[0][0].startswith(f"{area}.")]
 
@@ -81,7 +81,7 @@ def test_broken_server_is_found_out(area: str) -> None:
         asyncio.run(judge_all(works))
 
 
-def test_each_check_of_http_has_a_fault_that_it_finds() -> None:
+def test_each_http_check_finds_a_fault() -> None:
     """Without such a fault nothing would show that the check works."""
     found = {id for ids, _ in CASES for id in ids}
     assert {one.id for one in CHECKS if "http" in one.transports} - found == set()

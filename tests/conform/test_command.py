@@ -142,7 +142,7 @@ def test_exit_status_counts_musts_and_with_strict_shoulds(
     assert ("FAILED" in ended.out) == ("--only" not in options or "--require" in options)
 
 
-def test_both_transports_with_a_command_that_starts(call: Lro, tmp_path: Path) -> None:
+def test_both_transports_are_judged_with_a_start_command(call: Lro, tmp_path: Path) -> None:
     """The command prints a name or an Operation, or nothing for a kind that does not exist."""
     script = tmp_path / "start.py"
     script.write_text(STARTING)
@@ -184,7 +184,9 @@ def known_caller(headers: Mapping[str, str]) -> str:
     return "ann"
 
 
-def test_token_is_sent(call: Lro, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_token_of_a_file_or_the_environment_is_sent(
+    call: Lro, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """The token comes from a file or the environment, with or without the word Bearer."""
     file = tmp_path / "token"
     file.write_text("Bearer secret\n")
@@ -269,7 +271,7 @@ UNUSABLE = [
 
 
 @pytest.mark.parametrize(("arguments", "said"), UNUSABLE)
-def test_what_cannot_be_used_ends_with_two(
+def test_unusable_argument_gives_exit_status_2(
     call: Lro, arguments: tuple[str, ...], said: str
 ) -> None:
     ended = conform(call, *arguments)
@@ -289,7 +291,7 @@ def test_run_without_a_report_leaves_no_file(call: Lro, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("NO_PROXY", "fd00::/8"), ("ALL_PROXY", "ftp://x")])
-def test_proxy_that_cannot_be_used_ends_with_two(
+def test_unusable_proxy_variable_gives_exit_status_2(
     call: Lro, name: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error says that an environment variable is the cause."""
@@ -299,7 +301,7 @@ def test_proxy_that_cannot_be_used_ends_with_two(
     assert ended.err.startswith("Error: a variable such as HTTPS_PROXY or NO_PROXY cannot be used")
 
 
-def test_hook_that_leaves_a_daemon_is_not_waited_for(tmp_path: Path) -> None:
+def test_daemon_left_by_a_hook_is_not_waited_for(tmp_path: Path) -> None:
     """The daemon keeps the output open, and may be the process that runs the operation."""
     number = tmp_path / "number"
     script = f"sleep 60 & echo $! > {shlex.quote(str(number))}; echo operations/x"
@@ -352,7 +354,7 @@ def test_SIGTERM_ends_the_judging() -> None:
     assert raised.value.code == 143
 
 
-def test_judging_that_is_cancelled_otherwise_is_not_terminated() -> None:
+def test_cancellation_without_a_signal_is_passed_on() -> None:
     """The CancelledError is passed on."""
 
     async def judging() -> None:
@@ -370,7 +372,7 @@ def test_colours_are_left_out_where_the_environment_asks(monkeypatch: pytest.Mon
         assert _options._plain() is plain
 
 
-def test_command_works_beside_the_main_thread(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_works_outside_the_main_thread(capsys: pytest.CaptureFixture[str]) -> None:
     """Signal handlers can be set only in the main thread."""
     statuses = []
     url = f"http://127.0.0.1:{free_port()}"

@@ -57,7 +57,7 @@ def test_server_written_by_hand_passes_every_check() -> None:
 
 
 @pytest.mark.parametrize("ids", GRPC_FAULTS)
-def test_broken_server_is_found_out(ids: str) -> None:
+def test_broken_server_fails_exactly_the_expected_checks(ids: str) -> None:
     """Exactly the expected checks fail."""
     checks = chosen(*ids.split())
     for fault in GRPC_FAULTS[ids]:
@@ -72,7 +72,7 @@ def test_broken_server_is_found_out(ids: str) -> None:
         assert failed == set(ids.split()), as_text(report, verbose=True)
 
 
-def test_each_check_of_grpc_alone_has_a_fault_that_it_finds() -> None:
+def test_each_grpc_check_finds_a_fault() -> None:
     """The other checks have a fault over HTTP."""
     alone = {one.id for one in CHECKS if one.transports == {"grpc"}}
     assert alone - {id for ids in GRPC_FAULTS for id in ids.split()} == set()
@@ -83,7 +83,7 @@ def test_port_without_a_server_is_unreachable() -> None:
         judged(f"127.0.0.1:{free_port()}", Operations(), call_seconds=5)
 
 
-def test_server_without_tls_is_unreachable_with_it() -> None:
+def test_server_without_tls_is_unreachable_over_grpcs() -> None:
     """The channel of ``grpcs://`` does not accept a server without TLS."""
     servicer = Operations()
     with (

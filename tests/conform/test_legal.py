@@ -149,7 +149,7 @@ LEGAL: dict[str, Layer] = {
 
 
 @pytest.mark.parametrize("layer", LEGAL.values(), ids=LEGAL)
-def test_legal_server_fails_no_must(layer: Layer) -> None:
+def test_legal_server_passes_every_must(layer: Layer) -> None:
     """A failed check would be a false verdict."""
     report = judged(layer, MUSTS)
     assert report.exit_status() == 0, as_text(report)
@@ -224,7 +224,7 @@ HABITS: dict[str, tuple[Layer, str, dict[str, Verdict]]] = {
 
 
 @pytest.mark.parametrize(("layer", "wanted", "expected"), HABITS.values(), ids=HABITS)
-def test_server_with_a_habit_gets_these_verdicts(
+def test_unusual_server_gets_the_expected_verdicts(
     layer: Layer, wanted: str, expected: dict[str, Verdict]
 ) -> None:
     report = judged(layer, chosen(*wanted.split()))
@@ -232,7 +232,7 @@ def test_server_with_a_habit_gets_these_verdicts(
 
 
 @pytest.mark.parametrize("error", [None, "no", [], {"code": 4}])
-def test_end_that_is_no_cancel_spoils_no_run(error: object) -> None:
+def test_running_work_that_ends_with_an_error_fails_no_check(error: object) -> None:
     """The work may have had a time limit, and the error may have any form."""
 
     def end(one: dict[str, Any]) -> None:
@@ -246,7 +246,7 @@ def test_end_that_is_no_cancel_spoils_no_run(error: object) -> None:
 GET_ALONE = refuses(lambda asked: asked.verb in ("list", "cancel", "wait", "delete"), *UNSUPPORTED)
 
 
-def test_server_with_get_alone_conforms() -> None:
+def test_server_with_only_get_conforms() -> None:
     report = judged(GET_ALONE, CHECKS)
     assert report.exit_status(strict=True) == 0, as_text(report)
     found = verdicts(report)
@@ -262,7 +262,7 @@ async def endless(asked: Asked) -> Reply:
     return replying(page)
 
 
-def test_list_that_is_too_long_to_walk_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_with_too_many_pages_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_rules_lists, "_MOST_PAGES", 1)
     ids = ("pages.contains", "pages.walk", "filters.done")
     assert verdicts(judged(endless, chosen(*ids))) == dict.fromkeys(ids, SKIPPED)
@@ -275,13 +275,15 @@ def test_list_that_is_too_long_to_walk_is_not_judged(monkeypatch: pytest.MonkeyP
         (answers("delete", EMPTY_REPLY), "calls.delete", FAILS, "with 200; an empty one is {}"),
     ],
 )
-def test_facts_say_what_was_answered(layer: Layer, check: str, verdict: Verdict, fact: str) -> None:
+def test_facts_of_a_verdict_quote_the_reply(
+    layer: Layer, check: str, verdict: Verdict, fact: str
+) -> None:
     report = judged(layer, chosen(check))
     assert verdicts(report) == {check: verdict}
     assert fact in report.outcomes[0].facts[0]
 
 
-def test_operation_that_should_take_long_and_is_done_is_no_use() -> None:
+def test_slow_operation_of_the_hook_that_is_done_at_once_is_reported() -> None:
     """The facts say what is wrong with the hook."""
     report = judged(each(lambda one: one.update(done=True), "get"), chosen("names.same"))
     assert verdicts(report) == {"names.same": SKIPPED}
@@ -290,7 +292,7 @@ def test_operation_that_should_take_long_and_is_done_is_no_use() -> None:
     assert report.exit_status() == 2
 
 
-def test_server_whose_work_ends_at_once_fails_nothing() -> None:
+def test_server_whose_work_ends_at_once_fails_no_check() -> None:
     """Checks that need running work are skipped; those of names are judged."""
 
     def end(one: dict[str, Any]) -> None:
@@ -307,7 +309,7 @@ def test_server_whose_work_ends_at_once_fails_nothing() -> None:
 @pytest.mark.parametrize(
     ("usual", "waits", "failed"), [(60, 60, False), (0, 60, True)], ids=["slow", "late"]
 )
-def test_slow_server_is_not_late(
+def test_slow_server_is_not_judged_late(
     monkeypatch: pytest.MonkeyPatch, usual: float, waits: float, failed: bool
 ) -> None:
     """The delay of a wait is compared with the time of the server's other replies."""
@@ -347,7 +349,7 @@ def test_reply_of_wrong_types_does_not_crash_the_kit(
     assert verdicts(report).get(check, PASSED) is expected, as_text(report)
 
 
-def test_run_of_too_many_bytes_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_with_too_many_reply_bytes_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """All replies are kept, so their total size is limited; the status is then neither 0 nor 1."""
     monkeypatch.setattr("lro_conform.server._judge._MOST_BYTES", 1_000_000)
     heavy = each(lambda one: one["metadata"].update(more="x" * 100_000))
@@ -357,7 +359,7 @@ def test_run_of_too_many_bytes_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told in as_text(report)
 
 
-def test_time_limit_ends_a_check_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_limit_ends_a_running_check(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lro_conform.server._judge._PARTING_SECONDS", 0.1)
     stuck = sleeps("cancel", 60)
     ids = ("calls.cancel", "cancel.empty")
@@ -415,6 +417,6 @@ def test_parent_can_be_given() -> None:
     assert re.fullmatch(rb'\{"seconds": 3600, "id": "[0-9a-f-]{36}"\}', seen[0][1])
 
 
-def test_words_of_a_report_for_terminals_are_in_colour() -> None:
+def test_report_for_terminals_is_coloured() -> None:
     report = judged(FAULTS["calls.get"], chosen("calls.get"))  # type: ignore[arg-type]
     assert "\x1b[31mFAILED must\x1b[0m calls.get" in as_text(report, styled=True)

@@ -26,7 +26,7 @@ NEAR_NAMES = st.lists(PIECES, max_size=7).map("/".join)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
-def test_vector(case: dict[str, Any]) -> None:
+def test_name_is_parsed_as_its_vector_says(case: dict[str, Any]) -> None:
     """Every case of names.json gives its parts or its error."""
     name, expect = case["name"], case["expect"]
     if case["kind"] == "operation" and "error" in expect:
@@ -74,7 +74,7 @@ def parent(name: str) -> str | None:
 @given(NEAR_NAMES | st.text(max_size=30))
 @example("operations/" + "x" * 1013)
 @example("operations/" + "x" * 1014)
-def test_names_are_read_by_the_letter_of_the_spec(name: str) -> None:
+def test_name_regex_agrees_with_the_rules_of_the_spec(name: str) -> None:
     """The regular expression agrees with a function that applies the rules one by one."""
     found = parsed(name)
     assert found == reference(name)
@@ -84,7 +84,7 @@ def test_names_are_read_by_the_letter_of_the_spec(name: str) -> None:
 
 
 @given(NEAR_NAMES | st.text(max_size=30))
-def test_a_parent_is_what_a_name_can_stand_under(name: str) -> None:
+def test_text_is_a_parent_exactly_if_adding_an_id_gives_a_name(name: str) -> None:
     """A text is a parent, or its collection, exactly if adding an id gives a valid name."""
     under = {reference(f"{name}/operations/x"), reference(f"{name}/x")}
     parents = {found.parent for found in under if found and found.id == "x"}
@@ -92,7 +92,7 @@ def test_a_parent_is_what_a_name_can_stand_under(name: str) -> None:
 
 
 @given(NEAR_NAMES, NEAR_NAMES)
-def test_a_joined_name_comes_apart_again(above: str, unique_id: str) -> None:
+def test_joined_name_is_split_into_its_parts(above: str, unique_id: str) -> None:
     """The name has the parts of which it was made, or ``join_name`` refuses them."""
     try:
         name = join_name(above, unique_id)
@@ -109,7 +109,7 @@ def test_a_name_is_not_joined_under_an_operation() -> None:
     assert refused.value.field == "parent"
 
 
-def test_what_is_refused_gets_the_reason() -> None:
+def test_invalid_name_error_names_the_segment_and_the_reason() -> None:
     """The message names the segment and what is wrong with it, and stays short."""
     for name, says in (
         ("operations/a\x00", r"segment 2 contains '\x00'"),
@@ -127,7 +127,7 @@ def test_what_is_refused_gets_the_reason() -> None:
 
 
 @pytest.mark.parametrize("name", [None, 5, ["operations/a"], b"operations/a"])
-def test_what_is_no_text_is_refused_as_a_name_and_as_a_parent(name: Any) -> None:
+def test_name_or_parent_that_is_not_a_string_is_refused(name: Any) -> None:
     """The error is the usual one for a wrong argument, and never a TypeError."""
     for read, error in ((parse_name, InvalidOperationName), (normalise_parent, InvalidParent)):
         with pytest.raises(error, match="name: must be a text, got "):
@@ -154,7 +154,7 @@ def test_a_new_id_keeps_all_random_bits(source: bytes) -> None:
 
 
 @given(st.datetimes(timezones=st.just(UTC)), st.datetimes(timezones=st.just(UTC)))
-def test_ids_are_in_the_order_of_their_making(one: datetime, other: datetime) -> None:
+def test_ids_sort_by_creation_time(one: datetime, other: datetime) -> None:
     """Ids sort by creation time to the millisecond, for 139 years from 1970."""
     made = [new_id(bytes, moment)[:7] for moment in (one, other)]
     first = datetime(1970, 1, 1, tzinfo=UTC)

@@ -45,7 +45,7 @@ def unsealed(token, **changes):
     st.text(max_size=9).filter(lambda text: text.isprintable()),
     st.datetimes(datetime(1, 1, 5), datetime(9999, 12, 1), timezones=st.just(UTC)),
 )
-def test_cursor_survives_a_token(moment, name, text, now):
+def test_cursor_survives_a_page_token(moment, name, text, now):
     """The cursor comes back with its microseconds and every character."""
     place = Cursor(moment, name)
     token = sealed(place, filter_text=text, now=now)
@@ -53,7 +53,7 @@ def test_cursor_survives_a_token(moment, name, text, now):
     assert re.fullmatch(r"[A-Za-z0-9_-]+", token)
 
 
-def test_token_reveals_nothing():
+def test_page_token_reveals_neither_name_nor_time():
     """Neither name nor time can be read from it (spec §3.4(4))."""
     raw = base64.urlsafe_b64decode(sealed() + "==")
     assert b"operations" not in raw
@@ -76,7 +76,7 @@ def altered(token):
     yield from (token.replace("-", "+").replace("_", "/") + "=", token * 2, "=", "A", "AAAA")
 
 
-def test_an_altered_token_is_refused():
+def test_altered_page_token_is_refused():
     """Every single changed bit is detected, and so is every other spelling."""
     token = sealed(Cursor(PLACE.create_time, "projects/p/operations/aa"))
     count = 0
@@ -109,13 +109,13 @@ def test_another_spelling_of_the_same_bytes_is_refused():
         {"parent": "projects/pf", "filter_text": ""},
     ],
 )
-def test_a_token_belongs_to_its_list(changes):
+def test_page_token_of_another_parent_filter_or_service_is_refused(changes):
     """A token is bound to the parent, filter and service (spec §3.4(5))."""
     with pytest.raises(InvalidPageToken, match="is not a token of this list"):
         unsealed(sealed(), **changes)
 
 
-def test_a_token_lives_for_three_days():
+def test_page_token_expires_after_three_days():
     """The last valid time is exactly three days later (spec §3.4(6))."""
     assert unsealed(sealed(), now=NOW + TOKEN_LIFE) == PLACE
     with pytest.raises(PageTokenExpired, match="older than 3 days"):

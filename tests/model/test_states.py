@@ -58,7 +58,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("state", State)
-def test_each_event_follows_the_table(state):
+def test_event_without_an_entry_in_the_state_table_is_refused(state):
     """An event without an entry in the table is refused."""
     for event in Event:
         wanted = TRANSITIONS[state].get(event)
@@ -74,7 +74,7 @@ def test_each_event_follows_the_table(state):
 
 
 @pytest.mark.parametrize(("state", "event"), list(product(State, CHANGES)))
-def test_every_change_obeys_the_table(state, event):
+def test_change_moves_the_record_by_the_state_table_or_is_refused(state, event):
     """A change moves the record to the state in the table, or is refused."""
     target = "t" if event is Event.HIDE else ""
     due = NOW if event is Event.CLAIM else None
@@ -93,14 +93,14 @@ def test_every_change_obeys_the_table(state, event):
         assert changed.version == one.version + 1
 
 
-def test_done_states_end():
+def test_done_states_have_no_successor():
     for state in State:
         ways = set(TRANSITIONS[state].values()) - {state}
         assert state.done is (state in (State.SUCCEEDED, State.FAILED, State.CANCELLED))
         assert not state.done or ways == {State.GONE}
 
 
-def test_an_end_sets_everything_at_once():
+def test_end_sets_result_times_and_metadata_in_one_change():
     """Result, times and metadata are set, and the record has no owner any more (spec §2.2)."""
     one = record(owner="us", lease_until=LATER, attempt=2, target="t")
     changed = finish(DONE, attempt=2, metadata=META)(one)
@@ -136,13 +136,13 @@ def test_result_decides_the_final_state():
 
 
 @pytest.mark.parametrize("code", [0, 17, -1, 404])
-def test_an_error_has_a_code_of_errors(code):
+def test_error_with_an_invalid_code_is_refused(code):
     """Other codes are refused before anything is changed (spec §2.3)."""
     with pytest.raises(InvalidArgument, match="from 1 to 16"):
         finish(Status(code, ""))
 
 
-def test_an_acknowledgement_needs_a_request():
+def test_cancellation_without_a_cancel_request_is_refused():
     """Without a cancel request, an acknowledgement is refused (spec §2.3)."""
     acknowledge = finish(Status(Code.CANCELLED, ""), acknowledge=True)
     with pytest.raises(CancellationNotRequested, match="no caller asked"):
@@ -171,7 +171,7 @@ def test_a_cancellation_is_marked_once():
     assert request_cancel(LATER)(over) is over
 
 
-def test_a_claim_is_a_new_attempt():
+def test_claim_begins_a_new_attempt():
     """Later attempts keep the first start time; the lease belongs to the new owner."""
     once = claim("us", LATER, NOW)(record(lease_until=NOW))
     assert (once.attempt, once.start_time, once.owner, once.waits) == (1, NOW, "us", False)
@@ -190,7 +190,7 @@ def test_only_waiting_records_are_claimed():
             claim("us", LATER + DAY, LATER)(one)
 
 
-def test_a_lost_worker_is_counted():
+def test_lost_worker_is_counted_and_the_work_waits_again():
     """The work then waits for another worker; only the attempt that was seen can be lost."""
     one = record(owner="them", lease_until=NOW, attempt=3, lost_attempts=1)
     lost = lose(3, LATER, NOW)(one)
@@ -200,7 +200,7 @@ def test_a_lost_worker_is_counted():
         lose(2, LATER, NOW)(one)
 
 
-def test_work_without_owner_is_withdrawn_at_once():
+def test_cancelled_work_without_owner_ends_at_once():
     """A withdrawal needs a cancel request; claimed or outside work is left alone (spec §2.6)."""
     change = withdraw(Status(Code.CANCELLED, "stop"), NOW, DAY)
     waiting = record(owner="", lease_until=LATER, cancel_requested=True)
@@ -225,7 +225,7 @@ def test_hidden_gone_and_expired_records_are_invisible():
     assert not record(state=State.GONE).visible(NOW)
 
 
-def test_a_stamp_belongs_to_the_change():
+def test_derived_metadata_is_set_with_the_change():
     """The derived metadata is set in the same step, and only if the record changes."""
     other = AnyMessage("x/a.Meta", {"a": 1})
 

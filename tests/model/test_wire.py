@@ -58,7 +58,7 @@ def cases(outcome):
 
 
 @cases("ok")
-def test_an_operation_is_read(case):
+def test_operation_is_read_as_its_vector_says(case):
     """Canonical JSON, problems, state and result are as expected."""
     operation, expected = read(case), case["expect"]
     assert operation_to_json(operation, TYPES) == expected["json"]
@@ -76,7 +76,7 @@ def test_invalid_operation_is_refused(case):
     assert str(caught.value)
 
 
-def test_canonical_json_is_read_again():
+def test_canonical_json_is_read_as_the_same_operation():
     """The printed JSON is read as the same operation, also as text."""
     for case in CASES:
         if case["expect"]["parse"] == "ok":
@@ -102,20 +102,20 @@ def test_canonical_json_is_read_again():
         ({"x": None}, "x"),
     ],
 )
-def test_the_culprit_is_named(value, field):
+def test_error_has_the_path_of_the_wrong_field(value, field):
     """The error has the path of the wrong field."""
     with pytest.raises(InvalidArgument) as caught:
         operation_from_json(value, TYPES, strict=True)
     assert caught.value.field == field
 
 
-def test_null_in_an_operation_is_absence():
+def test_null_field_of_an_operation_is_unset():
     """Every field may be null."""
     nothing = dict.fromkeys(("name", "metadata", "done", "error", "response"))
     assert operation_from_json(nothing, TYPES, strict=True) == Operation()
 
 
-def test_a_client_carries_what_it_does_not_know():
+def test_client_keeps_unknown_types_and_server_refuses_them():
     """A client keeps unknown types as data (spec §1.14(3)); a server refuses them in a request."""
     value = {"name": "operations/a", "metadata": {"@type": "x/foreign.Type", "a": [1]}}
     operation = operation_from_json(value, TYPES)
@@ -125,7 +125,7 @@ def test_a_client_carries_what_it_does_not_know():
         operation_from_json(value, TYPES, strict=True)
 
 
-def test_bytes_without_a_codec_do_not_print():
+def test_binary_payload_of_unregistered_type_is_a_server_error():
     """An unregistered type in binary form is an error of the server."""
     operation = Operation(name="operations/a", metadata=AnyMessage("x/foreign.Type", b"\x08\x01"))
     with pytest.raises(EncodingError, match="binary form"):
@@ -180,7 +180,7 @@ def test_invalid_batch_or_page_is_refused(read, values):
             read(value, TYPES)
 
 
-def test_an_error_is_never_ok():
+def test_error_body_with_status_ok_gets_the_code_of_the_http_status():
     """If a body's error has the status OK, the HTTP status decides."""
     body = {"error": {"code": 404, "message": "odd", "status": "OK"}}
     assert status_from_error_body(404, body, TypeRegistry()).code == Code.NOT_FOUND

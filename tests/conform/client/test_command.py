@@ -52,7 +52,7 @@ def test_list_shows_the_checks_of_both_protocols() -> None:
     assert len(ids) == len(set(ids)) > len(json.loads(over_http.output))
 
 
-def test_a_client_that_conforms_ends_with_zero() -> None:
+def test_conforming_client_gets_exit_status_0() -> None:
     only = ("--only", "client.results.response", "--only", "client.errors.unavailable")
     result = call(*only, "--format", "json", "--", *PLAIN)
     assert result.exit_code == 0
@@ -62,7 +62,7 @@ def test_a_client_that_conforms_ends_with_zero() -> None:
     assert json.loads(result.output)["target"] == " ".join(PLAIN)
 
 
-def test_a_client_that_does_not_conform_ends_with_one() -> None:
+def test_failing_client_gets_exit_status_1() -> None:
     only = ("--only", "client.errors.code-zero")
     result = call(*only, "--", *PLAIN, MISTAKE="code-zero-is-ok")
     assert result.exit_code == 1
@@ -83,7 +83,9 @@ def test_a_client_that_does_not_conform_ends_with_one() -> None:
         ([], "give the command that runs the client, after --"),
     ],
 )
-def test_a_command_that_cannot_be_judged_ends_with_two(command: list[str], complaint: str) -> None:
+def test_command_that_cannot_be_judged_gets_exit_status_2(
+    command: list[str], complaint: str
+) -> None:
     result = call("--", *command)
     assert result.exit_code == 2
     assert complaint in result.output
@@ -96,7 +98,7 @@ def test_a_client_that_never_connects_is_killed(monkeypatch: pytest.MonkeyPatch)
     assert "the client was killed without a connection to the server" in result.output
 
 
-def test_what_a_client_started_is_killed_with_it(tmp_path: Path) -> None:
+def test_child_processes_of_a_killed_client_are_killed_too(tmp_path: Path) -> None:
     """The check is about a client that never ends; the processes that it started end too."""
     number = tmp_path / "number"
     line = f"{shlex.join(PLAIN)} & echo $! > {shlex.quote(str(number))}; wait"
@@ -134,7 +136,7 @@ def test_what_a_client_started_is_killed_with_it(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_a_client_prints_is_read_as_the_contract_says(
+def test_invalid_output_of_a_client_fails_the_check(
     program: str, verdict: str, fact: str | None
 ) -> None:
     only = ("--only", "client.results.response", "--format", "json")
@@ -145,7 +147,7 @@ def test_what_a_client_prints_is_read_as_the_contract_says(
     assert "\x1b" not in "".join(found["facts"])
 
 
-def test_a_task_that_a_client_does_not_have_is_absent() -> None:
+def test_check_of_an_unsupported_task_is_absent() -> None:
     only = ("--only", "client.deletes.deleted", "--format", "json")
     program = 'print(\'{"outcome": "unsupported"}\')'
     (found,) = outcomes(call(*only, "--", *python(CONNECT + program))).values()
@@ -153,7 +155,7 @@ def test_a_task_that_a_client_does_not_have_is_absent() -> None:
     assert found["facts"] == ["the adapter does not support the task"]
 
 
-def test_what_a_client_prints_last_counts_after_a_flood(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_line_of_a_flood_of_output_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lro_conform.client._launch._MAX_OUTPUT", 1000)
     program = 'print("x" * 100_000); print(\'{"outcome": "lost"}\')\n# \x1b[2J'
     only = ("--only", "client.results.response", "--format", "json")
@@ -163,7 +165,7 @@ def test_what_a_client_prints_last_counts_after_a_flood(monkeypatch: pytest.Monk
     assert r"\n# \x1b[2J" in json.loads(result.output)["target"]
 
 
-def test_file_that_cannot_be_written_is_found_before_the_client_runs(tmp_path: Path) -> None:
+def test_unwritable_report_file_is_refused_before_the_client_runs(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     result = call("-o", "/nowhere/report", "--", "touch", str(ran))
     assert result.exit_code == 2
@@ -183,7 +185,7 @@ def test_SIGTERM_ends_the_clients_too(tmp_path: Path) -> None:
     assert has_ended(started)
 
 
-def test_a_client_that_sends_no_token_is_not_judged_by_it() -> None:
+def test_client_without_a_token_skips_the_check_of_tokens() -> None:
     only = ("--only", "client.redirects.token", "--format", "json")
     program = CONNECT + 'print(\'{"outcome": "lost"}\')'
     (found,) = outcomes(call(*only, "--", *python(program))).values()

@@ -82,13 +82,13 @@ RIGHT: list[tuple[Complaint, ClientRun]] = [
 ]
 
 
-def test_a_complaint_says_what_is_wrong() -> None:
+def test_failed_check_says_what_is_wrong() -> None:
     found = [(complain(given), fact) for complain, given, fact in WRONG]
     assert [(said, fact) for said, fact in found if said is None or fact not in said] == []
     assert [complain(given) for complain, given in RIGHT] == [None] * len(RIGHT)
 
 
-def test_a_check_of_unfinished_runs_is_judged_though_the_client_was_killed() -> None:
+def test_killed_client_is_still_judged_by_checks_of_unfinished_runs() -> None:
     killed = run(*polls(0, 1), said=ClientSaid(), overdue=True)
     for unfinished, verdict in ((True, Verdict.PASSED), (False, Verdict.FAILED)):
         made = rule(Level.MUST, "a.b", "It pauses.", aip(1), fails=(), unfinished=unfinished)

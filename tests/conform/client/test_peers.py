@@ -52,7 +52,7 @@ def request(line: str, *headers: str, body: bytes = b"") -> bytes:
         ("GET /favicon.ico", Verb.OTHER, 501),
     ],
 )
-def test_a_request_is_seen_as_its_call(line: str, verb: Verb, status: int) -> None:
+def test_peer_records_a_request_as_its_call(line: str, verb: Verb, status: int) -> None:
     found, played = asyncio.run(answers(request(line, "Authorization: Bearer secret")))
     assert found.startswith(f"HTTP/1.1 {status} ".encode())
     assert [(one.verb, one.token) for one in played.calls] == [(verb, True)]
@@ -77,12 +77,12 @@ def test_bodies_are_read_whether_chunked_or_not() -> None:
         request(f"POST /v1/{NAME}:cancel", "Content-Length: 10", body=b"{}"),
     ],
 )
-def test_what_is_not_http_ends_the_connection(sent: bytes) -> None:
+def test_bytes_that_are_not_http_end_the_connection(sent: bytes) -> None:
     found, played = asyncio.run(answers(sent))
     assert (found, played.calls) == (b"", [])
 
 
-def test_a_silent_answer_lasts_until_the_client_goes() -> None:
+def test_silent_peer_holds_the_call_until_the_client_disconnects() -> None:
     found, played = asyncio.run(answers(request(f"GET /v1/{NAME}"), script={Verb.GET: (Silent(),)}))
     assert found == b""
     assert [(one.verb, one.answered) for one in played.calls] == [(Verb.GET, None)]
