@@ -450,7 +450,7 @@ def test_a_checkpoint_waits_for_a_store_that_is_away(
         whole(*facts)
 
     monkeypatch.setattr(service.store, "checkpoint", checkpoint)
-    monkeypatch.setattr("lro._engine.flow.Pause.here", lambda _: None)
+    monkeypatch.setattr("lro._engine.flow.Pause.take", lambda _: None)
 
     def body(_: WorkRequest, job: Job[Any]) -> str:
         return job.step("a", str, "b")

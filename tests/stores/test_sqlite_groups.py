@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import runpy
 import signal
@@ -10,6 +11,7 @@ import sys
 import threading
 from collections import Counter
 from contextlib import closing, contextmanager
+from typing import ClassVar
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +19,7 @@ from hypothesis import strategies as st
 
 from lro import AnyMessage, InvalidArgument
 from lro.errors import OperationNotFound, Unavailable
-from lro.stores._group_commit import GroupCommit
+from lro.stores import _group_commit
 from lro.stores.sqlite import SQLiteStore, _writer
 from lro.stores.sqlite._writer import FairLock
 from lro.testing import ManualClock
@@ -379,7 +381,7 @@ def test_a_thread_without_work_ends_and_another_follows(
 def test_a_thread_whose_turn_it_is_not_goes_on_waiting(file_store, clock, wire, monkeypatch):
     """Another thread leads for longer than an idle thread would live."""
     monkeypatch.setattr("lro.stores._group_commit._IDLE_SECONDS", 0.001)
-    later, turns, live_on = Later(file_store), [], GroupCommit._live_on
+    later, turns, live_on = Later(file_store), [], _group_commit.GroupCommit._live_on
 
     def noted(self, *, timely):
         turns.append(timely)
@@ -389,7 +391,7 @@ def test_a_thread_whose_turn_it_is_not_goes_on_waiting(file_store, clock, wire, 
         later.insert(record_of(clock, "b"))
         until(lambda: turns.count(False) > 2)
 
-    monkeypatch.setattr(GroupCommit, "_live_on", noted)
+    monkeypatch.setattr(_group_commit.GroupCommit, "_live_on", noted)
 
     wire.when(BEGIN, hand_in_slowly)
     insert(file_store, record_of(clock))
@@ -425,6 +427,81 @@ def test_without_threads_a_write_is_made_at_once(file_store, clock, monkeypatch)
     file_store.close()
     with pytest.raises(Unavailable):
         made_later(file_store, record_of(clock, "b"))
+
+
+class Noted(_group_commit.QueuedWrite):
+    """A write that notes the transitions of all writes."""
+
+    seen: ClassVar[set[tuple[str, str]]] = set()
+
+    def become(self, state: _group_commit.WriteState) -> None:
+        before = self.state
+        super().become(state)
+        if self.state is not before:
+            self.seen.add((before.value, self.state.value))
+
+    def call_back(self) -> None:
+        """Do nothing: no caller waits."""
+
+
+class Groups(_group_commit.GroupCommit[Noted]):
+    """Makes groups of writes; each group waits until ``go``, and then fails if ``broken``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.go = threading.Event(), threading.Event()
+        self.broken = False
+
+    def submit(self) -> None:
+        """Make a write, and wait for it."""
+        self._submit(Noted())
+
+    def waiting(self) -> int:
+        """Return how many writes wait for a group."""
+        return len(self._waiting)
+
+    def _lead(self, leader: Noted) -> None:
+        group = self._take()
+        self.begun.set()
+        assert self.go.wait(PATIENCE)
+        if self.broken:
+            raise KeyboardInterrupt
+        self._end(group)
+
+
+def test_writes_go_through_each_transition_of_the_table(monkeypatch):
+    """A leader, a leader that is interrupted, followers, and a follower that is interrupted."""
+    groups = Groups()
+    first = threading.Thread(target=groups.submit)
+    first.start()
+    assert groups.begun.wait(PATIENCE)
+    with monkeypatch.context() as patch:
+        patch.setattr("lro.stores._group_commit._follow", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            groups.submit()
+    others = [threading.Thread(target=groups.submit) for _ in range(2)]
+    for other in others:
+        other.start()
+    until(groups.waiting, lambda count: count == 2)
+    groups.go.set()
+    for thread in (first, *others):
+        joined(thread)
+    groups.broken = True
+    with pytest.raises(KeyboardInterrupt):
+        groups.submit()
+    allowed = _group_commit.NEXT.items()
+    assert Noted.seen == {(one.value, after.value) for one, some in allowed for after in some}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [*itertools.product(_group_commit.WriteState, repeat=2)]
+)
+def test_write_refuses_a_transition_that_the_table_does_not_have(before, after):
+    """Only a transition of the table changes the state."""
+    write = Noted()
+    write.state = before
+    write.become(after)
+    assert write.state is (after if after in _group_commit.NEXT[before] else before)
 
 
 def test_locked_out_each_write_has_its_error(path, clock):

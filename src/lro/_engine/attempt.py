@@ -119,7 +119,9 @@ _ENDS: Final[Mapping[State, Phase]] = {
     State.CANCELLED: Phase.CANCELLED,
 }
 _ENDED: Final = frozenset(_ENDS.values())
-_OUTCOMES: Final = {phase: cast("AttemptOutcome", phase.value) for phase in Phase}
+_OUTCOMES: Final[Mapping[Phase, AttemptOutcome]] = {
+    phase: cast("AttemptOutcome", phase.value) for phase in Phase
+}
 
 NEXT: Final[Mapping[Phase, frozenset[Phase]]] = {
     Phase.CLAIMED: _ENDED | {Phase.BEGINNING, Phase.RELEASED, Phase.SUPERSEDED},
@@ -592,7 +594,7 @@ class Attempt:
         except Unavailable as exc:  # no retry: this process is stopping
             raise Cancelled() from exc
         except (LeaseLost, NotApplied, OperationNotFound) as exc:
-            if not control.is_over:  # otherwise this attempt itself has ended meanwhile
+            if not control.ended:  # otherwise this attempt itself has ended meanwhile
                 self._refused(attempt, f"{what} of attempt {attempt}", exc)
             if isinstance(exc, LeaseLost):
                 raise
@@ -622,7 +624,7 @@ class Attempt:
         with self._lock:
             self._become(Phase.ENDING)
         assert self._control is not None  # set before the function was called
-        self._control.over()
+        self._control.end()
         yield from self._store(outcome)
 
     def _store(self, outcome: Outcome, *, may_fail: bool = True) -> Flow[None]:

@@ -44,10 +44,10 @@ Continuation: TypeAlias = Done[Any]
 
 
 class FlowStep(ABC):
-    """A step of a flow: a thread calls :meth:`here`, an event loop awaits :meth:`wait`."""
+    """A step of a flow: a thread calls :meth:`take`, an event loop awaits :meth:`take_async`."""
 
     blocks: bool = True
-    """False if the step takes so little time that a loop calls :meth:`here`, too."""
+    """False if the step takes so little time that a loop calls :meth:`take`, too."""
 
     writes: ClassVar[bool] = False
     """True for a write to a store. After a write, a flow runs to its end, even without a caller."""
@@ -56,17 +56,17 @@ class FlowStep(ABC):
     """True if a thread can take the step, and go on, after the caller has gone away."""
 
     @abstractmethod
-    def here(self) -> Any:
+    def take(self) -> Any:
         """Take the step in this thread."""
 
     @abstractmethod
-    def wait(self) -> Awaitable[Any]:
+    def take_async(self) -> Awaitable[Any]:
         """Take the step for the running event loop."""
 
     def continue_with(self, then: Continuation) -> None:
         """Have a thread call ``then`` when this step has ended: no task awaits it any more.
 
-        Only for a step that :attr:`outlives_caller`, after :meth:`wait`.
+        Only for a step that :attr:`outlives_caller`, after :meth:`take_async`.
         """
         raise NotImplementedError
 
@@ -78,7 +78,7 @@ class Question(FlowStep):
         self._hook = hook
         self._ask = ask
 
-    def here(self) -> object:
+    def take(self) -> object:
         """Refuse the question.
 
         Raises:
@@ -87,7 +87,7 @@ class Question(FlowStep):
         text = "is a coroutine function, which only an event loop can await: call the async verbs"
         raise HookFailed(self._hook, text)
 
-    def wait(self) -> Awaitable[object]:
+    def take_async(self) -> Awaitable[object]:
         """Ask the hook."""
         return self._ask()
 
@@ -102,7 +102,7 @@ class _HandedOver(FlowStep):
     def hand_in(self, done: Done[Any]) -> None:
         """Have others take the step, and call ``done`` when it is over."""
 
-    def wait(self) -> Awaitable[Any]:
+    def take_async(self) -> Awaitable[Any]:
         """Hand the step in, and return the future of its answer."""
         self._receipt = receipt = Receipt()
         self.hand_in(receipt.done)
@@ -120,7 +120,7 @@ class MayBlock(_HandedOver):
         self._function = function
         self.blocks = blocks
 
-    def here(self) -> object:
+    def take(self) -> object:
         """Call the function in this thread."""
         return self._function()
 
@@ -143,11 +143,11 @@ class Pause(FlowStep):
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
 
-    def here(self) -> None:
+    def take(self) -> None:
         """Block this thread."""
         time.sleep(self.seconds)
 
-    async def wait(self) -> None:
+    async def take_async(self) -> None:
         """Let other tasks of the running loop go on meanwhile."""
         import asyncio
 
@@ -177,7 +177,7 @@ class InsertWrite(Write):
         self._request = request
         self._key = key
 
-    def here(self) -> Inserted:
+    def take(self) -> Inserted:
         """Insert the record, and wait until that is committed."""
         return self.store.insert(self._record, self._request, self._key)
 
@@ -194,7 +194,7 @@ class UpdateWrite(Write):
         self._name = name
         self._change = change
 
-    def here(self) -> Record | None:
+    def take(self) -> Record | None:
         """Update the record, and wait until that is committed."""
         return self.store.update(self._name, self._change)
 
@@ -210,7 +210,7 @@ class CheckpointWrite(Write):
         super().__init__(store)
         self._kept = name, attempt, key, value
 
-    def here(self) -> None:
+    def take(self) -> None:
         """Keep the value, and wait until that is committed."""
         self.store.checkpoint(*self._kept)
 
@@ -229,17 +229,17 @@ class Read(FlowStep):
         self.name = name
         self.blocks = store.reads_block
 
-    def here(self) -> Record:
+    def take(self) -> Record:
         """Read the record."""
         return self.store.get(self.name)
 
-    def wait(self) -> Awaitable[Record]:
+    def take_async(self) -> Awaitable[Record]:
         """Have the record read in a thread, together with others."""
         return read_on_loop(self.store, self.name)
 
     def continue_with(self, then: Continuation) -> None:
         """Read the record once more, in the thread that finishes the flow."""
-        CONTINUATIONS.run_soon(lambda *_: settle(self.here, then), None, None)
+        CONTINUATIONS.run_soon(lambda *_: settle(self.take, then), None, None)
 
 
 Flow: TypeAlias = Generator[FlowStep, Any, R]
@@ -257,14 +257,14 @@ class InThreads(FlowStep):
         self.flow = flow
         self._threads = threads
 
-    def here(self) -> Any:
+    def take(self) -> Any:
         """Follow the flow, and wait until that is over."""
         if self._threads is None:
             return run(self.flow)
         context = contextvars.copy_context()
         return self._threads.submit(context.run, run, self.flow).result()
 
-    def wait(self) -> Awaitable[Any]:
+    def take_async(self) -> Awaitable[Any]:
         """Have threads follow the flow."""
         return in_threads(self.flow, self._threads)
 
@@ -330,7 +330,7 @@ def _advance(
         step = flow.send(answer) if error is None else flow.throw(error)
         while not until(step):
             try:
-                answer = step.here()
+                answer = step.take()
             except BaseException as exc:
                 step = flow.throw(exc)
             else:
@@ -388,7 +388,7 @@ async def in_threads(flow: Flow[R], threads: ThreadPoolExecutor | None = None) -
             result: R = found
             return result
         try:
-            answer, error = await question.wait(), None
+            answer, error = await question.take_async(), None
         except Exception as exc:
             answer, error = None, exc
 
@@ -437,7 +437,7 @@ async def on_loop(flow: Flow[R]) -> R:
         while True:
             try:
                 written = written or step.writes
-                answer = (await step.wait()) if step.blocks else step.here()
+                answer = (await step.take_async()) if step.blocks else step.take()
             except BaseException as exc:
                 if _gone(exc):
                     _caller_left(flow, step, written=written)

@@ -592,12 +592,12 @@ class JobControl:
             wake()
 
     @property
-    def is_over(self) -> bool:
+    def ended(self) -> bool:
         """True if the function has ended."""
         return self._publish is _nowhere
 
-    def over(self) -> None:
-        """Ignore further reports, which come from threads that the function left running."""
+    def end(self) -> None:
+        """Ignore reports, and refuse checkpoints, of threads that the function left running."""
         self._publish = _nowhere
         self._remember = self._checkpoints = None  # they refer back to the attempt
 

@@ -175,7 +175,7 @@ class WatchStream:
             self._release()
             for place in self._places:
                 place.release()
-            watchers.leave(self)
+            watchers.remove(self)
 
     def _release(self) -> None:
         if self.reservation is not None:
@@ -314,7 +314,7 @@ class PendingWait:
         watched = self.watched
         if self.future in watched.waits:  # else its answer has freed the rest
             watched.waits.remove(self.future)
-            watched.watchers.leave_if_unused(watched)
+            watched.watchers.unlisten_if_unused(watched)
 
 
 class LoopWatchers:
@@ -437,7 +437,7 @@ class LoopWatchers:
             for future in watched.waits:
                 _answer(future, operation)
             watched.waits.clear()
-            self.leave_if_unused(watched)
+            self.unlisten_if_unused(watched)
 
     # -- streams ------------------------------------------------------------------------------
 
@@ -452,7 +452,7 @@ class LoopWatchers:
             )
         self._hub.change_listener.ensure_running()
 
-    def leave(self, stream: WatchStream) -> None:
+    def remove(self, stream: WatchStream) -> None:
         """Remove a stream, and stop its listeners."""
         self.forget(stream, stream.list.left)
         self.streams.discard(stream)
@@ -465,7 +465,7 @@ class LoopWatchers:
         for name in names:
             watched = self._watched[name]
             watched.streams.discard(stream)
-            self.leave_if_unused(watched)
+            self.unlisten_if_unused(watched)
 
     def _gather_soon(self) -> None:
         loop = asyncio.get_running_loop()
@@ -538,7 +538,7 @@ class LoopWatchers:
         if gather:
             self._call_soon(self._gather_soon)
 
-    def leave_if_unused(self, watched: Watched) -> None:
+    def unlisten_if_unused(self, watched: Watched) -> None:
         """Stop listening for a name that is not waited for or watched here any more."""
         if not watched.waits and not watched.streams:
             del self._watched[watched.name]

@@ -53,11 +53,11 @@ class Wait(FlowStep):
     caller: str
     while_connected: WhileConnected | None = None
 
-    def here(self) -> Operation:
+    def take(self) -> Operation:
         """Block this thread until the wait has ended."""
         return self._begin(self.service.wait)
 
-    def wait(self) -> Awaitable[Operation]:
+    def take_async(self) -> Awaitable[Operation]:
         """Wait without a thread."""
         waiting = self._begin(self.service.wait_async)
         return waiting if self.while_connected is None else self.while_connected(waiting)
@@ -76,7 +76,7 @@ class Watch(FlowStep):
     names: tuple[str, ...]
     caller: str
 
-    def here(self) -> NoReturn:
+    def take(self) -> NoReturn:
         """Refuse the stream.
 
         Raises:
@@ -84,7 +84,7 @@ class Watch(FlowStep):
         """
         raise StreamsNotSupported("WatchOperations")
 
-    def wait(self) -> Awaitable[WatchStream]:
+    def take_async(self) -> Awaitable[WatchStream]:
         """Begin the stream."""
         self.service.edges.end_waits_at_signals()
         return self.service.watch(self.names, caller=self.caller)
@@ -97,11 +97,11 @@ class Reserve(FlowStep):
     service: Service
     least: int
 
-    def here(self) -> ReplyReservation:
+    def take(self) -> ReplyReservation:
         """Block this thread until the bytes are free."""
         return self.service.edges.replies.take(self.least, self.service.edges.limits.page_bytes)
 
-    def wait(self) -> Awaitable[ReplyReservation]:
+    def take_async(self) -> Awaitable[ReplyReservation]:
         """Wait without a thread until the bytes are free."""
         return self.service.edges.replies.atake(self.least, self.service.edges.limits.page_bytes)
 

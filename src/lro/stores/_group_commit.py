@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import enum
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 import attrs
@@ -17,6 +18,30 @@ _IDLE_SECONDS: Final = 10.0
 """Seconds without a write after which the thread of this module ends."""
 
 
+class WriteState(enum.Enum):
+    """State of a queued write."""
+
+    __hash__ = object.__hash__  # identity is enough; Enum's own hash is a Python call
+
+    WAITING = "waiting"
+    """It waits for a group, or for the leader of its group."""
+    LEADING = "leading"
+    """Its thread, or the thread of this module, leads its group or will lead the next one."""
+    MADE = "made"
+    """It has its result or its error."""
+    LEFT = "left"
+    """Its thread has gone on with the result, or was interrupted."""
+
+
+NEXT: Final[Mapping[WriteState, frozenset[WriteState]]] = {
+    WriteState.WAITING: frozenset({WriteState.LEADING, WriteState.MADE, WriteState.LEFT}),
+    WriteState.LEADING: frozenset({WriteState.MADE, WriteState.LEFT}),
+    WriteState.MADE: frozenset({WriteState.LEFT}),
+    WriteState.LEFT: frozenset(),  # a leader may still make the write of an interrupted thread
+}
+"""The allowed transitions. The lock of the :class:`GroupCommit` guards them."""
+
+
 @attrs.define(eq=False, kw_only=True)
 class QueuedWrite(ABC):
     """A queued write, until it has its result or its error.
@@ -24,20 +49,20 @@ class QueuedWrite(ABC):
     Either a thread waits for it, or it was handed in: then :meth:`call_back` is called at its end.
     """
 
+    state: WriteState = attrs.field(default=WriteState.WAITING, init=False)
     handed_in: bool = attrs.field(default=False, init=False)
     """True if no thread waits for the write."""
-    leads: bool = attrs.field(default=False, init=False)
-    """True if its thread (or the thread of this module) leads its group or the next one."""
-    over: bool = attrs.field(default=False, init=False)
-    """True if the write has its result or its error; set by the leader."""
     gate: threading.Lock | None = attrs.field(default=None, init=False)
     """Locked while its thread waits; None for a thread that leads at once."""
-    gone: bool = attrs.field(default=False, init=False)
-    """True if its thread no longer waits, because of a result or an interrupt."""
     error: BaseException | None = attrs.field(default=None, init=False)
     """The error, if the write failed."""
     rest: list[Any] | None = attrs.field(default=None, init=False)
     """After its group has ended: the group's writes whose threads still wait; one list for all."""
+
+    def become(self, state: WriteState) -> None:
+        """Change the state if the table allows it. The caller has the lock."""
+        if state in NEXT[self.state]:
+            self.state = state
 
     @abstractmethod
     def call_back(self) -> None:
@@ -66,6 +91,8 @@ class GroupCommit(PerProcess, ABC, Generic[W]):
         self._waiting: list[W] = []
         self._group: list[W] = []
         self._led = False
+        self._leading: W | None = None
+        """The write whose thread leads, or will lead next."""
         self._done: list[W] = []
         """Handed-in writes that have ended, and whose callbacks have not been called yet."""
         self._turn = threading.Lock()
@@ -91,10 +118,11 @@ class GroupCommit(PerProcess, ABC, Generic[W]):
                     write.gate = threading.Lock()
                     write.gate.acquire()
                 else:
-                    self._led = write.leads = True
+                    self._led = True
+                    self._let_lead(write)
             if write.gate is not None:
                 _follow(write.gate)
-            if write.leads:
+            if write.state is WriteState.LEADING:
                 self._lead(write)
         finally:
             self._leave(write)
@@ -148,7 +176,7 @@ class GroupCommit(PerProcess, ABC, Generic[W]):
                 write = None
                 self._promote()
             else:
-                write.leads = True
+                self._let_lead(write)
         for one in done:
             # Only this thread calls back: a signal may interrupt others, and callbacks would be
             # lost.
@@ -163,7 +191,7 @@ class GroupCommit(PerProcess, ABC, Generic[W]):
 
     @abstractmethod
     def _lead(self, leader: W) -> None:
-        """Make the writes that :meth:`_take` returns, and set ``over`` of each one made.
+        """Make the writes that :meth:`_take` returns, and call :meth:`_end` for those made.
 
         If the thread is interrupted, the next leader makes the writes that are left.
         """
@@ -178,19 +206,32 @@ class GroupCommit(PerProcess, ABC, Generic[W]):
             self._group, self._waiting = self._choose(self._waiting)
             return self._group
 
+    def _end(self, group: Sequence[W]) -> None:
+        """Note that these writes have their results or their errors."""
+        with self._lock:
+            for write in group:
+                write.become(WriteState.MADE)
+
+    def _let_lead(self, write: W) -> None:
+        """Let the thread of this write lead. The lock is held."""
+        self._leading = write
+        write.become(WriteState.LEADING)
+
     def _leave(self, write: W) -> None:
         """If this thread led, let the next one lead; release threads of its group."""
         with self._lock:
-            write.gone = True
-            if not write.over and write in self._waiting:  # its thread was interrupted
-                self._waiting.remove(write)
-            if write.leads:
+            if write.state is not WriteState.MADE and write in self._waiting:
+                self._waiting.remove(write)  # its thread was interrupted
+            write.become(WriteState.LEFT)
+            if self._leading is write:
+                self._leading = None
                 group, self._group = self._group, []
                 if len(group) > 1:
                     others = [one for one in group if one is not write]
-                    self._waiting[:0] = [one for one in others if not (one.over or one.gone)]
-                    self._done += [one for one in others if one.over and one.handed_in]
-                    write.rest = [one for one in reversed(others) if one.over and one.gate]
+                    self._waiting[:0] = [one for one in others if one.state is WriteState.WAITING]
+                    made = [one for one in others if one.state is WriteState.MADE]
+                    self._done += [one for one in made if one.handed_in]
+                    write.rest = [one for one in reversed(made) if one.gate]
                     for one in write.rest:
                         one.rest = write.rest
                 if write.handed_in:
@@ -203,7 +244,7 @@ class GroupCommit(PerProcess, ABC, Generic[W]):
         """Let a thread lead the group of the first waiting write. The lock is held."""
         self._led = True
         if self._waiting and self._waiting[0].gate is not None and not self._done:
-            self._waiting[0].leads = True
+            self._let_lead(self._waiting[0])
             self._waiting[0].gate.release()
         elif self._waiting or self._done or (self._closed and self._thread is not None):
             self._turn.release()
@@ -218,7 +259,7 @@ class GroupCommit(PerProcess, ABC, Generic[W]):
         released = 0
         while rest and released < _RELEASED_AT_ONCE:
             write = rest.pop()
-            if write.gate is not None and not write.gone:
+            if write.gate is not None and write.state is not WriteState.LEFT:
                 write.gate.release()
                 released += 1
 

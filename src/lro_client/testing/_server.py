@@ -358,7 +358,7 @@ class ScriptedServer:
                     if isinstance(step, Wait):
                         done = yield from self._hold(call, step)
                     else:  # run in this thread
-                        done = run(step.flow) if isinstance(step, InThreads) else step.here()
+                        done = run(step.flow) if isinstance(step, InThreads) else step.take()
                 except Exception as exc:
                     step = exchange.throw(exc)
                 else:

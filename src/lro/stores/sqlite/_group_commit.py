@@ -130,8 +130,8 @@ class SharedTransactions(GroupCommit[ActionWrite[Any]]):
             raise
         finally:
             self._leader = 0
-            for write in group:
-                write.over = over
+            if over:
+                self._end(group)
             self._writer.end()
 
     def _write(
