@@ -460,7 +460,7 @@ def settled(metadata, state):
     [
         ("waiting", False),
         ("lost", False),
-        *itertools.product(["handed back", "retried"], [False, True]),
+        *itertools.product(["released", "retried"], [False, True]),
     ],
 )
 def test_cancellation_that_no_function_sees_has_final_metadata(
@@ -485,7 +485,7 @@ def test_cancellation_that_no_function_sees_has_final_metadata(
         once(store, "update", lambda *_: other.cancel(name))
     elif between != "retried":
         other.cancel(name)
-    if between == "handed back":
+    if between == "released":
         executor.task.request_release()
         executor.task.run()
     elif between == "lost":
@@ -601,7 +601,7 @@ def test_result_is_retried_until_the_store_is_available(
 def test_work_is_left_to_others_if_the_store_is_unavailable_until_close(
     make_service, no_patience, monkeypatch, caplog, failing
 ):
-    """The function is stopped; the work is handed back, or recovered once the lease has expired."""
+    """The function is stopped; the work is released, or recovered once the lease has expired."""
     store, step, raised = Failing(), Step(), []
     service = make_service(store, ThreadExecutor(1))
 

@@ -79,7 +79,7 @@ def released(service: Service, job: Job[Any]) -> None:
 
 
 def repeated(service: Service, body: Callable[[WorkRequest, Job[Any]], Any], **more: Any) -> Any:
-    """Run an operation whose function calls the body (which may hand it back); return its end."""
+    """Run an operation whose function calls the body (which may release it); return its end."""
 
     def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
         return WorkResponse(str(body(request, job)))

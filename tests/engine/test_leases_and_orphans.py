@@ -261,7 +261,7 @@ def test_work_that_may_run_twice_is_done_again(hung, store, clock, caplog, text)
     assert answer(two.service, ended(two.service, name)) == f"{text} done"
 
 
-@pytest.mark.parametrize("how", ["handed back", "lost"])
+@pytest.mark.parametrize("how", ["released", "lost"])
 def test_recovered_work_goes_before_waiting_work(store, make_service, clock, how):
     """Otherwise each deployment would move it to the end of the queue."""
     before, after = Held(), Held(busy=True)
@@ -438,7 +438,7 @@ def test_a_service_that_stops_hands_its_work_back(
     waiting = work.start(WorkRequest("waiting", rest={"a": [1, {"b": None}]}))
     owner = one.edges.work.owner
     one.close(NOW)
-    assert owners == [owner]  # it is handed back only after the function has stopped
+    assert owners == [owner]  # it is released only after the function has stopped
     left = [waiting] if at_most_once else [running, waiting]
     for operation in left:
         record = next_store.get(operation.name)
@@ -464,7 +464,7 @@ def kept(make_service, store):
 
 
 @pytest.mark.parametrize("taken", [False, True])
-def test_ended_or_lost_work_is_not_handed_back(kept, store, clock, taken):
+def test_ended_or_lost_work_is_not_released(kept, store, clock, taken):
     """The operation has ended, was deleted, or was claimed by another process."""
     if taken:
         store.update(kept.name, lose(1, clock(), clock()))
@@ -633,7 +633,7 @@ def test_work_of_a_process_that_has_counted_as_lost_is_not_begun(make_service, s
 
 @pytest.mark.parametrize("error", [Unavailable("away"), OSError("no disk")])
 def test_service_closes_while_its_store_is_unavailable(make_service, clock, error):
-    """It cannot hand its work back, so the leases expire."""
+    """It cannot release its work, so the leases expire."""
     store = MemoryStore(clock)
     kept = Kept(make_service, store)
     store.update = raising(error)

@@ -281,7 +281,7 @@ def test_end_of_a_deleted_operation_is_observed(observed, recorder, clock, step)
 
 @pytest.mark.parametrize(("asked", "outcome"), [(True, "cancelled"), (False, "failed")])
 def test_work_that_ends_as_it_is_stopped_is_observed(make_service, recorder, step, asked, outcome):
-    """It is not handed back: it was cancelled, or it must not be run again."""
+    """It is not released: it was cancelled, or it must not be run again."""
     service = make_service(observers=[recorder])
     name = work(service, step, at_most_once=not asked).start(WorkRequest()).name
     step.reached()
@@ -295,7 +295,7 @@ def test_work_that_ends_as_it_is_stopped_is_observed(make_service, recorder, ste
 
 
 @pytest.mark.parametrize("reading", [False, True])
-def test_work_that_is_handed_back_as_it_begins_is_not_entered(make_service, recorder, reading):
+def test_work_that_is_released_as_it_begins_is_not_entered(make_service, recorder, reading):
     """The close comes before a worker takes the task, or while it decodes the request."""
     executor = Held(busy=reading)
     service, entered = make_service(None, executor, observers=[recorder]), []
@@ -312,7 +312,7 @@ def test_work_that_is_handed_back_as_it_begins_is_not_entered(make_service, reco
     assert not entered
 
 
-def test_attempt_whose_hand_back_is_refused_is_over(make_service, store, clock, recorder):
+def test_attempt_whose_release_is_refused_is_over(make_service, store, clock, recorder):
     """Its lease had expired and another process recovered it before the attempt was given up."""
     executor = Held(busy=True)
     service = make_service(store, executor, observers=[recorder])
@@ -457,7 +457,7 @@ def test_starts_within_transactions_are_observed(make_service, recorder, tmp_pat
 
 
 def test_other_events_are_logged_at_info(make_service, store, clock, caplog, step):
-    """A repeated start, a cancel, work handed back and begun again, and an expiry."""
+    """A repeated start, a cancel, work released and begun again, and an expiry."""
     service = make_service(store, ThreadExecutor(1), keep_for=timedelta(seconds=1))
     method = work(service, step)
     with caplog.at_level(logging.INFO, "lro"):

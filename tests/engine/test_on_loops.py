@@ -389,7 +389,7 @@ async def test_a_caller_who_goes_away_before_the_write_starts_nothing(make_servi
     assert records(store) == []
 
 
-def test_a_start_whose_loop_ends_is_handed_back(make_service, clock):
+def test_a_start_whose_loop_ends_is_released(make_service, clock):
     """The loop ends during the commit, so there is none that could run the function."""
     store = Slow(clock)
     service = make_service(store, running(concurrency=2))
@@ -489,7 +489,7 @@ def test_without_a_loop_work_waits_for_one(make_service, store, clock, step):
 
 
 @pytest.mark.parametrize("how", ["cancelled", "closed", "unseen"])
-def test_work_of_a_loop_that_ends_is_handed_back(make_service, store, how):
+def test_work_of_a_loop_that_ends_is_released(make_service, store, how):
     """The next loop gets all the workers, even if maintenance has not yet noticed the end."""
     service = make_service(store, running(concurrency=2))
     blocked = Blocked(service)
@@ -530,7 +530,7 @@ def test_requests_of_start_many_must_be_a_list(make_service, store, wrong):
         asyncio.run(work.start_many_async([], request_ids=wrong))
 
 
-def test_work_of_a_service_closed_on_its_loop_is_handed_back(service, store):
+def test_work_of_a_service_closed_on_its_loop_is_released(service, store):
     """The close cannot wait for the work, because waiting would block the loop that runs it."""
     blocked = Blocked(service)
 

@@ -299,7 +299,7 @@ class Renamed:
 
 
 def test_work_whose_request_has_another_name_waits_for_its_release(make_service, clock, caplog):
-    """It is handed back once, with a warning; a process that knows the message name runs it."""
+    """It is released once, with a warning; a process that knows the message name runs it."""
     store, before = MemoryStore(clock), attrs_class(title="")
     handed_back(store, make_service, before, before(title="x"))
     service, _ = release(store, make_service, Renamed)

@@ -193,7 +193,7 @@ def test_work_sent_to_a_worker_is_left_to_others_if_that_is_interrupted(store, m
     assert not one.edges.work.held()
 
 
-@pytest.mark.parametrize("how", ["cancelled", "handed back"])
+@pytest.mark.parametrize("how", ["cancelled", "released"])
 def test_work_is_stopped_between_its_start_and_its_beginning(kept, store, make_service, how):
     """The function is not called; after a close, the next process runs the work."""
     service, name, executor = kept
@@ -233,7 +233,7 @@ def test_a_start_whose_answer_was_lost_is_begun_all_the_same(doubtful):
     assert store.get(again.name).lost_attempts == 0
 
 
-def test_a_start_that_was_not_stored_leaves_nothing_to_hand_back(doubtful):
+def test_a_start_that_was_not_stored_leaves_nothing_to_release(doubtful):
     """No caller has received its name."""
     service, _, method = doubtful
     method.start(WorkRequest("x"), target="t")
@@ -277,8 +277,8 @@ def in_thread(call, *arguments):
     return thread
 
 
-def test_start_during_close_is_handed_back(make_service, clock):
-    """It is handed back before the store is closed."""
+def test_start_during_close_is_released(make_service, clock):
+    """It is released before the store is closed."""
     store, step = MemoryStore(clock), Step()
 
     class Stopping(ThreadExecutor):
@@ -309,7 +309,7 @@ def test_a_close_does_not_wait_for_the_start_of_what_has_begun(make_service):
     assert starting.found
 
 
-def test_a_start_that_is_interrupted_is_handed_back(store, make_service, monkeypatch):
+def test_a_start_that_is_interrupted_is_released(store, make_service, monkeypatch):
     """Ctrl-C interrupts it after the insert; the stored work runs here or elsewhere."""
     service = make_service(store, InlineExecutor())
     method = method_of(service)

@@ -122,7 +122,7 @@ def test_drain_ends_when_the_work_does():
 
 
 def test_close_without_drain_ends_the_drain_of_another_thread():
-    """A second signal does this: what still runs is handed back at once."""
+    """A second signal does this: what still runs is released at once."""
     executor = Draining()
     service = Service(MemoryStore(), executor, maintenance=False)
     first = in_thread(lambda: service.close(3600))
@@ -155,7 +155,7 @@ def test_invalid_drain_is_refused_and_closes_nothing(drain):
 
 @pytest.mark.parametrize("ends", [True, False])
 def test_close_with_running_work_logs_counts(ends, caplog):
-    """It logs how many operations it waits for and how long, then how many were handed back."""
+    """It logs how many operations it waits for and how long, then how many were released."""
     step, drain = Step(), PATIENCE if ends else 0
     executor = ThreadExecutor(1)
     if ends:
@@ -213,7 +213,7 @@ def test_second_signal_during_drain_hands_work_back(step, monkeypatch):
     assert (record.done, record.owner, record.lost_attempts) == (False, "", 0)
 
 
-def test_work_that_is_claimed_during_a_stop_is_handed_back(make_service, store):
+def test_work_that_is_claimed_during_a_stop_is_released(make_service, store):
     """Even if the executor refuses it, it does not count as lost, because no worker began it."""
     step, busy, service = Step(), make_service(store, ThreadExecutor(1)), make_service(store)
     method = work(busy, step)

@@ -494,7 +494,7 @@ def signalled():
     ],
 )
 def test_worker_that_is_stopped_hands_its_work_back(signalled, caplog, error, hand_back, raised):
-    """The work is handed back first, and its message is requeued."""
+    """The work is released first, and its message is requeued."""
     work = signalled(error, hand_back)
     with caplog.at_level(logging.ERROR, "lro"), pytest.raises(raised) as caught:
         work.worker_task.run(NAME)
@@ -513,8 +513,8 @@ def test_the_soft_time_limit_is_not_for_operations(signalled, caplog):
     assert "soft time limit" in caplog.text
 
 
-def test_work_that_cannot_be_handed_back_keeps_its_lease(signalled):
-    """The work is not handed back; its lease expires later."""
+def test_work_that_cannot_be_released_keeps_its_lease(signalled):
+    """The work is not released; its lease expires later."""
     work = signalled(SystemExit(1))
     work.worker_task = CeleryWorkerTask(work.work, None)
     with pytest.raises(SystemExit):

@@ -99,7 +99,7 @@ def test_idle_connections_are_kept_for_longer_than_clients_keep_them(by: str, he
 
 
 def test_second_signal_ends_the_drain(here: Path) -> None:
-    """The work is handed back at once, although its function has not returned."""
+    """The work is released at once, although its function has not returned."""
     write_service(here, drain_seconds=3600)
     with at_work(here, "work:service") as (server, _, _):
         server.host.ask_to_stop()

@@ -446,7 +446,7 @@ def test_work_that_is_to_stop_may_end_otherwise(harness, mail, function, do):
 
 
 @pytest.mark.parametrize("do", ["look", "stubborn"])
-def test_work_is_handed_back(harness, mail, store, do):
+def test_work_is_released(harness, mail, store, do):
     """A service that closes leaves the work to another process, and no child survives."""
     service, method = harness(own={})
     operation = method.start(request(do, mail))
@@ -462,7 +462,7 @@ def test_work_is_handed_back(harness, mail, store, do):
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-def test_a_function_that_does_not_stop_is_killed_before_its_work_is_handed_back(
+def test_a_function_that_does_not_stop_is_killed_before_its_work_is_released(
     harness, mail, store, cancelled
 ):
     """Otherwise it would still run when another process begins the work or callers see its end."""
