@@ -50,7 +50,7 @@ def read(case):
 
 
 @cases("roundtrip", "parse")
-def test_an_any_is_read_and_printed(case):
+def test_any_is_read_and_written_as_canonical_json(case):
     """The input is read as an Any, which prints as the canonical JSON."""
     packed = read(case)
     assert packed.type_url == case["type_url"]
@@ -65,7 +65,7 @@ def test_invalid_any_is_refused(case):
     assert str(caught.value)
 
 
-def test_every_case_in_the_waiting_list_exists():
+def test_every_id_in_waiting_is_a_case_of_the_vectors():
     """Every ID in ``WAITING`` is a case of the file, and has a JSON form."""
     known = {case["id"]: case["mode"] for case in CASES}
     assert {known[name] for name in WAITING} <= {"roundtrip", "parse", "parse_error"}
@@ -76,7 +76,7 @@ def test_every_case_in_the_waiting_list_exists():
 
 @settings(max_examples=50)
 @given(SCALARS | METADATA)
-def test_a_message_survives(message):
+def test_message_survives_json_and_any(message):
     """A message is equal after a round trip through JSON text, and after one through an Any."""
     value = TYPES.dump(message)
     for read_text in (loads, loads_strict):
@@ -99,7 +99,7 @@ class Text(str):
 # -- presence -------------------------------------------------------------------------------------
 
 
-def test_zeros_are_left_out():
+def test_fields_without_presence_are_not_written_at_zero():
     """Fields without presence are not printed at their default (spec §1.8(1)); -0.0 is printed."""
     assert TYPES.dump(One()) == {}
     assert TYPES.load({}, One) == One()
@@ -134,14 +134,14 @@ def test_present_empty_fields_are_printed():
     assert TYPES.load({"listed": [1], "rows": [1]}, Presence) == Presence(listed=[1], rows=(1,))
 
 
-def test_null_is_absence():
+def test_null_leaves_a_field_unset():
     """Null leaves a field unset, except a field that holds any JSON value (spec §1.8(3))."""
     nulls = dict.fromkeys(("maybe", "count", "label", "rate", "step", "rows", "listed", "indexed"))
     assert TYPES.load(nulls, Presence) == Presence()
     assert TYPES.load({"anything": None}, Presence).anything is None
 
 
-def test_null_inside_a_list_or_map_is_refused():
+def test_null_in_a_list_or_map_is_refused():
     """Null is accepted only if the elements may be any JSON value (spec §1.8(3))."""
     free = {"rows": [None, 1], "indexed": {"1": None}}
     message = Presence(rows=(None, 1), indexed={1: None})
@@ -169,7 +169,7 @@ class Required:
     labels: dict[str, str]
 
 
-def test_fields_without_a_default():
+def test_missing_field_without_a_default_becomes_zero_none_or_empty():
     """A field missing from the JSON becomes zero, None or empty, depending on its type."""
     empty = Required("", None, 0, None, None, {}, [], (), {})
     assert TYPES.load({}, Required) == empty
@@ -185,7 +185,7 @@ class Needs:
     note: str = ""
 
 
-def test_a_message_that_must_be_there():
+def test_message_field_that_cannot_be_none_is_required():
     """A message field that cannot be None is required, because it has no zero value."""
     with pytest.raises(InvalidArgument, match="step: is required"):
         TYPES.load({"note": "x"}, Needs)
@@ -259,7 +259,7 @@ def test_error_names_the_path_of_the_field(value, path):
         (Scalars(pairs={"": "a"}), {"pairs": {"": "a"}}, {"flags": {"1": "a"}}),
     ],
 )
-def test_map_keys_are_text(message, shown, wrong):
+def test_map_keys_are_written_as_strings(message, shown, wrong):
     """Keys are written in the text form of their type (spec §1.8(7)); other forms are refused."""
     assert TYPES.dump(message) == shown
     assert TYPES.load(shown, Scalars) == message
@@ -298,7 +298,7 @@ class Checked:
             raise ValueError
 
 
-def test_a_class_checks_itself():
+def test_validators_of_a_class_refuse_invalid_values():
     with pytest.raises(InvalidArgument, match="must be >= 0"):
         TYPES.load({"low": -1}, Checked)
     with pytest.raises(InvalidArgument, match="low: must not be above high"):
@@ -315,14 +315,14 @@ class Dynamic:
     double: Int32 = attrs.field(default=attrs.Factory(lambda self: 2 * self.base, takes_self=True))
 
 
-def test_a_default_made_from_other_fields():
+def test_missing_field_gets_its_default_made_from_other_fields():
     """A missing field gets the default; an explicit zero stays zero."""
     assert TYPES.load({"base": 4}, Dynamic) == Dynamic(base=4, double=8)
     assert TYPES.load({"base": 4, "double": 0}, Dynamic) == Dynamic(base=4, double=0)
     assert TYPES.dump(Dynamic(base=0)) == {"double": 0}
 
 
-def test_subclasses_print_as_their_field_says():
+def test_subclass_is_written_with_the_fields_of_the_declared_class():
     """A field accepts a subclass of its class, but writes only the fields of the class."""
 
     @attrs.frozen
@@ -340,7 +340,7 @@ class Stages:
     by_name: Mapping[str, Stage] = attrs.field(factory=dict)
 
 
-def test_unknown_things_are_dropped_for_clients():
+def test_unknown_fields_and_enum_names_are_dropped_for_clients():
     """Only unknown fields and unknown enum names are dropped (spec §1.8(5))."""
     value = {"novel": 1, "stage": "NOVEL", "history": ["QUEUED", "NOVEL"], "verb": "v"}
     found = TYPES.load(value, ExportMetadata, strict=False)
@@ -352,7 +352,7 @@ def test_unknown_things_are_dropped_for_clients():
             TYPES.load(wrong, ExportMetadata, strict=False)
 
 
-def test_an_any_within_a_message():
+def test_any_in_a_message_is_checked_by_servers_only():
     """A server checks the Any and makes it canonical; a client passes it through."""
     inside = {"payload": {"@type": "x/lrofix.v1.Book", "page_count": "5"}}
     strict = TYPES.load(inside, ExportMetadata)

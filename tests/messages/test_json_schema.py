@@ -55,7 +55,7 @@ CHECKS = {
 
 @given(SCALARS | METADATA)
 @settings(max_examples=50)
-def test_message_that_is_printed_fits_both_schemas(message: Scalars | ExportMetadata) -> None:
+def test_written_message_fits_input_and_output_schema(message: Scalars | ExportMetadata) -> None:
     """A server can read its own output: lists, maps, enums, times, wrappers and an Any."""
     for check in CHECKS[type(message)]:
         check.validate(TYPES.dump(message))
@@ -139,7 +139,7 @@ class Car:
     any: lro.types.AnyMessage | None = None
 
 
-def test_class_without_a_full_name_gets_one_in_the_package_that_holds_it() -> None:
+def test_class_without_a_full_name_is_in_the_package_of_its_container() -> None:
     """The package is the containing class's; a dataclass without a docstring has no description."""
     types = lro.TypeRegistry(Car)
     schemas = MessageSchemas(types)
@@ -155,7 +155,7 @@ def test_class_without_a_full_name_gets_one_in_the_package_that_holds_it() -> No
     }
 
 
-def test_message_in_a_field_without_a_default_is_required_where_it_is_read() -> None:
+def test_message_field_without_a_default_is_required_in_the_input_schema() -> None:
     """The schema for output requires nothing, because the writer may have another release."""
     types = lro.TypeRegistry(Car)
     assert schema_of(Car, reading=True, types=types)["required"] == ["wheel"]
@@ -192,7 +192,7 @@ def test_two_classes_of_one_name_get_two_schemas() -> None:
     assert fields["back"] == {"$ref": "#/components/schemas/acme.v1.Wheel2"}
 
 
-def test_class_of_no_known_form_is_an_open_object() -> None:
+def test_class_with_an_unknown_shape_is_an_open_object() -> None:
     @lro.message("acme.v1.Closed")
     class Closed:
         """Only its codec knows it."""
@@ -224,7 +224,7 @@ def test_class_of_no_known_form_is_an_open_object() -> None:
         (Scalars(f_int64=5), {"fInt64": "5"}),
     ],
 )
-def test_any_that_is_printed_fits_its_schema(message: object, printed: dict[str, object]) -> None:
+def test_written_any_fits_its_schema(message: object, printed: dict[str, object]) -> None:
     packed = TYPES.to_json(TYPES.pack(message))
     assert isinstance(packed, dict)
     assert printed.items() <= packed.items()
@@ -233,7 +233,7 @@ def test_any_that_is_printed_fits_its_schema(message: object, printed: dict[str,
     assert not check.is_valid(printed | {"@type": 5})
 
 
-def test_shape_of_a_registered_class_is_that_of_its_codec() -> None:
+def test_schema_of_a_registered_class_comes_from_its_codec() -> None:
     """A field of a protobuf message is described like a field of an attrs class."""
     pytest.importorskip("google.rpc.error_details_pb2")
     from google.rpc.error_details_pb2 import BadRequest

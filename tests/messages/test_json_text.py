@@ -57,7 +57,7 @@ def test_invalid_json_is_refused(read, data):
             read(form)
 
 
-def test_other_threads_have_turns_while_fractions_are_read():
+def test_other_threads_run_while_fractions_are_parsed():
     """A Python function parses each fraction, so the GIL can switch; 1 MB holds 260,000 of them."""
     called = []
     sys.setprofile(lambda frame, event, _: called.append((frame.f_code.co_name, event)))
@@ -112,7 +112,7 @@ TRICKY = st.sampled_from(["", "a", "[", "]", "{}", '"', '"]', "\\", '\\"', "\\\\
     ),
     st.booleans(),
 )
-def test_depth_does_not_count_what_is_in_strings(value, spaced):
+def test_brackets_in_strings_do_not_count_for_depth(value, spaced):
     def depth(one):
         inner = one.values() if isinstance(one, dict) else one
         return 1 + max(map(depth, inner), default=0) if isinstance(one, (dict, list)) else 0
@@ -127,7 +127,7 @@ def test_depth_does_not_count_what_is_in_strings(value, spaced):
                 loads(whole)
 
 
-def test_what_is_written_can_be_read_again(library):
+def test_written_json_can_be_read_again(library):
     """Output is compact UTF-8; a value that is too deep is refused, never written in part."""
     value = {"é": ["\u2028", 1, 1.5, True, None, "\U0001f600"]}
     assert dumps(value) == '{"é":["\u2028",1,1.5,true,null,"\U0001f600"]}'.encode()
@@ -201,7 +201,7 @@ def assert_read_alike(text):
             assert len(set(by_each_library(dumps, loads(data)))) == 1, ascii(data)
 
 
-def test_a_token_is_read_and_written_alike_by_either_library():
+def test_json_token_is_read_and_written_alike_by_either_library():
     """The ``fast`` extra changes no result."""
     for token in (*NUMBERS, *TEXTS):
         for text in (token, f"[{token}]", f'{{"unknown": {token}}}', f" {token} "):
@@ -235,13 +235,13 @@ def test_a_value_is_written_alike_by_either_library(value):
 
 
 @given(JSON)
-def test_every_value_survives(value):
+def test_every_json_value_survives_a_round_trip(value):
     """A value is equal after a round trip, with either library and either reader."""
     assert loads(dumps(value)) == loads_strict(dumps(value)) == value
     assert len(set(by_each_library(dumps, value))) == 1
 
 
-def test_without_the_faster_library(monkeypatch):
+def test_module_works_without_orjson(monkeypatch):
     """orjson is optional: without it the module still reads and writes."""
     monkeypatch.setitem(sys.modules, "orjson", None)
     spec = importlib.util.spec_from_file_location("jsontext_alone", json_text.__file__)
@@ -255,7 +255,7 @@ BRACKETS = [b"[],", b'{"a":1},', b"{},", b"[[]],"]
 
 
 @pytest.mark.parametrize("piece", [*BRACKETS, b"7,", b'"ab",'])
-def test_text_of_very_many_values_is_refused(piece, library):
+def test_json_with_too_many_values_is_refused(piece, library):
     """The text is refused before it is parsed, because a short text can need much memory."""
     text = b"[" + piece * json_text.MAX_VALUES + b"1]"
     with pytest.raises(ValueError, match="more than 2000000 values"):
@@ -270,11 +270,11 @@ def test_unterminated_text_is_scanned_once(library):
 
 
 @pytest.mark.parametrize("piece", BRACKETS)
-def test_brackets_and_commas_in_texts_are_no_values(piece, library):
+def test_brackets_and_commas_in_strings_are_not_counted_as_values(piece, library):
     value = {"a": '"\\' + piece.decode() * (json_text.MAX_VALUES // 2 + 1), "b": ["\\", '"[,']}
     assert loads(dumps(value)) == value
 
 
-def test_many_numbers_are_read(library):
+def test_list_of_a_million_numbers_is_read(library):
     """An embedding with a million numbers, for example, is within the limit."""
     assert loads(b"[" + b"1.5," * 1_000_000 + b"2]") == [*[1.5] * 1_000_000, 2]

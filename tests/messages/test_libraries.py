@@ -112,7 +112,7 @@ class Whole(typing_extensions.TypedDict, total=False):
     kept: typing_extensions.ReadOnly[str]
 
 
-def test_a_typed_dict_has_the_keys_that_it_must_have() -> None:
+def test_required_keys_of_a_typed_dict_are_needed_to_write_it() -> None:
     """Keys missing from a request become zero; a message to be written needs its required keys."""
 
     types = known(Whole)
@@ -288,7 +288,7 @@ MSGSPEC = [
         *((struct(("a", kind)), *rest) for kind, *rest in BOTH + MSGSPEC),
     ],
 )
-def test_type_unknown_to_proto_is_written_as_its_library_writes_it(
+def test_type_without_a_proto_form_is_written_as_its_library_writes_it(
     cls: Any, value: Any, shown: Any
 ) -> None:
     """The value becomes a scalar if its library writes one, else any JSON; UNSET is left out."""
@@ -310,7 +310,7 @@ def test_type_unknown_to_proto_is_written_as_its_library_writes_it(
         (struct(("a", tuple[int, str])), [1, 2.0], {"a[1]"}),
     ],
 )
-def test_wrong_value_of_such_a_type_is_named_by_its_path(
+def test_wrong_value_of_a_type_without_a_proto_form_is_named_by_its_path(
     cls: Any, wrong: Any, paths: set[str]
 ) -> None:
     """Errors that the library itself reports have paths too."""
@@ -528,7 +528,7 @@ def sized(name: str, mode: str) -> Any:
 
 
 @pytest.mark.parametrize("cls", [sized("", "before"), sized("size", "before"), sized("*", "wrap")])
-def test_a_validator_that_runs_before_gets_what_came(cls: Any) -> None:
+def test_before_validator_gets_the_json_value(cls: Any) -> None:
     """The validator may accept what ProtoJSON refuses; its TypeError becomes a violation."""
     assert known(cls).load({"size": "small"}, cls).size == 1
     assert violations(cls, {"size": "large"}).keys() == {"size"}
@@ -588,7 +588,7 @@ class AllWritten(BaseModel):
         return int(value.removesuffix(" m")) if isinstance(value, str) else value
 
 
-def test_serializers_and_computed_fields_of_a_model_count() -> None:
+def test_serializers_and_computed_fields_of_a_model_are_used() -> None:
     """Computed fields are written, not read; enums are written by name, even if kept as values."""
     message = Written(
         stage=Stage.COPYING,
@@ -671,7 +671,7 @@ def test_every_violation_of_a_struct_is_named() -> None:
     both_ways(Capped(1, 2, ["a"], {"a": 1}, datetime(2030, 1, 1, tzinfo=UTC), timedelta(1)))
 
 
-def test_a_default_that_needs_the_other_values_is_left_to_the_class() -> None:
+def test_default_that_needs_other_values_is_made_by_the_class() -> None:
     """A default that needs no other value is compared with zero."""
     made = (list[str], Field(default_factory=lambda data: [*data]))
     cls = model(start=(int, Field(default_factory=int)), made=made)
@@ -679,7 +679,7 @@ def test_a_default_that_needs_the_other_values_is_left_to_the_class() -> None:
     assert both_ways(cls(made=["a"])) == {"made": ["a"]}
 
 
-def test_more_violations_than_a_hundred_are_not_collected() -> None:
+def test_at_most_a_hundred_violations_are_collected() -> None:
     """A hostile request cannot make the reply arbitrarily long."""
     for wrong in ({"tags": [5] * 1000}, {f"odd{place}": 1 for place in range(1000)}):
         with pytest.raises(lro.errors.InvalidFields) as caught:
@@ -697,7 +697,7 @@ class Chosen:
     names: frozenset[str] = frozenset()
 
 
-def test_literals_and_sets_of_an_attrs_class() -> None:
+def test_attrs_class_may_have_literals_and_sets() -> None:
     """A Literal has no zero value; a set is written as a list in a fixed order."""
     shown = {"mode": "slow", "modes": ["b"], "numbers": ["1", "2"], "names": ["a", "b"]}
     assert both_ways(Chosen("slow", ("b",), {2, 1}, frozenset("ba"))) == shown
@@ -713,7 +713,7 @@ def test_literals_and_sets_of_an_attrs_class() -> None:
 # -- proto-plus -----------------------------------------------------------------------------------
 
 
-def test_a_class_of_proto_plus_is_its_protobuf_message() -> None:
+def test_proto_plus_class_is_packed_as_its_protobuf_message() -> None:
     """Its name is the descriptor's; it is packed in binary form and unpacked as its own class."""
     types = lro.TypeRegistry(redis_v1.Instance)
     instance = redis_v1.Instance(name="a", memory_size_gb=3)
@@ -751,7 +751,7 @@ def test_an_old_pydantic_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=["pydantic", "msgspec", "typing"],
 )
-def test_field_that_is_called_as_a_word_of_python_is_read_and_written(make: Any, name: str) -> None:
+def test_field_named_as_a_python_keyword_is_read_and_written(make: Any, name: str) -> None:
     """Classes built by a function call can have field names that are Python keywords."""
     cls = make(name)
     assert known(cls).dump(known(cls).load({name: "3"}, cls), cls) == {name: "3"}

@@ -158,7 +158,7 @@ def typed(value):
 @example({"data": None, "title": 1}, 1)
 @example({"many": [None, {"a": None}], "anything": [math.nan]}, {})
 @example({"title": Text("a"), "data": {"a": 1}}, {"a": (1,)})
-def test_what_is_packed_is_what_is_written_of_the_message(fields, value):
+def test_pack_and_dump_of_a_message_agree(fields, value):
     """``pack`` and ``dump`` agree or fail with the same text, wherever the value is."""
     whole = Report(**fields)
     inside = Report(inner=Inner(value, value)), Report(struct=Struct(value)), Value(value)
@@ -181,7 +181,7 @@ def test_report_may_have_32_levels(inner):
 
 
 @pytest.mark.parametrize("fast", [True, False])
-def test_change_after_a_report_does_not_show(monkeypatch, fast):
+def test_change_after_a_report_does_not_change_the_packed_message(monkeypatch, fast):
     """The packed message keeps the values of the report, at any depth, with and without orjson."""
     if not fast:
         monkeypatch.setattr("lro._messages.json_text.orjson", None)
@@ -236,7 +236,7 @@ class Watched(Mixed):
 
 
 @pytest.mark.parametrize("cls", [Turned, Mixed, Watched])
-def test_fields_reach_their_own_parameters(cls):
+def test_each_field_is_passed_to_its_own_init_parameter(cls):
     given_fields = {"first": "1", "second": "2", "third": "C", "fourth": "4"}
     names = [field.name for field in attrs.fields(cls)]
     made = TypeRegistry(cls).load({name: given_fields[name] for name in names}, cls)

@@ -71,7 +71,7 @@ READ = [  # the vectors and the tests with protobuf messages have more forms
 
 
 @pytest.mark.parametrize(("name", "value", "wanted"), READ)
-def test_a_scalar_is_read(name, value, wanted):
+def test_scalar_is_read_in_every_accepted_form(name, value, wanted):
     """Every form that spec §1.9 accepts is read."""
     found = getattr(TYPES.load({name: value}, One), name)
     assert (repr(found), type(found)) == (repr(wanted), type(wanted))
@@ -92,7 +92,7 @@ PRINTED = [
 
 
 @pytest.mark.parametrize(("name", "value", "wanted"), PRINTED)
-def test_a_scalar_is_printed(name, value, wanted):
+def test_scalar_is_written_in_its_one_form(name, value, wanted):
     """Each value has the one output form of spec §1.9."""
     assert TYPES.dump(One(**{name: value})) == {name: wanted}
 
@@ -105,14 +105,14 @@ UNPRINTABLE = [
 
 
 @pytest.mark.parametrize(("name", "value"), UNPRINTABLE)
-def test_a_scalar_is_not_printed(name, value):
+def test_scalar_that_does_not_fit_its_type_is_not_written(name, value):
     """The error names the field whose value does not fit its type."""
     with pytest.raises(LroError) as caught:
         TYPES.dump(One(**{name: value}))
     assert caught.value.path == name
 
 
-def test_a_number_of_thousands_of_digits_is_not_written_out():
+def test_error_about_a_huge_number_does_not_print_its_digits():
     """Python refuses to convert the number to text, which must not break the error message."""
     with pytest.raises(LroError, match="a huge int"):
         TYPES.dump(One(big=10**5000))
@@ -165,7 +165,7 @@ KNOWN = [
 
 
 @pytest.mark.parametrize(("name", "value", "shown"), KNOWN)
-def test_a_well_known_type(name, value, shown):
+def test_well_known_type_is_read_and_written(name, value, shown):
     assert TYPES.dump(Known(**{name: value})) == {name: shown}
     again = TYPES.load(json.loads(json.dumps({name: shown})), Known)
     assert getattr(again, name) == (shown if name == "fields" else value)

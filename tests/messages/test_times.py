@@ -31,14 +31,14 @@ def cases(*modes):
 
 
 @cases("roundtrip", "parse")
-def test_times_are_read(case):
+def test_times_are_read_from_json(case):
     """The JSON form is read as the given seconds and nanoseconds."""
     cls, parse, _ = KINDS[case["type"]]
     assert parse(case.get("input", case["json"])) == cls(case["seconds"], case["nanos"])
 
 
 @cases("roundtrip", "parse", "print")
-def test_times_are_printed(case):
+def test_times_are_written_as_json(case):
     cls, _, text = KINDS[case["type"]]
     assert text(cls(case["seconds"], case["nanos"])) == case["json"]
 
@@ -58,14 +58,14 @@ def test_times_out_of_range_are_not_printed(case):
         text(cls(case["seconds"], case["nanos"]))
 
 
-def test_the_vectors_are_all_used():
+def test_every_mode_of_the_vectors_is_used():
     """This module handles every mode in the file."""
     modes = {"roundtrip", "parse", "print", "parse_error", "print_error"}
     assert {case["mode"] for case in CASES} == modes
 
 
 @given(st.timedeltas(timedelta(days=-3_652_500), timedelta(days=3_652_500)))
-def test_timedeltas_survive(span):
+def test_timedeltas_survive_a_round_trip(span):
     """A timedelta is unchanged after a round trip through Duration and its JSON form."""
     assert parse_duration(duration_text(Duration.from_timedelta(span))).to_timedelta() == span
 
@@ -74,7 +74,7 @@ MOMENTS = st.datetimes(timezones=st.just(UTC))
 
 
 @given(MOMENTS)
-def test_datetimes_survive(moment):
+def test_datetimes_survive_a_round_trip(moment):
     """A datetime is unchanged after a round trip through its JSON form; both printers agree."""
     text = timestamp_text(Timestamp.from_datetime(moment))
     assert text == datetime_text(moment)
@@ -113,7 +113,7 @@ def test_nanoseconds_are_cut_to_microseconds():
     assert Duration(1, 500_000_000).total_seconds == 1.5
 
 
-def test_long_input_is_quoted_shortly():
+def test_long_input_is_shortened_in_the_error():
     """The error does not repeat a text of a million characters."""
     for parse in (parse_duration, parse_timestamp):
         with pytest.raises(InvalidArgument) as caught:
@@ -122,7 +122,7 @@ def test_long_input_is_quoted_shortly():
 
 
 @pytest.mark.parametrize("digits", ["0" * 5000 + "1", "9" * 5000])
-def test_thousands_of_digits_are_no_burden(digits):
+def test_duration_of_thousands_of_digits_is_read_or_refused(digits):
     """Leading zeros are skipped, and numbers with too many digits are refused."""
     try:
         found = parse_duration(digits + "s")

@@ -50,7 +50,7 @@ class Thing:
     text: str = ""
 
 
-def test_a_class_is_known_by_its_name():
+def test_registered_class_is_found_by_its_name():
     """A registered class is found by its name and the name by its class; others are unknown."""
     types = TypeRegistry(Thing)
     assert types.name_of(Thing) == "acme.v1.Thing"
@@ -63,7 +63,7 @@ def test_a_class_is_known_by_its_name():
             call()
 
 
-def test_the_usual_types_are_there():
+def test_well_known_types_and_error_details_are_registered():
     """The well-known types and the error details are registered (spec §1.14(2))."""
     well_known = "Any Duration Timestamp FieldMask Struct Value ListValue Empty"
     wrappers = "Bool Bytes Double Float Int32 Int64 String UInt32 UInt64"
@@ -78,7 +78,7 @@ def test_the_usual_types_are_there():
         assert name in types
 
 
-def test_a_class_may_be_named_when_it_is_registered():
+def test_class_may_get_its_name_at_registration():
     """Registering it again under the same name is harmless; another name is refused."""
     types = TypeRegistry()
     assert types.register(Nameless, "acme.v1.Nameless") == "acme.v1.Nameless"
@@ -156,7 +156,7 @@ def test_message_is_unpacked_only_as_its_type():
     assert types.from_json({}, strict=True) == AnyMessage()
 
 
-def test_the_status_of_an_error():
+def test_status_of_an_error_has_code_message_and_one_error_info():
     """A status has a code, a message and details with exactly one ErrorInfo (spec §6.3)."""
     types = TypeRegistry()
     status = types.status_of(InvalidArgument("page_size", "is odd"), "acme.test")
@@ -199,7 +199,7 @@ def lists(levels):
 @pytest.mark.parametrize(
     "make", [lambda levels: nested(levels), lambda levels: Struct({"a": lists(levels - 1)})]
 )
-def test_depth_is_bounded(make):
+def test_message_deeper_than_32_levels_is_refused(make):
     """32 levels are allowed; more are refused with an error, without a crash (spec §1.8(8))."""
     types = TypeRegistry(Nest)
     assert types.pack(make(32))
@@ -255,7 +255,7 @@ def models(cls):
     return ModelCodec(cls) if issubclass(cls, Model) else None
 
 
-def test_a_factory_makes_codecs():
+def test_codec_factory_is_used_for_the_classes_it_knows():
     """It makes codecs for the classes it knows; other classes go on to the next factory."""
     types = TypeRegistry(Thing, factories=[models])
     assert types.register(Model, "acme.v1.Model") == "acme.v1.Model"
@@ -274,7 +274,7 @@ def test_a_factory_makes_codecs():
             types.pack(Model(count=1, x=wrong))
 
 
-def test_binary_codec_has_no_json():
+def test_payload_of_a_binary_codec_cannot_be_written_as_json():
     """The payload stays binary; it cannot be written as JSON."""
     codec = ModelCodec(Model)
     codec.dump = lambda message: b"\x08\x01"
@@ -311,7 +311,7 @@ LIST, DICT = attrs.Factory(list), attrs.Factory(dict)
     [("a", "a"), ("a_b", "aB"), ("page_count", "pageCount"), ("a__b", "aB"), ("a_1b", "a1b"),
      ("f_int32", "fInt32"), ("aB", "aB"), ("a_", "a")],
 )  # fmt: skip
-def test_names_in_json_are_those_of_protobuf(name, shown):
+def test_json_names_of_fields_are_those_of_protobuf(name, shown):
     cls = attrs.make_class("Made", {name: attrs.field(default="", type=str)}, frozen=True)
     assert TypeRegistry().dump(cls("x")) == {shown: "x"}
     assert {TypeRegistry().load({one: "x"}, cls) for one in (name, shown)} == {cls("x")}
@@ -424,7 +424,7 @@ def test_invalid_declaration_is_refused_with_advice(declare, arguments, why):
         declare(*arguments)
 
 
-def test_an_enum_without_members():
+def test_enum_without_members_accepts_no_value():
     """Its field has no zero, and no value can be read."""
     (field,) = shape_of(made(enum.Enum("Void", []))).fields
     assert field.zero is None

@@ -47,7 +47,7 @@ def waiting_work(store: Any, clock: ManualClock, count: int, **fields: Any) -> N
 # -- several processes ----------------------------------------------------------------------------
 
 
-def test_stores_share_what_waits(place: Place, clock: ManualClock) -> None:
+def test_work_is_claimed_once_by_eight_stores(place: Place, clock: ManualClock) -> None:
     """Eight stores claim at the same time: each operation is claimed exactly once."""
     with ExitStack() as stack:
         stores: list[Any] = [stack.enter_context(closing(place.open(clock))) for _ in range(8)]
@@ -68,7 +68,7 @@ def test_stores_share_what_waits(place: Place, clock: ManualClock) -> None:
             assert {(owner, attempt) for _, owner, attempt in share} <= {(f"owner {number}", 1)}
 
 
-def test_stores_keep_a_limit_together(place: Place, clock: ManualClock) -> None:
+def test_limit_holds_over_eight_stores(place: Place, clock: ManualClock) -> None:
     """A limit holds while eight stores claim, cancel and end work; all work gets done."""
     with ExitStack() as stack:
         stores: list[Any] = [stack.enter_context(closing(place.open(clock))) for _ in range(8)]
@@ -113,7 +113,7 @@ print(" ".join(mine))
 """
 
 
-def test_processes_share_a_file(path: Any) -> None:
+def test_two_processes_claim_from_one_file(path: Any) -> None:
     """Two processes claim from one file at the same time."""
     with closing(SQLiteStore(path)) as store:
         waiting_work(store, store.now, 60)  # type: ignore[arg-type]  # any clock will do
@@ -233,7 +233,7 @@ def locked_row(store: Any, name: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("limits", LIMITS)
-def test_locked_rows_are_left_out(remote: Any, clock: ManualClock, limits: Any) -> None:
+def test_claim_skips_locked_rows(remote: Any, clock: ManualClock, limits: Any) -> None:
     """A claim skips locked rows without waiting and says that there is more."""
     store = remote(clock)
     waiting_work(store, clock, 3)
@@ -303,7 +303,7 @@ def test_claim_that_was_not_committed_fails(
     assert claimed(claim_work(store, clock)) == ["000"]
 
 
-def test_claims_with_a_limit_take_turns(
+def test_claims_with_a_limit_run_one_at_a_time(
     remote: Any, clock: ManualClock, postgres_wire: Wire
 ) -> None:
     """One process at a time counts a method's running work; claims without a limit do not wait."""
@@ -355,7 +355,7 @@ def test_a_claim_of_nothing_takes_no_lock(
         assert claim_work(store, clock, limits=limits).next_due == clock() + timedelta(seconds=9)
 
 
-def test_old_claims_are_forgotten(remote: Any, clock: ManualClock) -> None:
+def test_claims_kept_for_read_back_are_bounded(remote: Any, clock: ManualClock) -> None:
     """A store keeps a bounded number of claims that it might have to read back."""
     store = remote(clock)
     kept = store._resources.claims._alone
@@ -376,7 +376,7 @@ def heard(subscription: Any, seconds: float) -> set[str]:
     return names
 
 
-def test_other_processes_hear_that_work_waits(remote: Any, clock: ManualClock) -> None:
+def test_other_processes_are_notified_of_queued_work(remote: Any, clock: ManualClock) -> None:
     """Only other processes are notified of queued work; the process itself knows of it."""
     one, two = remote(clock), remote(clock)
     with closing(one.listen()) as own, closing(two.listen()) as other:
@@ -389,7 +389,9 @@ def test_other_processes_hear_that_work_waits(remote: Any, clock: ManualClock) -
         assert heard(own, 0.05) == set()
 
 
-def test_committed_work_is_heard_of_by_all(remote: Any, clock: ManualClock) -> None:
+def test_all_processes_are_notified_after_the_application_commits(
+    remote: Any, clock: ManualClock
+) -> None:
     """All processes, this one too, are notified when the application commits, and not before."""
     import psycopg
 
@@ -417,7 +419,7 @@ def test_committed_work_is_heard_of_by_all(remote: Any, clock: ManualClock) -> N
 # -- memory ---------------------------------------------------------------------------------------
 
 
-def test_a_claim_of_many_that_wait_is_quick(clock: ManualClock) -> None:
+def test_claim_reads_only_the_records_that_it_takes(clock: ManualClock) -> None:
     """A claim reads only the records that it takes, not all that are queued or running."""
     store = MemoryStore(clock)
     waiting_work(store, clock, 10_000)
@@ -437,7 +439,7 @@ class Looked(list[str]):
         return super().__contains__(name)
 
 
-def test_a_claim_of_many_keys_looks_at_few(clock: ManualClock) -> None:
+def test_claim_reads_few_of_many_keys(clock: ManualClock) -> None:
     """A claim reads few keys, beginning at its start; but urgent work of any key comes first."""
     store, looked = MemoryStore(clock), Looked()
     for lane in range(1, 2001):
@@ -461,7 +463,7 @@ def test_keys_at_their_limit_hide_no_other_key(clock: ManualClock) -> None:
     assert claimed(claim_work(store, clock, 1, **more)) == ["new"]
 
 
-def test_old_begins_of_a_rate_are_forgotten(clock: ManualClock) -> None:
+def test_begin_times_older_than_the_rate_period_are_removed(clock: ManualClock) -> None:
     """After the rate's period the store forgets when work began, even for keys that never recur."""
     store = MemoryStore(clock)
     more: dict[str, Any] = {"keyed": ["M"], "rates": {"M": (1, timedelta(seconds=9))}}

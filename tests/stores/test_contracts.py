@@ -44,28 +44,28 @@ def make_store(request, tmp_path):
 
 
 @pytest.mark.parametrize("check", testing.STORE_CHECKS, ids=name_of)
-def test_store_keeps_its_promise(check, make_store):
+def test_store_passes_the_contract_check(check, make_store):
     testing.run_store_check(check, make_store)
 
 
 @pytest.mark.parametrize("check", testing.EXECUTOR_CHECKS, ids=name_of)
 @pytest.mark.parametrize("kind", EXECUTORS)
-def test_executor_keeps_its_promise(check, kind):
+def test_executor_passes_the_contract_check(check, kind):
     testing.run_executor_check(check, EXECUTORS[kind])
 
 
 @pytest.mark.parametrize("check", testing.FOREGROUND_CHECKS, ids=name_of)
-def test_the_inline_executor_keeps_its_promises(check):
+def test_inline_executor_passes_the_contract_check(check):
     testing.run_executor_check(check, lambda at_once: InlineExecutor())
 
 
-def test_all_checks_at_once():
+def test_checks_run_without_a_test_framework():
     """The checks run without a test framework, as the author of another store may run them."""
     testing.check_store(MemoryStore)
     testing.check_executor(lambda at_once: InlineExecutor(), background=False)
 
 
-def test_every_check_says_its_promise():
+def test_every_contract_check_has_a_docstring_and_a_unique_name():
     """Each check has a docstring and a unique name."""
     for checks in (testing.STORE_CHECKS, testing.EXECUTOR_CHECKS):
         assert all(check.__doc__ for check in checks)
@@ -199,7 +199,7 @@ BROKEN = [
     ("records_are_found_by_name", {"find": visible_alone}),
     ("records_are_found_by_name", {"find": as_often_as_asked}),
     ("every_field_is_stored", {"request": forgotten}),
-    ("check_makes_every_check", {"insert": inserted_anyway}),
+    ("check_only_insert_makes_every_check", {"insert": inserted_anyway}),
     ("pages_exclude_hidden_and_expired_records", {"page": all_there_are}),
     ("page_has_all_matching_records", {"page": covered_alone}),
     (
@@ -219,14 +219,14 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("promise", "methods"), BROKEN)
-def test_a_broken_store_is_found(promise, methods):
+def test_broken_store_fails_its_contract_check(promise, methods):
     """The failure names the promise that was broken."""
     (check,) = (check for check in testing.STORE_CHECKS if check.__name__ == promise)
     with pytest.raises(AssertionError, match=promise):
         testing.run_store_check(check, type("Broken", (MemoryStore,), methods))
 
 
-def test_one_broken_promise_fails_all_checks():
+def test_check_store_fails_for_one_broken_promise():
     with pytest.raises(AssertionError, match="every_field_is_stored: KeyError"):
         testing.check_store(type("Broken", (MemoryStore,), {"request": forgotten}))
 
@@ -248,27 +248,27 @@ class Endless(ThreadExecutor):
 @pytest.mark.parametrize(
     ("broken", "promise"), [(Silent, "is told of a free worker"), (Endless, "one more worker")]
 )
-def test_a_broken_executor_is_found(broken, promise, monkeypatch):
+def test_broken_executor_fails_its_contract_check(broken, promise, monkeypatch):
     """The failure names the promise that was broken."""
     monkeypatch.setattr("lro.testing._executors.PATIENCE", 0.5)
     with pytest.raises(AssertionError, match=promise):
         testing.check_executor(broken)
 
 
-def test_the_default_number_of_threads():
+def test_thread_executor_has_5_to_32_workers_by_default():
     executor = ThreadExecutor()
     assert 5 <= executor.workers <= 32
     executor.stop()
     assert executor.join(1)
 
 
-def test_a_clock_starts_at_the_given_time():
+def test_manual_clock_starts_at_the_given_time():
     later = testing.START.replace(year=2040)
     clock = testing.ManualClock(later)
     assert clock.advance(1, hours=2) == later.replace(hour=2, second=1) == clock()
 
 
-def test_memory_store_forgets_only_old_keys():
+def test_memory_store_removes_only_old_request_keys():
     """Request keys that are not old stay."""
     clock = testing.ManualClock()
     store = MemoryStore(clock)
@@ -283,14 +283,14 @@ def test_memory_store_forgets_only_old_keys():
 @pytest.mark.parametrize(
     ("keeps", "method"), [(keeps_statistics, "read_load"), (keeps_outbox, "next_due")]
 )
-def test_a_store_without_all_methods_keeps_nothing_of_its_kind(keeps, method):
+def test_store_without_all_methods_of_an_optional_part_lacks_the_part(keeps, method):
     half = type("Half", (MemoryStore,), {method: property()})
     assert keeps(MemoryStore())
     assert not keeps(half())
     testing.check_store(half)
 
 
-def test_old_minutes_go_in_many_turns(tmp_path):
+def test_expire_removes_old_counts_in_parts(tmp_path):
     """One call of ``expire`` removes only some of the old counts, even after a long break."""
     clock = testing.ManualClock()
     with closing(SQLiteStore(tmp_path / "operations.db", clock=clock)) as store:
@@ -307,7 +307,7 @@ def test_old_minutes_go_in_many_turns(tmp_path):
 
 
 @pytest.mark.parametrize("step", [0, 2, 60])
-def test_other_steps_are_refused(step):
+def test_counts_with_an_invalid_step_are_refused(step):
     """The error names the argument and lists its valid values."""
     with pytest.raises(DeclarationError, match=r"step_minutes: must be one of \(1, 5, 30\)"):
         MemoryStore().read_counts(testing.START, step_minutes=step)

@@ -71,7 +71,7 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
         yield service
 
 
-def test_finished_and_failed_operations_are_read(kept: Kept) -> None:
+def test_operations_of_an_earlier_release_are_read(kept: Kept) -> None:
     """Every field is readable; lists, filters and request ids find the operations."""
     (copied,) = kept.listed('done = true AND metadata.text = "half"')
     assert kept.service.types.unpack(copied.response, Sample) == SAMPLE
@@ -86,7 +86,7 @@ def test_finished_and_failed_operations_are_read(kept: Kept) -> None:
     assert unpack(quota, QuotaFailure).violations[0].description == "no sheets are left"
 
 
-def test_running_work_is_taken_over_and_finished(kept: Kept) -> None:
+def test_running_work_of_an_earlier_release_is_finished(kept: Kept) -> None:
     """The worker of the earlier release is gone; the target stays taken until the work is done."""
     (held,) = kept.listed("done = false")
     with pytest.raises(TargetBusy):
@@ -99,7 +99,7 @@ def test_running_work_is_taken_over_and_finished(kept: Kept) -> None:
     assert kept.hold.start(Sample("door")).result(PATIENCE) == Sample("door")
 
 
-def test_operations_are_deleted_and_expire(kept: Kept) -> None:
+def test_operations_of_an_earlier_release_are_deleted_and_expire(kept: Kept) -> None:
     """They can be deleted, and expire at the time that the earlier release has set."""
     (copied,) = kept.listed('metadata.text = "half"')
     (refused,) = kept.listed("done = true", parent="projects/p")
@@ -112,7 +112,7 @@ def test_operations_are_deleted_and_expire(kept: Kept) -> None:
     assert kept.listed("done = true", parent="projects/p") == []
 
 
-def test_statistics_are_read_and_added_to(kept: Kept) -> None:
+def test_statistics_of_an_earlier_release_are_read_and_added_to(kept: Kept) -> None:
     """The counts of an earlier release are read, and new ones are added to them."""
     before = counted(kept.service.store)[kept.refuse.full_name]["starts.started"]
     with pytest.raises(WorkFailed):
@@ -130,7 +130,7 @@ def schema_in(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("database", OPENED)
-def test_schema_is_the_newest_kept(database: str, tmp_path: Path) -> None:
+def test_schema_equals_the_newest_stored_schema(database: str, tmp_path: Path) -> None:
     """The failure tells those who change the schema what else they have to do."""
     newest = RELEASES[-1]
     if database == "sqlite":
@@ -146,7 +146,7 @@ def test_schema_is_the_newest_kept(database: str, tmp_path: Path) -> None:
     assert today == schema_in(text_of(newest, database)), MISSING.format(database, newest, newest)
 
 
-def test_each_release_is_kept() -> None:
+def test_each_release_has_its_dumps() -> None:
     """The current version has its dumps, so that later releases are tested on them."""
     version = project_version()
     assert RELEASES[-1] == version, f"run `python -m tests.stores.keep {version}`"
@@ -155,7 +155,7 @@ def test_each_release_is_kept() -> None:
     }
 
 
-def test_only_this_version_can_be_written(capsys: pytest.CaptureFixture[str]) -> None:
+def test_dump_of_another_version_cannot_be_written(capsys: pytest.CaptureFixture[str]) -> None:
     """This code cannot write the dump of another version, because that has other code."""
     assert keep.main(["0.0.1"]) == 2
     assert capsys.readouterr().err == f"usage: python -m tests.stores.keep {project_version()}\n"

@@ -133,7 +133,7 @@ def test_a_schema_with_other_tables_is_refused(opened, schema, plain, change):
         opened().secret()
 
 
-def test_tables_are_made_whole_or_not_at_all(server, opened, schema, plain, postgres_wire):
+def test_failed_creation_of_tables_leaves_no_schema(server, opened, schema, plain, postgres_wire):
     """A failure leaves no schema behind, and a later store makes it."""
     opened(schema=server.fresh_schema()).secret()
     (tables,) = (one for one in postgres_wire.said if "CREATE TABLE" in one)
@@ -165,7 +165,7 @@ def test_a_schema_made_by_the_operator_is_used(server, plain):
         refused.secret()
 
 
-def test_arguments_that_cannot_be_right_are_refused(server):
+def test_invalid_arguments_are_refused_without_showing_the_url(server):
     """They are refused before connecting. The error hides the URL, which may hold a password."""
     for schema in ("", "pg_mine", "x" * 61, "a\0b", "\ud800"):
         with pytest.raises(DeclarationError, match="schema"):
@@ -250,7 +250,7 @@ def test_starts_with_crossing_keys_and_targets_do_not_deadlock(
     assert server.log.count("deadlock") == before
 
 
-def test_a_sweep_passes_by_what_others_write(store, schema, clock, plain):
+def test_expire_skips_records_locked_by_others(store, schema, clock, plain):
     """``expire`` skips records that another transaction has locked; a later call removes them."""
     for unique_id in "ab":
         insert(store, record_of(clock, unique_id), key_of(unique_id))
@@ -289,7 +289,7 @@ def locked(plain, statement, *values):
 
 
 @pytest.mark.parametrize("mode", ["SHARE", "ACCESS EXCLUSIVE"])
-def test_a_locked_table_is_an_outage(opened, schema, plain, clock, mode):
+def test_locked_table_makes_renewals_and_orphan_scans_fail(opened, schema, plain, clock, mode):
     """Even if the table can be read, renewals and orphan scans fail, so no worker is lost."""
     store = opened(statement_seconds=5.0)  # waits a fifth of it for a lock
     store.renew(worker_of(clock))
@@ -461,7 +461,7 @@ def test_a_page_is_found_by_its_index(store, link, postgres_wire, index):
         assert "Incremental Sort" in plan
 
 
-def test_a_look_that_the_server_ends_is_tried_for_fewer_records(store, clock, postgres_wire):
+def test_read_that_times_out_is_retried_with_fewer_records(store, clock, postgres_wire):
     """A read that times out is repeated with a tenth of the records; other errors are raised."""
     fill(store, clock)
     postgres_wire.values.clear()
@@ -473,7 +473,7 @@ def test_a_look_that_the_server_ends_is_tried_for_fewer_records(store, clock, po
         store.page("", None, 9)
 
 
-def test_a_sweep_that_the_server_ends_goes_on_with_fewer(store, clock, postgres_wire):
+def test_expire_that_times_out_continues_with_fewer_records(store, clock, postgres_wire):
     """After a timeout ``expire`` removes fewer records at a time, until all are removed."""
     for number in range(25):
         insert(store, record_of(clock, f"{number:02}"))
@@ -561,7 +561,7 @@ def written(store, record):
     return True
 
 
-def test_connections_to_a_server_that_only_reads_are_made_anew(opened, schema, plain, clock):
+def test_store_reconnects_after_a_read_only_server(opened, schema, plain, clock):
     """After a failover the host name may lead to another server, so the store reconnects."""
     store = opened()
     insert(store, record_of(clock))
@@ -618,7 +618,7 @@ def test_refusals_of_the_database_are_logged_once_a_minute(
     assert len([one for one in caplog.records if "were not sent" in one.message]) == 1
 
 
-def test_refusals_in_words_that_differ_are_logged_once_a_minute(
+def test_refusals_with_varying_messages_are_logged_once_a_minute(
     opened, schema, plain, clock, caplog
 ):
     """For instance, a trigger's message contains the time or the operation's name."""
@@ -669,7 +669,7 @@ def test_of_several_servers_the_primary_is_used(server, schema, plain, clock, mo
 # -- the clock ------------------------------------------------------------------------------------
 
 
-def test_the_clock_is_the_servers(opened, plain, postgres_wire, monkeypatch):
+def test_store_uses_the_clock_of_the_server(opened, plain, postgres_wire, monkeypatch):
     """The first connection measures it; after a minute the next call measures it again."""
     store = opened(clock=None)
     (before,) = plain.execute("SELECT clock_timestamp()").fetchone()
@@ -687,7 +687,7 @@ def test_the_clock_is_the_servers(opened, plain, postgres_wire, monkeypatch):
     assert [one.startswith(asks) for one in postgres_wire.said] == [True, False]
 
 
-def test_the_clock_goes_on_between_measurements():
+def test_clock_advances_between_measurements():
     """It advances with the monotonic clock; once a minute one caller is told to measure again."""
     ticks = [100.0]
     clock = ServerClock(lambda: ticks[0])
@@ -715,7 +715,7 @@ def test_clock_moves_only_by_better_measurements():
 # -- notifications --------------------------------------------------------------------------------
 
 
-def test_a_subscription_hears_the_other_stores(server, opened):
+def test_subscription_receives_announcements_of_other_stores(server, opened):
     """It receives the names that other stores on its schema announce, and not its own store's."""
     here, there, foreign = opened(), opened(), opened(schema=server.fresh_schema())
     with closing(here.listen()) as subscription:
@@ -733,7 +733,9 @@ def test_a_subscription_hears_the_other_stores(server, opened):
         assert subscription.next_changes(0) == ()
 
 
-def test_a_subscription_that_hears_nonsense_is_unsure(opened, schema, plain, postgres_wire):
+def test_unknown_payload_makes_the_subscription_report_any_change(
+    opened, schema, plain, postgres_wire
+):
     """Other programs may send any payload on its channel, even along with its first reply."""
     listen, said = "Composed([SQL('LISTEN", '["me", "operations/a"]'
     notify = "SELECT pg_notify(%s, %s)"
@@ -782,7 +784,7 @@ def test_a_subscription_made_while_its_store_closes_is_closed(opened, postgres_w
         store.listen()
 
 
-def test_what_was_announced_last_is_sent(opened):
+def test_closing_a_store_sends_its_last_announcements(opened):
     """Closing a store sends its last announcements; announcements after that are dropped."""
     with closing(opened().listen()) as subscription:
         store = opened()
@@ -793,7 +795,7 @@ def test_what_was_announced_last_is_sent(opened):
         assert subscription.next_changes(0) == ()
 
 
-def test_idle_a_store_asks_the_server_nothing(opened, postgres_wire):
+def test_idle_store_has_no_thread_and_sends_no_statement(opened, postgres_wire):
     """Without calls and announcements, an open store has no thread and sends no statement."""
     before = {*threading.enumerate()}
     store = opened()
@@ -802,7 +804,7 @@ def test_idle_a_store_asks_the_server_nothing(opened, postgres_wire):
     assert postgres_wire.said == []
 
 
-def test_announcements_are_gathered_and_those_that_are_lost_are_logged(caplog, monkeypatch):
+def test_announcements_are_sent_together_and_lost_ones_are_logged(caplog, monkeypatch):
     """Names announced shortly after the first one are sent together, without duplicates."""
     sent, first = [], threading.Event()
 
@@ -826,7 +828,7 @@ def test_announcements_are_gathered_and_those_that_are_lost_are_logged(caplog, m
     assert caplog.messages == ["1 announcements were not sent: away"]
 
 
-def test_an_announcer_that_can_have_no_thread_is_quiet(monkeypatch):
+def test_announcing_without_threads_raises_no_error(monkeypatch):
     """The interpreter is shutting down: announcing raises no error and notifies nobody."""
 
     def no_thread(self):
@@ -880,7 +882,7 @@ def sizes(wire):
     ]
 
 
-def test_writes_that_come_meanwhile_share_the_next_group(store, clock, postgres_wire):
+def test_writes_queued_during_a_write_share_the_next_group(store, clock, postgres_wire):
     """Writes queued during a write share statements of up to 200; the first is not delayed."""
     with one_group(store, postgres_wire) as later:
         for number in range(230):
@@ -890,7 +892,7 @@ def test_writes_that_come_meanwhile_share_the_next_group(store, clock, postgres_
     assert len(listed(store)) == 231
 
 
-def test_groups_are_not_longer_than_they_may_be(store, clock, postgres_wire, monkeypatch):
+def test_write_over_the_group_limit_is_sent_alone(store, clock, postgres_wire, monkeypatch):
     """A single write that exceeds the limit is sent alone."""
     monkeypatch.setattr("lro.stores.postgres._records.MAX_GROUP_BYTES", 20_000)
     with one_group(store, postgres_wire) as later:
@@ -915,7 +917,7 @@ def test_writes_of_one_record_go_in_separate_groups(store, clock, postgres_wire)
 
 
 @pytest.mark.parametrize("plain_insert", [True, False])
-def test_a_group_may_be_of_every_kind(store, opened, clock, postgres_wire, plain_insert):
+def test_group_may_mix_inserts_updates_and_ends(store, opened, clock, postgres_wire, plain_insert):
     """One statement can hold inserts, with or without keys and targets, updates and ends."""
     for name in ("going", "ending", "moved"):
         insert(store, held(clock, name))
@@ -946,7 +948,7 @@ def test_a_group_may_be_of_every_kind(store, opened, clock, postgres_wire, plain
     assert insert(store, record_of(clock, "x"), key_of("name is taken")).fresh
 
 
-def test_a_deadlock_is_tried_again(store, clock, postgres_wire):
+def test_group_is_retried_after_a_deadlock(store, clock, postgres_wire):
     """A deadlock rolls the group back, so it is repeated; after three failures it raises."""
     postgres_wire.fail("WITH", errors.DeadlockDetected())
     assert insert(store, record_of(clock)).fresh
@@ -956,7 +958,7 @@ def test_a_deadlock_is_tried_again(store, clock, postgres_wire):
     assert listed(store) == ["a"]
 
 
-def test_a_refusal_without_a_culprit_reaches_all_writers(store, clock, postgres_wire, caplog):
+def test_error_of_the_whole_group_reaches_all_writers(store, clock, postgres_wire, caplog):
     """With a full disk, for instance, repeating each write alone would not help."""
     with one_group(store, postgres_wire) as later:
         for name in "bc":
@@ -968,7 +970,7 @@ def test_a_refusal_without_a_culprit_reaches_all_writers(store, clock, postgres_
     assert sizes(postgres_wire) == [2]
 
 
-def test_an_error_in_a_group_fails_the_culprit_alone(store, schema, clock, postgres_wire, plain):
+def test_error_in_a_group_fails_only_its_write(store, schema, clock, postgres_wire, plain):
     """The other writes of the group succeed; the error names the refused record."""
     plain.execute(f"ALTER TABLE {schema}.operations ADD CHECK (caller <> 'poison')")
     with one_group(store, postgres_wire) as later:
@@ -982,7 +984,7 @@ def test_an_error_in_a_group_fails_the_culprit_alone(store, schema, clock, postg
     assert {"0", "1", "3", "4"} < {*listed(store)}
 
 
-def test_an_interrupted_leader_hands_over(store, clock, postgres_wire):
+def test_next_group_is_written_after_its_leader_is_interrupted(store, clock, postgres_wire):
     """Ctrl-C in one writer ends its own write only: the next group is still written."""
     later = Later(store)
 
@@ -997,7 +999,7 @@ def test_an_interrupted_leader_hands_over(store, clock, postgres_wire):
     assert listed(store) == ["b"]
 
 
-def test_a_removal_that_is_handed_in_meets_a_change(store, opened, clock):
+def test_queued_removal_is_decided_again_after_a_concurrent_change(store, opened, clock):
     """The removal is decided again, on the record as the other process left it."""
     insert(store, record_of(clock))
     decided = []
@@ -1030,7 +1032,7 @@ def test_conflict_that_is_gone_when_read_is_retried(store, clock, postgres_wire)
         insert(store, record_of(clock))
 
 
-def test_at_the_end_of_the_process_no_other_thread_is_needed(store, opened, clock, monkeypatch):
+def test_group_leaders_write_alone_if_no_thread_can_start(store, opened, clock, monkeypatch):
     """No more threads can be started, so the threads that lead the groups do all the work."""
     insert(store, record_of(clock))
 

@@ -53,7 +53,7 @@ def two(one, place, clock):
         yield made
 
 
-def test_the_table_of_verbs_has_every_verb():
+def test_verb_table_has_every_store_method():
     """A new method of a store must be added to the table, so that its failures are tested too."""
     ports = vars(Store) | vars(StatisticsStore) | vars(OutboxStore) | vars(ScheduleStore)
     functions = {name for name, found in ports.items() if inspect.isfunction(found)}
@@ -70,7 +70,7 @@ def test_a_closed_store_is_unavailable(one, clock):
             call()
 
 
-def test_threads_open_a_new_database_at_once(place, clock):
+def test_threads_open_a_new_database_concurrently(place, clock):
     """One thread makes the tables, all threads can write, and they share one secret."""
     with ExitStack() as stack:
 
@@ -85,7 +85,7 @@ def test_threads_open_a_new_database_at_once(place, clock):
         assert listed(store) == ["0", "1", "2", "3", "4", "5"]
 
 
-def test_two_stores_see_each_other(one, two, clock):
+def test_commit_of_another_store_is_visible_at_once(one, two, clock):
     """A store sees at once what the other has committed, even if it has cached the record."""
     assert one.secret() == two.secret()
     record = held(clock)
@@ -105,7 +105,7 @@ def test_two_stores_see_each_other(one, two, clock):
             call()
 
 
-def test_changes_by_two_stores_do_not_undo_each_other(one, two, clock):
+def test_changes_by_two_stores_are_both_kept(one, two, clock):
     """A change gets the current record, even if it then refuses or changes nothing."""
     record = held(clock)
     insert(one, record)
@@ -143,7 +143,7 @@ def test_queued_change_is_decided_on_the_stored_record(one, two, clock):
         changed_later(one, "a", removal)
 
 
-def test_a_key_of_yesterday_does_not_help_with_a_busy_target(one, clock):
+def test_request_key_older_than_a_day_does_not_bypass_a_busy_target(one, clock):
     """After a day the request key is forgotten: the call is a new start (spec §9.2(2), §9.5)."""
     insert(one, record_of(clock, target="t"), key_of())
     clock.advance(days=1)
@@ -199,7 +199,7 @@ def test_json_may_hold_any_character_and_keeps_its_types(place, clock):
         assert store.get("operations/a").metadata.payload["a"] is True
 
 
-def test_many_records_are_remembered_and_the_oldest_forgotten(one, two, clock, monkeypatch):
+def test_full_cache_drops_its_oldest_records(one, two, clock, monkeypatch):
     """A read returns the cached record until it changes; a full cache drops its oldest records."""
     monkeypatch.setattr("lro.stores._rows.MAX_BYTES", 20 * 2_000 + 1_999)
     names = [f"operations/{number:03d}" for number in range(25)]
@@ -215,7 +215,7 @@ def test_many_records_are_remembered_and_the_oldest_forgotten(one, two, clock, m
     assert one.get(names[-1]) is second
 
 
-def test_what_another_process_has_claimed_or_settled_is_not_cached(one, two, clock):
+def test_claim_by_another_store_invalidates_the_cached_record(one, two, clock):
     """A claim by another store invalidates a cached record, even one that is read often."""
     insert_pending(one, clock, "a")
     for _ in range(2):
@@ -234,7 +234,7 @@ def test_what_another_process_has_claimed_or_settled_is_not_cached(one, two, clo
     assert one.next_due() is two.next_due() is None
 
 
-def test_an_ended_record_is_kept_only_if_it_was_asked_for(clock):
+def test_ended_record_is_cached_only_if_it_was_read(clock):
     """An ended record that no caller has read must not fill the cache."""
     cache = RecordCache()
     for name in "abc":
@@ -256,7 +256,7 @@ def test_an_ended_record_is_kept_only_if_it_was_asked_for(clock):
     assert cache._bytes == 0
 
 
-def test_a_change_of_a_file_that_writes_is_refused(file_store, clock):
+def test_update_function_that_writes_to_the_file_is_refused(file_store, clock):
     """A change may read the file but not write to it; its own errors are raised unchanged."""
     record = record_of(clock)
     insert(file_store, record)

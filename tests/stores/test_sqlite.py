@@ -116,7 +116,7 @@ def test_a_new_file_under_a_lock_is_unavailable(path):
         assert len(store.secret()) == 64
 
 
-def test_a_check_does_not_wait_for_writers(path, clock):
+def test_check_only_insert_does_not_wait_for_writers(path, clock):
     """A check-only insert writes nothing, so it needs no lock."""
     with closing(SQLiteStore(path, clock=clock, busy_seconds=0)) as store:
         insert(store, record_of(clock, target="t"), key_of())
@@ -158,7 +158,7 @@ def test_big_requests_are_not_read_by_polls(file_store, clock, wire):
     assert file_store.request("operations/a") == big
 
 
-def test_readers_are_shared(file_store, clock, wire):
+def test_threads_share_one_read_connection(file_store, clock, wire):
     """A hundred short-lived threads share one connection."""
     insert(file_store, record_of(clock))
     for _ in range(100):
@@ -281,7 +281,7 @@ def test_every_row_is_found_by_an_index(path):
 @pytest.mark.platform
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_forked_process_knows_nothing_of_what_its_parent_has_read(file_store, clock):
+def test_forked_process_starts_with_an_empty_cache(file_store, clock):
     """A thread of the parent may have been changing the cache during the fork."""
     insert(file_store, record_of(clock))
     known = file_store.get("operations/a")
@@ -335,7 +335,7 @@ def test_list_works_after_its_index_was_dropped(file_store, path, clock):
 # -- removal and the log --------------------------------------------------------------------------
 
 
-def test_a_sweep_takes_no_more_than_its_limit(file_store, clock, wire, monkeypatch):
+def test_expire_removes_no_more_than_its_limit(file_store, clock, wire, monkeypatch):
     """``expire`` removes few records and keys per transaction, and says whether some are left."""
     monkeypatch.setattr("lro.stores.sqlite._store._SLICE", 2)
     for number in range(8):
@@ -360,7 +360,7 @@ def test_a_sweep_takes_no_more_than_its_limit(file_store, clock, wire, monkeypat
 FULL, NORMAL = 2, 1
 
 
-def test_only_a_sweep_does_not_wait_for_the_disk(file_store, clock, wire):
+def test_every_write_except_expire_is_synced_to_disk(file_store, clock, wire):
     """Every acknowledged write is on disk, even one after a failed ``expire``."""
 
     def waits_for_disk():
@@ -397,7 +397,7 @@ CUT = "PRAGMA wal_checkpoint(RESTART)"
 
 
 @pytest.mark.usefixtures("short_log")
-def test_a_long_log_starts_again_from_its_beginning(wire, path, clock, monkeypatch):
+def test_long_write_ahead_log_is_reset(wire, path, clock, monkeypatch):
     """Overlapping readers keep SQLite from resetting the log; then writers wait for the readers."""
     texts = itertools.cycle("xy")
     with closing(filled(path, clock)) as store:
@@ -425,7 +425,7 @@ def test_a_long_log_starts_again_from_its_beginning(wire, path, clock, monkeypat
 
 
 @pytest.mark.usefixtures("short_log")
-def test_a_log_that_cannot_start_again_stays(file_store, clock, wire, monkeypatch):
+def test_write_ahead_log_that_cannot_be_reset_is_kept(file_store, clock, wire, monkeypatch):
     """No committed write is lost, and the reset is tried again after a while."""
     monkeypatch.setattr("lro.stores.sqlite._writer._LOG_BYTES", 0)
     wire.fail(CUT)
@@ -436,7 +436,7 @@ def test_a_log_that_cannot_start_again_stays(file_store, clock, wire, monkeypatc
 
 
 @pytest.mark.usefixtures("short_log")
-def test_a_log_of_unknown_length_is_not_cut(file_store, clock, wire, monkeypatch):
+def test_write_ahead_log_of_unknown_length_is_not_reset(file_store, clock, wire, monkeypatch):
     """The log file may just have been deleted."""
 
     def unknown(path):
@@ -511,7 +511,7 @@ class Listener(threading.Thread):
         return self.found
 
 
-def test_a_subscription_hears_the_commits_of_others(subscription, file_store, other, clock, wire):
+def test_subscription_reports_commits_of_other_stores(subscription, file_store, other, clock, wire):
     """It ignores the commits of its own store; commits that came together are reported once."""
     insert(file_store, record_of(clock))
     file_store.notify_others("operations/a")
@@ -529,7 +529,7 @@ def test_a_subscription_hears_the_commits_of_others(subscription, file_store, ot
     assert subscription.next_changes(0) == ()
 
 
-def test_a_subscription_waits_until_something_comes(subscription, other, clock):
+def test_each_commit_wakes_a_waiting_subscription(subscription, other, clock):
     """Each of several commits wakes the thread that waits at that time."""
     for number in range(5):
         listener = Listener(subscription)
@@ -545,7 +545,7 @@ def test_subscription_times_out_without_changes(subscription, file_store, clock)
     assert listener.over() == [()]
 
 
-def test_closing_a_subscription_ends_its_waiting(subscription):
+def test_closing_a_subscription_wakes_its_waiting_thread(subscription):
     """The waiting thread returns at once; closing twice is allowed; later calls find nothing."""
     listener = Listener(subscription)
     subscription.close()
@@ -592,7 +592,7 @@ def now(monkeypatch):
 
 @pytest.mark.platform
 @REPORTED
-def test_a_day_of_a_quiet_file_takes_few_looks(file_store, other, clock, wire, now):
+def test_quiet_file_is_read_under_100_times_a_day(file_store, other, clock, wire, now):
     """It takes fewer than a hundred reads, which become rarer the longer nothing is written."""
     insert(other, record_of(clock))
     with closing(file_store.listen()) as subscription:
@@ -605,7 +605,7 @@ def test_a_day_of_a_quiet_file_takes_few_looks(file_store, other, clock, wire, n
 @pytest.mark.platform
 @REPORTED
 @pytest.mark.parametrize("seconds", [0.002, 0.1, 5.0, 300.0])
-def test_a_commit_that_takes_long_is_found(file_store, other, clock, wire, now, seconds):
+def test_commit_visible_after_its_file_event_is_found(file_store, other, clock, wire, now, seconds):
     """The system reports the write before its commit is visible; a later read finds the commit."""
     insert(other, record_of(clock))
     with closing(file_store.listen()) as subscription:
@@ -622,7 +622,7 @@ def test_a_commit_that_takes_long_is_found(file_store, other, clock, wire, now, 
 
 @pytest.mark.platform
 @REPORTED
-def test_a_watch_reports_writes_alone(tmp_path):
+def test_file_watch_reports_only_writes(tmp_path):
     """It reports writes since the last restart; reads and other files at that path do not count."""
     path = tmp_path / "log"
     watch = FileWatch(str(path))
@@ -655,7 +655,7 @@ def open_files():
 
 @pytest.mark.platform
 @REPORTED
-def test_a_watch_leaves_no_file_open(monkeypatch):
+def test_file_watch_leaves_no_descriptor_open(monkeypatch):
     """Neither a closed watch nor one that fails for lack of descriptors leaves a file open."""
     before = open_files()
     FileWatch("nowhere").close()
@@ -706,7 +706,7 @@ def files_of_workers(path):
 
 @pytest.mark.platform
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-def test_a_worker_that_was_killed_is_dead_at_once(path, clock):
+def test_killed_worker_is_reported_dead_before_its_lease_ends(path, clock):
     """Its lease may still run, and a child that it has forked does not keep it alive."""
     process = subprocess.Popen([sys.executable, "-c", KILLED, path], stdin=subprocess.PIPE)
     try:
@@ -722,7 +722,7 @@ def test_a_worker_that_was_killed_is_dead_at_once(path, clock):
         process.stdin.close()
 
 
-def test_a_forgotten_worker_leaves_no_file(path, clock):
+def test_removed_worker_leaves_no_lock_file(path, clock):
     with closing(SQLiteStore(path, clock=clock)) as killed:
         killed.renew(worker_of(clock, "killed"))
     (before,) = files_of_workers(path)
@@ -733,7 +733,7 @@ def test_a_forgotten_worker_leaves_no_file(path, clock):
     assert after != before
 
 
-def test_workers_that_live_are_not_dead(path, clock):
+def test_live_workers_are_not_reported_dead(path, clock):
     """A worker in this process is alive for both stores, as is a worker without a lock file."""
     with closing(SQLiteStore(path, clock=clock)) as one, closing(SQLiteStore(path)) as two:
         one.renew(worker_of(clock))
@@ -746,7 +746,7 @@ def test_workers_that_live_are_not_dead(path, clock):
 
 
 @pytest.mark.platform
-def test_worker_that_begins_while_others_look_is_not_dead(path, clock, monkeypatch):
+def test_worker_that_starts_during_a_scan_is_not_reported_dead(path, clock, monkeypatch):
     """It has work before its lock file; a scan just before the lock does not declare it dead."""
     fcntl = pytest.importorskip("fcntl")
     flock, looks = fcntl.flock, []
@@ -767,7 +767,7 @@ def test_worker_that_begins_while_others_look_is_not_dead(path, clock, monkeypat
 
 
 @pytest.mark.platform
-def test_file_that_cannot_be_locked_says_nothing(path, clock, monkeypatch):
+def test_worker_is_not_reported_dead_if_files_cannot_be_locked(path, clock, monkeypatch):
     fcntl = pytest.importorskip("fcntl")
 
     def refused(file, how):

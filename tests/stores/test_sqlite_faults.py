@@ -46,7 +46,7 @@ def names_in(path):
 # -- other versions, foreign files, wrong paths ---------------------------------------------------
 
 
-def test_tables_are_made_whole_or_not_at_all(path):
+def test_failed_creation_of_tables_leaves_the_file_unchanged(path):
     """Making the tables fails at an index of another program; the file is left as it was."""
     with plain(path) as writer:
         writer.execute("CREATE TABLE theirs (x)")
@@ -84,7 +84,7 @@ def test_a_file_that_another_program_has_marked_is_refused(path, mark, number):
     "moment",
     ["PRAGMA application_id", "PRAGMA user_version", "PRAGMA journal_mode", "BEGIN IMMEDIATE"],
 )
-def test_tables_that_another_process_has_made_meanwhile_are_used(path, clock, wire, moment):
+def test_tables_made_concurrently_by_another_process_are_used(path, clock, wire, moment):
     """It may make them at any time before this process gets the file's lock."""
     wire.when(moment, lambda _: filled(path, clock).close())
     with closing(SQLiteStore(path, clock=clock)) as store:
@@ -128,7 +128,7 @@ REFUSED = {
 }
 
 
-def test_a_path_that_will_never_be_a_file_is_refused(tmp_path, monkeypatch):
+def test_path_that_cannot_be_a_file_is_refused(tmp_path, monkeypatch):
     """A URL is refused, because SQLite would take it for the path of a file.
 
     A letter with a colon is a Windows drive; other names may contain a colon.
@@ -151,7 +151,7 @@ def test_a_folder_that_is_missing_is_unavailable(tmp_path):
         SQLiteStore(path)
 
 
-def test_tables_that_cannot_be_looked_at_are_not_foreign(path, wire):
+def test_error_while_checking_tables_is_raised(path, wire):
     """The error that prevents the check is raised."""
     SQLiteStore(path).close()
     wire.fail("SELECT name, parent")
@@ -159,7 +159,7 @@ def test_tables_that_cannot_be_looked_at_are_not_foreign(path, wire):
         SQLiteStore(path)
 
 
-def test_the_write_ahead_log_is_asked_for_again(path, wire):
+def test_switch_to_wal_mode_is_retried_while_the_file_is_locked(path, wire):
     """It is retried until it succeeds or time is up; errors other than a lock are not retried."""
     busy = sqlite_error(sqlite3.SQLITE_BUSY, "SQLITE_BUSY")
     asks = "PRAGMA journal_mode"
@@ -175,7 +175,7 @@ def test_the_write_ahead_log_is_asked_for_again(path, wire):
             SQLiteStore(path, busy_seconds=seconds)
 
 
-def test_a_place_without_a_write_ahead_log_is_refused(path, wire):
+def test_file_system_without_wal_mode_is_refused(path, wire):
     """Some network drives cannot share files in the way that WAL mode needs."""
     wire.when("PRAGMA journal_mode", lambda one: one.cursor().execute("SELECT 'delete'"))
     with pytest.raises(DeclarationError, match="WAL mode"):
@@ -200,7 +200,7 @@ def test_a_deleted_file_is_not_made_again(path, clock):
         assert list(path.parent.glob("operations.db")) == []
 
 
-def test_another_file_in_its_place_is_not_taken_for_it(path, clock):
+def test_replaced_file_is_detected(path, clock):
     """The path holds a restored or new file, and cached records are not in it."""
     with closing(filled(path, clock)) as store:
         take_away(path)
@@ -231,7 +231,7 @@ LOST_LOG = "the log of the operations database was deleted or replaced"
 
 
 @pytest.mark.parametrize("lost", [("-wal",), ("-shm",), ("-wal", "-shm")], ids="+".join)
-def test_a_lost_log_is_unavailable_and_what_it_held_is_saved(path, clock, lost):
+def test_deleted_write_ahead_log_is_unavailable_and_its_writes_are_saved(path, clock, lost):
     """From then on every call fails; a process that starts later finds all acknowledged writes."""
     with closing(filled(path, clock, "ab")) as store:
         for suffix in lost:
@@ -288,7 +288,7 @@ def test_the_log_of_a_file_that_was_replaced_is_set_aside_at_the_end(path, clock
         assert sound.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
-def test_the_place_is_looked_at_now_and_then(path, clock, monkeypatch):
+def test_path_of_the_file_is_not_checked_at_every_call(path, clock, monkeypatch):
     """The check does not run at every call, because it takes as long as a call itself."""
     monkeypatch.setattr("lro.stores.sqlite._file.SEEN_SECONDS", 3600.0)
     with closing(filled(path, clock)) as store:
@@ -374,7 +374,7 @@ def no_room(path):
 
 
 @pytest.mark.platform
-def test_a_write_that_changes_nothing_fails_where_others_do(path, clock):
+def test_write_that_changes_nothing_fails_if_writes_fail(path, clock):
     """A health check or maintenance uses it to find out whether the store accepts writes again."""
     with closing(filled(path, clock)) as store:
         for number in range(10):  # makes the log longer than any other file this process writes
@@ -406,7 +406,7 @@ def without_rights():
 @pytest.mark.platform
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="this system has no users to be")
 @pytest.mark.parametrize("what", ["file", "directory"])
-def test_what_may_only_be_read_is_unavailable(what, clock):
+def test_read_only_file_or_directory_is_unavailable(what, clock):
     """The file or its directory is read-only: the first write fails, if no earlier call does."""
     import tempfile
 
@@ -421,7 +421,7 @@ def test_what_may_only_be_read_is_unavailable(what, clock):
         path.parent.chmod(0o755)
 
 
-def test_a_connection_that_may_only_read_is_unavailable(file_store, clock, wire):
+def test_read_only_remount_is_unavailable(file_store, clock, wire):
     """A file system may be remounted read-only while the store is open."""
     insert(file_store, record_of(clock))
     wire.connections[0].execute("PRAGMA query_only = 1")
@@ -456,7 +456,7 @@ def test_an_error_of_sqlite_is_unavailable(file_store, clock, wire, error, said)
     assert file_store.get("operations/a")
 
 
-def test_a_value_that_cannot_be_bound_is_no_outage(file_store, clock):
+def test_value_that_cannot_be_bound_is_an_invalid_argument(file_store, clock):
     """A call that can never succeed raises InvalidArgument, so it is not retried."""
     with pytest.raises(InvalidArgument, match="is not supported"):
         insert(file_store, record_of(clock, attempt=object()))
@@ -465,7 +465,7 @@ def test_a_value_that_cannot_be_bound_is_no_outage(file_store, clock):
     assert listed(file_store) == []
 
 
-def test_a_file_that_cannot_be_seen_when_it_is_made(path, wire):
+def test_file_that_vanishes_while_it_is_created_leaves_no_connection(path, wire):
     """The file vanishes while it is created: no connection is left open."""
     connect = sqlite3.connect
 
@@ -483,7 +483,7 @@ def test_a_file_that_cannot_be_seen_when_it_is_made(path, wire):
             connection.execute("SELECT 1")
 
 
-def test_a_lock_of_another_program_is_asked_for_again_while_the_file_stays(path, clock, wire):
+def test_waiting_for_a_lock_ends_when_the_file_is_moved(path, clock, wire):
     """The store stops waiting for a lock when the file is moved away."""
     with closing(SQLiteStore(path, clock=clock, busy_seconds=3600)) as store, stranger(path):
         wire.when("BEGIN IMMEDIATE", lambda _: path.rename(path.with_name("away.db")))

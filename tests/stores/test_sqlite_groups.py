@@ -94,7 +94,7 @@ def test_a_group_is_one_transaction_of_few_statements(file_store, clock, wire):
         file_store.request(records[0].name)
 
 
-def test_no_caller_is_answered_before_the_commit(file_store, clock, wire, path):
+def test_no_write_returns_before_the_commit(file_store, clock, wire, path):
     """Before the commit no reader sees the writes, and no caller gets an answer."""
     seen, answered = [], []
     wire.when("COMMIT", lambda _: seen.append((listed(file_store), list(answered))))
@@ -112,7 +112,7 @@ def test_no_caller_is_answered_before_the_commit(file_store, clock, wire, path):
         assert listed(other) == ["a", "b", "c"]
 
 
-def test_without_update_from_each_is_written_alone(file_store, clock, wire, monkeypatch):
+def test_sqlite_without_update_from_writes_records_one_by_one(file_store, clock, wire, monkeypatch):
     """SQLite before 3.35 has no RETURNING, which tells what an UPDATE has changed."""
     monkeypatch.setattr("lro.stores.sqlite._record_writes.UPDATE_FROM", False)
     for name in "ab":
@@ -133,7 +133,7 @@ STATEMENTS = (
 
 @pytest.mark.parametrize("undo", [False, True])
 @pytest.mark.parametrize("begins", STATEMENTS)
-def test_a_statement_for_many_that_fails_is_made_good(file_store, clock, wire, begins, undo):
+def test_failed_group_statement_is_replaced_by_single_writes(file_store, clock, wire, begins, undo):
     """Each write of the group is then made once by itself, whatever SQLite has rolled back."""
 
     def fail(connection):
@@ -163,7 +163,7 @@ WRITES = (
 
 @settings(max_examples=25)
 @given(groups=st.lists(st.lists(st.sampled_from(WRITES), min_size=1, max_size=6), max_size=4))
-def test_every_group_is_as_if_each_were_alone(groups, tmp_path_factory):
+def test_grouped_writes_have_the_results_of_single_writes(groups, tmp_path_factory):
     """Results and records are the same as those of writes made one by one."""
     clock = ManualClock()
     paths = [tmp_path_factory.mktemp("g") / "a.db" for _ in "ab"]
@@ -217,7 +217,7 @@ def hand_in(later, kind, number, clock):
 # -- errors and interrupted threads ---------------------------------------------------------------
 
 
-def test_a_commit_that_fails_fails_all(file_store, clock, wire):
+def test_failed_commit_fails_all_writes_of_the_group(file_store, clock, wire):
     """Each write gets its own error; a write that had failed before keeps its reason."""
     insert(file_store, record_of(clock, "taken"))
     with one_group(file_store, wire) as later:
@@ -231,7 +231,7 @@ def test_a_commit_that_fails_fails_all(file_store, clock, wire):
     assert insert(file_store, record_of(clock, "a")).fresh
 
 
-def test_a_rollback_that_fails_costs_the_connection(file_store, clock, wire):
+def test_failed_rollback_closes_the_connection(file_store, clock, wire):
     """No caller waits forever, and the next transaction opens a new connection."""
     before = len(wire.connections)
     wire.fail("ROLLBACK")
@@ -242,7 +242,7 @@ def test_a_rollback_that_fails_costs_the_connection(file_store, clock, wire):
     assert len(wire.connections) == before + 1
 
 
-def test_the_lock_may_be_lost_when_all_are_done_once_more(wire, path, clock):
+def test_lock_lost_during_the_retry_fails_every_write(wire, path, clock):
     """Another process takes the lock and keeps it too long: every write gets that error."""
     with closing(SQLiteStore(path, clock=clock, busy_seconds=0.3)) as store:
         with stranger(path, "PRAGMA user_version") as other:
@@ -257,7 +257,7 @@ def test_the_lock_may_be_lost_when_all_are_done_once_more(wire, path, clock):
 
 
 @pytest.mark.parametrize("begins", ["INSERT INTO operations", "INSERT INTO inputs", "SAVEPOINT"])
-def test_an_interrupted_leader_leaves_the_others_to_the_next(file_store, clock, wire, begins):
+def test_interrupted_leader_leaves_other_writes_to_the_next(file_store, clock, wire, begins):
     """The leader's own write is rolled back, as its error says; the others' writes are made."""
     later = Later(file_store)
     wire.when(BEGIN, lambda _: [later.insert(record_of(clock, name)) for name in "bc"])
@@ -271,7 +271,7 @@ def test_an_interrupted_leader_leaves_the_others_to_the_next(file_store, clock, 
     assert insert(file_store, record_of(clock)).fresh
 
 
-def test_a_leader_interrupted_after_the_commit_has_done_all(file_store, clock, wire):
+def test_interrupt_after_the_commit_keeps_all_results(file_store, clock, wire):
     """The commit stands: the others get their results, and no write is repeated."""
 
     def commit(connection):
@@ -287,7 +287,7 @@ def test_a_leader_interrupted_after_the_commit_has_done_all(file_store, clock, w
     assert listed(file_store) == ["a", "b", "c"]
 
 
-def test_an_interrupted_thread_for_writes_is_followed(file_store, clock, wire):
+def test_queued_writes_are_made_after_their_thread_is_interrupted(file_store, clock, wire):
     """The first queued write gets the error; the others are made."""
     with one_group(file_store, wire) as later:
         wire.when("INSERT INTO operations", interrupt)
@@ -300,7 +300,7 @@ def test_an_interrupted_thread_for_writes_is_followed(file_store, clock, wire):
 @pytest.mark.platform
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signal can be sent to a thread")
 @pytest.mark.parametrize(("leads", "where"), [(True, "begin"), (False, "_follow")])
-def test_a_thread_that_is_interrupted_while_it_waits_goes(file_store, clock, wire, leads, where):
+def test_interrupt_while_waiting_cancels_only_that_write(file_store, clock, wire, leads, where):
     """The thread waits to lead, or for its leader; its write is not made, but the other one is."""
     main, over = threading.get_ident(), threading.Event()
     begun, go = threading.Event(), threading.Event()
@@ -348,7 +348,7 @@ def insert_done(store, clock):
 # -- leading threads ------------------------------------------------------------------------------
 
 
-def test_threads_and_what_is_handed_in_share_their_groups(file_store, clock, wire):
+def test_direct_and_queued_writes_share_groups_without_loss(file_store, clock, wire):
     """Whatever groups form by themselves, every result is true and no write is lost."""
     later = Later(file_store)
     wire.said.clear()
@@ -368,9 +368,7 @@ def test_threads_and_what_is_handed_in_share_their_groups(file_store, clock, wir
     assert wire.said.count("COMMIT") < 8 * 12 + 60
 
 
-def test_a_thread_without_work_ends_and_another_follows(
-    threads_that_write, file_store, clock, monkeypatch
-):
+def test_idle_write_thread_ends_and_is_replaced(threads_that_write, file_store, clock, monkeypatch):
     """The next queued write starts a new thread; a thread whose turn has not come keeps waiting."""
     monkeypatch.setattr("lro.stores._group_commit._IDLE_SECONDS", 0.01)
     for name in "abc":
@@ -378,7 +376,7 @@ def test_a_thread_without_work_ends_and_another_follows(
         until(threads_that_write, lambda found: not found)
 
 
-def test_a_thread_whose_turn_it_is_not_goes_on_waiting(file_store, clock, wire, monkeypatch):
+def test_write_thread_waits_while_another_leads(file_store, clock, wire, monkeypatch):
     """Another thread leads for longer than an idle thread would live."""
     monkeypatch.setattr("lro.stores._group_commit._IDLE_SECONDS", 0.001)
     later, turns, live_on = Later(file_store), [], _group_commit.GroupCommit._live_on
@@ -399,7 +397,7 @@ def test_a_thread_whose_turn_it_is_not_goes_on_waiting(file_store, clock, wire, 
     assert listed(file_store) == ["a", "b"]
 
 
-def test_a_closed_store_ends_its_thread_and_refuses_what_comes(
+def test_closed_store_finishes_queued_writes_and_refuses_more(
     threads_that_write, file_store, clock
 ):
     """Queued writes finish first; a text that no database can store is refused before queueing."""
@@ -416,7 +414,7 @@ def test_a_closed_store_ends_its_thread_and_refuses_what_comes(
             call()
 
 
-def test_without_threads_a_write_is_made_at_once(file_store, clock, monkeypatch):
+def test_queued_write_runs_in_the_callers_thread_if_none_can_start(file_store, clock, monkeypatch):
     """The caller's own thread makes it, as at interpreter shutdown; its errors are raised too."""
 
     def refuse(_):
@@ -504,7 +502,7 @@ def test_write_refuses_a_transition_that_the_table_does_not_have(before, after):
     assert write.state is (after if after in _group_commit.NEXT[before] else before)
 
 
-def test_locked_out_each_write_has_its_error(path, clock):
+def test_writes_fail_after_the_time_limit_of_a_held_lock(path, clock):
     """Each write fails after the time limit, and later writes work."""
     with closing(SQLiteStore(path, clock=clock, busy_seconds=0.05)) as store:
         later = Later(store)
@@ -516,7 +514,7 @@ def test_locked_out_each_write_has_its_error(path, clock):
         assert insert(store, record_of(clock)).fresh
 
 
-def test_writes_of_this_process_are_waited_for_as_long(path, clock, wire):
+def test_write_fails_after_the_time_limit_of_an_open_transaction(path, clock, wire):
     """A write also fails after the limit if a transaction of this process does not end."""
     with closing(SQLiteStore(path, clock=clock, busy_seconds=0.01)) as store:
         insert_done(store, clock)
@@ -532,7 +530,7 @@ def test_writes_of_this_process_are_waited_for_as_long(path, clock, wire):
         assert insert(store, record_of(clock)).fresh
 
 
-def test_closing_ends_all_waiting(path, clock, wire):
+def test_closing_the_store_wakes_all_waiting_writers(path, clock, wire):
     """Writers that wait for a lock or a leader return at once, whatever their time limit."""
     store = SQLiteStore(path, clock=clock, busy_seconds=3600)
     later = Later(store)
@@ -552,7 +550,7 @@ WITHOUT_FCNTL = pytest.mark.skipif(_writer.fcntl is None, reason="this system ha
 
 @pytest.mark.platform
 @WITHOUT_FCNTL
-def test_a_turn_that_is_kept_too_long_is_done_without(path, clock):
+def test_fair_lock_held_too_long_is_skipped(path, clock):
     """Its holder may hang: for a while no thread waits for its turn, then one tries again."""
     stopped, other = FairLock(str(path)), FairLock(str(path))
     assert stopped.take(0.0)
@@ -569,7 +567,7 @@ def test_a_turn_that_is_kept_too_long_is_done_without(path, clock):
     stopped.close()
 
 
-def test_without_such_locks_every_writer_has_the_turn(tmp_path, monkeypatch):
+def test_writers_need_no_turn_without_file_locks(tmp_path, monkeypatch):
     """The system has no such locks, or their file cannot be created."""
     nowhere = FairLock(str(tmp_path / "missing" / "a.db"))
     assert (nowhere.take(0.0), nowhere.take(0.0)) == (True, True)

@@ -139,7 +139,7 @@ def test_an_upgraded_store_has_the_schema_of_a_new_one(
     assert schema_of(old) == schema_of(new)
 
 
-def test_work_in_flight_goes_on(old: Place, clock: ManualClock) -> None:
+def test_work_in_flight_continues_after_an_upgrade(old: Place, clock: ManualClock) -> None:
     """Released work is queued; owned work is lost when its lease ends, and is then queued."""
     records = {record.name: record for record in in_flight(clock)}
     with closing(old.open(clock)) as store:
@@ -183,7 +183,7 @@ def test_many_open_an_old_store_at_once(old: Place, new: Place, clock: ManualClo
         assert len(claim_work(store, clock).works) == 7
 
 
-def test_an_old_file_is_upgraded_whole_or_not_at_all(
+def test_failed_upgrade_leaves_the_old_file_unchanged(
     path: Path, clock: ManualClock, wire: Wire
 ) -> None:
     """A failure leaves version 1; the next process upgrades the file."""
@@ -243,7 +243,7 @@ def test_only_the_owner_of_a_schema_can_upgrade_it(clock: ManualClock) -> None:
             assert claimed(claim_work(store, clock)) == ["back"]
 
 
-def test_an_upgrade_waits_for_no_lock_for_long(clock: ManualClock) -> None:
+def test_upgrade_gives_up_a_lock_soon_and_is_tried_again(clock: ManualClock) -> None:
     """A long wait would block everyone who comes after it; the next call tries again."""
     pytest.importorskip("psycopg")
     from lro.stores.postgres import PostgresStore

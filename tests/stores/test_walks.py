@@ -112,7 +112,7 @@ def walk(service: Service, text: str, sizes: random.Random, gone: set[str]) -> N
 
 
 @EACH_STORE
-def test_walks_are_exact(kind: str, tmp_path: Path, clock: ManualClock) -> None:
+def test_list_walk_shows_each_operation_once(kind: str, tmp_path: Path, clock: ManualClock) -> None:
     """An operation that exists throughout is shown exactly once, whatever happens between pages."""
     with store_of(kind, clock, tmp_path) as store, make_service(store) as service:
         for seed in range(24 if kind == "memory" else 12):  # each filter twice, or once
@@ -122,7 +122,9 @@ def test_walks_are_exact(kind: str, tmp_path: Path, clock: ManualClock) -> None:
 @EACH_STORE
 @pytest.mark.parametrize("text", FILTERS)
 @pytest.mark.usefixtures("restless")
-def test_walks_are_exact_beside_others_that_write(kind: str, place: Place, text: str) -> None:
+def test_list_walk_shows_each_operation_once_during_writes(
+    kind: str, place: Place, text: str
+) -> None:
     """No operation is missed, repeated or out of order while several writers change the list.
 
     Each writer has its own store, as another process would; writers in memory share one.
@@ -152,7 +154,7 @@ KINDS = pytest.mark.parametrize("kinds", [EMBEDDED, ("postgres",)], ids=["embedd
 
 
 @KINDS
-def test_stores_agree_with_the_evaluator(kinds: tuple[str, ...]) -> None:
+def test_stores_filter_as_the_evaluator_does(kinds: tuple[str, ...]) -> None:
     assert sum(compare(kinds, seed) for seed in range(16)) > 50
 
 
@@ -185,7 +187,7 @@ def of_the_vectors(kinds: tuple[str, ...], *, structs: bool = False) -> Iterator
 
 @pytest.mark.parametrize("structs", [False, True])
 @KINDS
-def test_stores_agree_on_the_vectors(kinds: tuple[str, ...], structs: bool) -> None:
+def test_stores_filter_alike_on_the_vectors(kinds: tuple[str, ...], structs: bool) -> None:
     """Apply all filters of the test vectors to their records, in pages of odd sizes."""
     with of_the_vectors(kinds, structs=structs) as both:
         for case in EVAL["cases"]:
@@ -196,7 +198,7 @@ def test_stores_agree_on_the_vectors(kinds: tuple[str, ...], structs: bool) -> N
 
 
 @KINDS
-def test_stores_agree_on_the_longest_filters(kinds: tuple[str, ...]) -> None:
+def test_stores_filter_alike_with_the_longest_filters(kinds: tuple[str, ...]) -> None:
     """These filters are too long to translate to SQL, or nearly too long."""
     tests = [f"metadata.verb = export{number}" for number in range(400)]
     names = [f"name = operations/export-{number:03}" for number in range(400)]
@@ -209,7 +211,7 @@ def test_stores_agree_on_the_longest_filters(kinds: tuple[str, ...]) -> None:
     assert both.tally["match something"] > 6
 
 
-def test_a_disagreement_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_faulty_store_is_found_by_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
     """A faulty store is found: this one misses records whose field has its default value."""
     monkeypatch.setattr(prefiltering, "_default_holds", lambda route: False)
 

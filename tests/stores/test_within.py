@@ -179,7 +179,9 @@ def test_refused_start_leaves_the_transaction_as_it_was(database, connection, se
 # -- other options of a start -----------------------------------------------------------------
 
 
-def test_arguments_are_stored_as_by_any_start(database, connection, make_service, clock):
+def test_arguments_of_a_start_within_a_transaction_are_stored(
+    database, connection, make_service, clock
+):
     service = make_service(database.store, InlineExecutor(), owner_only=True)
     work = method_of(service, [], indexed_paths=("note",))
     operation = work.start(
@@ -216,7 +218,7 @@ def test_validate_only_checks_and_stores_nothing(database, connection, service, 
     assert service.get(first.name)
 
 
-def test_method_without_function_is_stored_for_others(database, connection, service, clock):
+def test_start_of_a_method_without_function_is_stored(database, connection, service, clock):
     declared = service.declare(
         "acme.v1.Works.Declared", request=WorkRequest, response=WorkResponse, metadata=WorkMetadata
     )
@@ -233,7 +235,9 @@ async def started_on_loop(method, **options):
 
 
 @EACH_LIBRARY
-def test_start_on_a_loop_takes_a_connection_too(database, connection, kind, service, work, clock):
+def test_start_on_an_event_loop_takes_a_connection(
+    database, connection, kind, service, work, clock
+):
     if kind.startswith("django"):
         from django.core.exceptions import SynchronousOnlyOperation
 
@@ -261,7 +265,7 @@ VALIDATED = ({}, {"validate_only": True})
 
 
 @pytest.mark.parametrize("kind", SQLITE, indirect=True)
-def test_other_file_is_refused_before_anything_is_written(database, kind, tmp_path, service, work):
+def test_connection_to_another_file_is_refused(database, kind, tmp_path, service, work):
     other = tmp_path / "other"
     other.mkdir()
     with database_of(kind, other) as stranger:
@@ -287,14 +291,14 @@ class AsyncSession:
     async def run_sync(self): ...
 
 
-def test_what_is_no_connection_is_refused(work):
+def test_object_that_is_not_a_connection_is_refused(work):
     for given in (object(), "connection", 0, sqlite3):
         refused(work, given, "must be a connection of .*, got an object of")
     why = "must be a synchronous connection or session, got .*AsyncSession"
     refused(work, AsyncSession(), why)
 
 
-def test_connection_of_the_other_database_is_refused(database, kind, tmp_path, work):
+def test_connection_of_another_kind_of_database_is_refused(database, kind, tmp_path, work):
     pytest.importorskip("psycopg")
     other = {"sqlite3": "psycopg", "psycopg": "sqlite3"}[kind]
     (tmp_path / "other").mkdir()
@@ -302,14 +306,14 @@ def test_connection_of_the_other_database_is_refused(database, kind, tmp_path, w
         refused(work, stranger.open(other), "must be a connection of")
 
 
-def test_store_that_cannot_says_which_can(make_service, tmp_path):
+def test_store_without_transactions_names_those_with_them(make_service, tmp_path):
     work = method_of(make_service(MemoryStore()))
     with contextlib.closing(sqlite3.connect(":memory:")) as connection:
         refused(work, connection, "a MemoryStore cannot .*PostgresStore and the SQLiteStore can")
 
 
 @ON_SQLITE
-def test_closed_service_refuses(database, connection, service, work):
+def test_closed_service_refuses_a_start_within_a_transaction(database, connection, service, work):
     service.close()
     with pytest.raises(Unavailable):
         work.start(REQUEST, within=connection)
@@ -322,7 +326,7 @@ def test_closed_service_refuses(database, connection, service, work):
 
 
 @ON_SQLITE
-def test_file_is_known_under_another_name_and_in_a_transaction_begun_by_hand(
+def test_file_is_recognised_by_a_link_and_in_a_manual_transaction(
     database, service, work, tmp_path
 ):
     link = tmp_path / "link.db"
@@ -338,7 +342,7 @@ def test_file_is_known_under_another_name_and_in_a_transaction_begun_by_hand(
 
 
 @ON_SQLITE
-def test_rows_and_texts_of_another_form_do_no_harm(connection, work):
+def test_row_factory_is_ignored_and_text_factory_refused(connection, work):
     connection.row_factory = lambda *_: None
     first = work.start(REQUEST, request_id=ID, within=connection)
     assert work.start(REQUEST, request_id=ID, within=connection).name == first.name
@@ -355,7 +359,7 @@ def test_locked_file_is_unavailable_and_nothing_is_begun(database, connection, w
         assert not other.in_transaction
 
 
-def test_own_write_beside_an_open_transaction_is_unavailable(tmp_path, make_service):
+def test_write_outside_the_open_transaction_is_unavailable(tmp_path, make_service):
     store = SQLiteStore(tmp_path / "operations.db", busy_seconds=0.1)
     work = method_of(make_service(store, InlineExecutor()))
     with contextlib.closing(sqlite3.connect(tmp_path / "operations.db")) as connection:
@@ -387,7 +391,7 @@ def deny_inputs(action, table, *_):
 
 
 @ON_SQLITE
-def test_half_done_start_is_undone_though_the_transaction_commits(database, connection, work):
+def test_failed_start_leaves_nothing_though_the_transaction_commits(database, connection, work):
     database.note(connection, "before")
     connection.set_authorizer(deny_inputs)
     with pytest.raises(Unavailable):
@@ -398,7 +402,7 @@ def test_half_done_start_is_undone_though_the_transaction_commits(database, conn
 
 
 @ON_POSTGRES
-def test_other_database_of_the_server_is_another_one(database, work):
+def test_connection_to_another_database_of_the_server_is_refused(database, work):
     import psycopg
 
     url = database.place.rpartition("/")[0] + "/template1"
@@ -425,7 +429,9 @@ def test_connection_that_cannot_write_is_refused(connection, work, statement, wh
 
 
 @ON_POSTGRES
-def test_connection_in_pipeline_mode_is_refused_and_goes_on(database, connection, service, work):
+def test_connection_in_pipeline_mode_is_refused_and_stays_usable(
+    database, connection, service, work
+):
     """In pipeline mode the result of a statement comes later."""
     with connection.pipeline():
         refused(work, connection, "in pipeline mode")
@@ -444,7 +450,7 @@ def test_lost_connection_is_unavailable(database, connection, work):
 
 
 @ON_POSTGRES
-def test_closed_connection_of_sqlalchemy_is_its_own_error(database, work):
+def test_closed_sqlalchemy_connection_raises_the_error_of_sqlalchemy(database, work):
     import sqlalchemy.exc
 
     connection = database.open("sqlalchemy")
@@ -467,7 +473,7 @@ def test_value_that_the_database_cannot_keep_is_refused(database, connection, wo
 
 
 @ON_POSTGRES
-def test_start_of_the_same_moment_is_waited_for(database, connection, service, work):
+def test_concurrent_start_for_the_target_is_waited_for(database, connection, service, work):
     """The first to commit gets the target; the other finds it busy, but its transaction goes on."""
     second = database.open("psycopg")
     database.note(second, "before")
@@ -492,7 +498,7 @@ def test_start_of_the_same_moment_is_waited_for(database, connection, service, w
 
 
 @ON_POSTGRES
-def test_obstacle_that_cannot_be_seen_is_unavailable(database, connection, work):
+def test_conflict_invisible_to_the_snapshot_is_unavailable(database, connection, work):
     connection.isolation_level = 3  # psycopg.IsolationLevel.REPEATABLE_READ
     database.note(connection, "before")  # this takes the snapshot, so later commits are invisible
     other = database.open("psycopg")
@@ -505,7 +511,7 @@ def test_obstacle_that_cannot_be_seen_is_unavailable(database, connection, work)
 
 
 @ON_POSTGRES
-def test_obstacle_that_is_gone_when_it_is_looked_for_is_none(
+def test_conflict_deleted_before_it_is_read_does_not_fail_the_start(
     database, connection, service, work, monkeypatch
 ):
     first = work.start(REQUEST, target="t", within=connection)
@@ -522,7 +528,7 @@ def test_obstacle_that_is_gone_when_it_is_looked_for_is_none(
 
 
 @ON_SQLITE
-def test_error_of_a_listener_of_sqlalchemy_is_raised_as_it_is(database, work):
+def test_error_of_a_sqlalchemy_listener_is_raised_unchanged(database, work):
     from sqlalchemy import event
 
     connection = database.open("sqlalchemy")
@@ -549,7 +555,7 @@ def ticking(kind, tmp_path):
         yield made
 
 
-def test_work_begins_without_being_asked_for(ticking, kind, step):
+def test_committed_start_begins_its_work_by_itself(ticking, kind, step):
     """It begins as soon as the start is committed and a worker is free."""
 
     def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:

@@ -505,7 +505,7 @@ def due_work_is_found_behind_other_lanes(store: Store, clock: ManualClock) -> No
     expect(store.get("operations/put off").lease_until != due_time, "it is not put off")
 
 
-def rate_holds(store: Store, clock: ManualClock) -> None:
+def rate_limits_begins_in_any_time_span(store: Store, clock: ManualClock) -> None:
     """In any time span only so many begin, per lane for keys; a claim says when more may."""
     for number in range(7):
         insert(store, _waiting(clock, f"a{number}", lane=2 + number % 2))

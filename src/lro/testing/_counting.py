@@ -78,7 +78,7 @@ def reading_counts_is_bounded(store: StatisticsStore, clock: ManualClock) -> Non
 
 
 @_where_kept
-def old_minutes_go(store: StatisticsStore, clock: ManualClock) -> None:
+def counts_older_than_72_hours_are_removed(store: StatisticsStore, clock: ManualClock) -> None:
     """Counts that are older than 72 hours are removed when new ones are added."""
     begin = clock()
     for hours in (0, 1, 71):
@@ -95,7 +95,7 @@ def old_minutes_go(store: StatisticsStore, clock: ManualClock) -> None:
 
 
 @_where_kept
-def counts_at_once_add_up(store: StatisticsStore, clock: ManualClock) -> None:
+def concurrent_counts_add_up(store: StatisticsStore, clock: ManualClock) -> None:
     """Counts that are added concurrently are all kept, whatever the order of their methods."""
     names = "ABCDE"
 
@@ -112,7 +112,7 @@ def counts_at_once_add_up(store: StatisticsStore, clock: ManualClock) -> None:
 
 
 @_where_kept
-def the_load_is_what_is_in_progress(store: StatisticsStore, clock: ManualClock) -> None:
+def load_has_the_work_in_progress(store: StatisticsStore, clock: ManualClock) -> None:
     """It is the queued and running work of each method, and the running work of each process."""
     same(store.read_load([""], 9), Load([], {}, capped=False), "the load of nothing")
     first = clock()
@@ -145,7 +145,7 @@ def the_load_is_what_is_in_progress(store: StatisticsStore, clock: ManualClock) 
 
 
 @_where_kept
-def the_load_is_bounded(store: StatisticsStore, clock: ManualClock) -> None:
+def load_reads_a_bounded_number_of_records(store: StatisticsStore, clock: ManualClock) -> None:
     """The oldest records are read, parent by parent; the result says whether there are more."""
     for number in range(6):
         clock.advance(1)

@@ -157,7 +157,7 @@ def properties_are_valid(make: MakeExecutor) -> None:
     Attached(executor)
 
 
-def tasks_run(make: MakeExecutor) -> None:
+def async_and_plain_tasks_run(make: MakeExecutor) -> None:
     """Both async tasks and plain ones are run."""
     executor = make(2)
     tasks = [Work("a", held=False), Work("b", is_async=True, held=False)]
@@ -278,7 +278,7 @@ def submitted_task_runs_despite_stop(make: MakeExecutor) -> None:
         expect(task.over.is_set(), "the task that was submitted has run")
 
 
-def join_does_not_stop(make: MakeExecutor) -> None:
+def join_without_work_does_not_stop_the_executor(make: MakeExecutor) -> None:
     """Without work ``join`` returns at once, and the executor continues to work."""
     executor = make(1)
     attached = Attached(executor)
@@ -324,7 +324,7 @@ def error_of_a_task_does_not_stop_its_worker(make: MakeExecutor) -> None:
 
 FOREGROUND_CHECKS: Final[tuple[ExecutorCheck, ...]] = (
     properties_are_valid,
-    tasks_run,
+    async_and_plain_tasks_run,
     stopped_executor_refuses_tasks,
     unused_worker_is_released,
     end_of_a_task_frees_its_worker,
@@ -337,7 +337,7 @@ EXECUTOR_CHECKS: Final[tuple[ExecutorCheck, ...]] = (
     concurrent_reservations_stay_within_capacity,
     running_tasks_may_end_after_stop,
     submitted_task_runs_despite_stop,
-    join_does_not_stop,
+    join_without_work_does_not_stop_the_executor,
     join_does_not_delay_tasks,
     error_of_a_task_does_not_stop_its_worker,
 )

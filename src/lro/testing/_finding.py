@@ -150,7 +150,7 @@ def page_has_all_matching_records(store: Store, clock: ManualClock) -> None:
     _compare(store, _tests(clock))
 
 
-def index_leaves_nothing_out(store: Store, clock: ManualClock) -> None:
+def index_finds_every_record(store: Store, clock: ManualClock) -> None:
     """Records are found whether they were stored before or after the index, or changed since."""
     _fill(store, clock)
     store.index({"k1"})
@@ -410,7 +410,7 @@ def concurrent_inserts_for_one_target_store_one(store: Store, clock: ManualClock
     same(sum(isinstance(one, TargetBusy) for one in found), 7, "how many were refused")
 
 
-def records_expire(store: Store, clock: ManualClock) -> None:
+def records_are_removed_at_their_expiry(store: Store, clock: ManualClock) -> None:
     """Records are removed from exactly their expiry on, but never during their work (spec §9.4)."""
     for unique_id, days in (("a", 1), ("b", 1), ("c", 2), ("d", None)):
         insert(store, record_of(clock, unique_id, method=f"M.{unique_id}"))

@@ -376,7 +376,7 @@ def _yielding(change: Change) -> Change:
     return slowly
 
 
-def check_stores_nothing(store: Store, clock: ManualClock) -> None:
+def check_only_insert_stores_nothing(store: Store, clock: ManualClock) -> None:
     """``check_only`` stores no record, request, key or target."""
     record = record_of(clock, target="t")
     expect(insert(store, record, key_of(), check_only=True).fresh, "a check of a new one is fresh")
@@ -386,7 +386,7 @@ def check_stores_nothing(store: Store, clock: ManualClock) -> None:
     expect(insert(store, other, key_of(fingerprint="g")).fresh, "neither key nor target is taken")
 
 
-def check_makes_every_check(store: Store, clock: ManualClock) -> None:
+def check_only_insert_makes_every_check(store: Store, clock: ManualClock) -> None:
     """``check_only`` raises and finds what a real insert would."""
     first = record_of(clock, target="t")
     insert(store, first, key_of())

@@ -206,7 +206,7 @@ def renewal_and_loss_exclude_each_other(store: Store, clock: ManualClock) -> Non
         same(found[0] is None, lost, "whether the renewal was refused")
 
 
-def what_waits_is_counted(store: Store, clock: ManualClock) -> None:
+def waiting_work_is_counted_by_method(store: Store, clock: ManualClock) -> None:
     """It is counted by method, with the first due time, if it can still be claimed.
 
     Work with an owner, ended work, and work done outside are not counted. Work that is due exactly
