@@ -19,8 +19,8 @@ from prometheus_client.openmetrics.parser import (
 from prometheus_client.parser import text_string_to_metric_families as plain_families
 
 import lro.wsgi
-from lro import Code, Job, StatusError
-from lro.adapters import LeaseRenewed, Observer, OperationsExpired
+from lro import Code, Job, State, StatusError
+from lro.adapters import LeaseRenewed, Observer, OperationEnded, OperationsExpired
 from lro.asgi import EdgeApp, OperationsApp
 from lro.errors import DeclarationError, Unauthenticated, Unavailable
 from lro.executors.inline import InlineExecutor
@@ -74,6 +74,9 @@ def service(make_service, clock, monkeypatch):
     observer.renewed(LeaseRenewed(count=1, margin_seconds=5))
     observer.renewed(LeaseRenewed(count=1, margin_seconds=float("nan")))
     observer.expired(OperationsExpired(methods={METHOD: 3}))
+    known: Any = {"name": "operations/late", "method": METHOD, "attempt": 0, "seconds": 60.0}
+    why = "DEADLINE_EXCEEDED"
+    observer.ended(OperationEnded(state=State.FAILED, error_type=why, expired=True, **known))
     return made
 
 
@@ -133,6 +136,7 @@ def test_events_are_shown_as_counters_and_histograms(service):
     failed = labelled(lro_outcome="failed", error_type="NOT_FOUND")
     assert found["lro_attempt_duration_seconds_count", failed] == 1
     assert found["lro_expired_operations_total", labelled()] == 3
+    assert found["lro_queue_expiries_total", labelled()] == 1
     assert found["lro_lease_margin_seconds_sum", ()] == 5
     pending = labelled(lro_state="pending", process=str(os.getpid()))
     assert found["lro_operation_active", pending] == 0
