@@ -389,6 +389,20 @@ async def test_a_caller_who_goes_away_before_the_write_starts_nothing(make_servi
     assert records(store) == []
 
 
+@on_a_loop
+async def test_store_that_raises_a_cancellation_fails_only_the_call(make_service, monkeypatch):
+    """A write that does not block may raise CancelledError, although nobody cancelled the task."""
+    store = MemoryStore()
+    service = make_service(store, running(concurrency=1))
+    work = declared(service)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "insert", raising(asyncio.CancelledError("by a driver")))
+        with pytest.raises(asyncio.CancelledError, match="by a driver"):
+            await work.start_async(WorkRequest("a"))
+    operation = await work.start_async(WorkRequest("b"))
+    assert answer(service, await over(service, operation)) == "b MainThread"
+
+
 def test_a_start_whose_loop_ends_is_released(make_service, clock):
     """The loop ends during the commit, so there is none that could run the function."""
     store = Slow(clock)

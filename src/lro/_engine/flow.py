@@ -439,7 +439,7 @@ async def on_loop(flow: Flow[R]) -> R:
                 written = written or step.writes
                 answer = (await step.take_async()) if step.blocks else step.take()
             except BaseException as exc:
-                if _gone(exc):
+                if step.blocks and _gone(exc):  # only an awaited step can be cancelled
                     _caller_left(flow, step, written=written)
                     raise
                 step = flow.throw(exc)
