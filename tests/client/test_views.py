@@ -214,9 +214,23 @@ def test_server_without_batch_get_is_unimplemented(
         {"operations": [], "missing": [5]},
         {"operations": [], "missing": ["operations/other"]},
         {"operations": [{**FULL, "name": "operations/other"}]},
-        {"operations": [{**FULL, "description": 5}]},
+    ],
+)
+def test_reply_about_other_names_is_unreadable(body: Any, face: Face, server: respx.Router) -> None:
+    """An invalid reply, or one about other names, is unreadable."""
+    server.post().mock(return_value=reply(body))
+    with pytest.raises(UnreadableReply, match="is not what was asked for"):
+        face.client().batch_get([NAME])
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        5,
+        "made by ann",
+        [SHOWN],
         *(
-            {"operations": [{**FULL, "description": {**SHOWN, **wrong}}]}
+            {**SHOWN, **wrong}
             for wrong in (
                 {"createTime": "yesterday"},
                 {"attempt": "many"},
@@ -227,11 +241,18 @@ def test_server_without_batch_get_is_unimplemented(
         ),
     ],
 )
-def test_reply_about_other_names_is_unreadable(body: Any, face: Face, server: respx.Router) -> None:
-    """An invalid reply, or one about other names, is unreadable."""
-    server.post().mock(return_value=reply(body))
-    with pytest.raises(UnreadableReply, match="is not what was asked for"):
-        face.client().batch_get([NAME])
+def test_other_description_of_a_foreign_server_is_ignored(
+    odd: Any, face: Face, server: respx.Router
+) -> None:
+    """The five fields of the interface are read, and the description is empty."""
+    value = {"name": NAME, "done": True, "description": odd}
+    server.get(f"/v1/{NAME}").mock(return_value=reply(value))
+    server.get("/v1/operations").mock(return_value=reply({"operations": [value]}))
+    server.post().mock(return_value=reply({"operations": [value]}))
+    client, wanted = face.client(), lro.Operation(name=NAME, done=True)
+    assert client.get(NAME) == wanted
+    assert list(client.list()) == [wanted]
+    assert client.batch_get([NAME], view="FULL").operations == (wanted,)
 
 
 def test_batch_get_is_retried_if_unavailable(face: Face) -> None:

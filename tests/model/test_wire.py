@@ -99,6 +99,8 @@ def test_canonical_json_is_read_as_the_same_operation():
         ({"name": "\ud800"}, "name"),
         ({"error": {}, "response": {}}, "response"),
         ({"metadata": 1, "error": 1}, "metadata"),
+        ({"description": 5}, "description"),
+        ({"description": {"attempt": "many"}}, "description.attempt"),
         ({"x": None}, "x"),
     ],
 )

@@ -25,7 +25,7 @@ from lro._messages.json_codec import below
 from lro._messages.registry import TypeRegistry
 from lro._messages.scalars import LOADERS, enum_numbers, load_bool, load_bytes, load_string
 from lro._messages.schema import ANY, Field, Kind, Label, Shape
-from lro._model.description import OperationDescription
+from lro._model.description import NO_DESCRIPTION, OperationDescription
 from lro._model.operation import (
     BatchGetOperationsResponse,
     ListOperationsResponse,
@@ -154,6 +154,8 @@ def operation_to_json(operation: Operation, types: TypeRegistry) -> dict[str, Js
 def operation_from_json(value: Json, types: TypeRegistry, *, strict: bool = False) -> Operation:
     """Read an operation; unknown fields and types are refused if ``strict``, otherwise ignored.
 
+    ``description`` is ours: unless ``strict``, any other value there is an unknown field, too.
+
     Raises:
         InvalidArgument: The value is not an operation; ``field`` is the path of the error.
     """
@@ -183,13 +185,21 @@ def operation_from_json(value: Json, types: TypeRegistry, *, strict: bool = Fals
         done = get(at, False)
         if type(done) is not bool:
             done = False if done is None else load_bool(done)
-        at = "description"
-        if (description := get(at)) is None:
-            return operation_of(name, packed, done, result)
-        full = types.load(description, OperationDescription, strict=strict)
     except InvalidArgument as exc:
         raise below(at, exc) from None
+    if (description := get("description")) is None:
+        return operation_of(name, packed, done, result)
+    full = _description(description, types, strict)
     return Operation(name=name, metadata=packed, done=done, result=result, description=full)
+
+
+def _description(value: Json, types: TypeRegistry, strict: bool) -> OperationDescription:
+    try:
+        return types.load(value, OperationDescription, strict=strict)
+    except InvalidArgument as exc:
+        if strict:
+            raise below("description", exc) from None
+        return NO_DESCRIPTION  # a foreign server means another thing by this name
 
 
 def page_to_json(page: ListOperationsResponse, types: TypeRegistry) -> dict[str, Json]:
