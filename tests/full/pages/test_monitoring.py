@@ -112,6 +112,13 @@ def attempts(good: int, retried: int) -> Series:
     }
 
 
+def scraped(*with_store: str) -> Series:
+    """Return the scrapes of servers ``a`` and ``b``, of which these can read their store."""
+    up = {f'up{{job="work",instance="{one}"}}': f"1x{MINUTES}" for one in "ab"}
+    queue = f'lro_queue_operations{{job="work",{METHOD},lro_due="true",process="1",instance='
+    return up | {f'{queue}"{one}"}}': f"0x{MINUTES}" for one in with_store}
+
+
 STORE: Final = 'lro_store_verb="update",error_type="",'
 LOST: Final = f'lro_lost_attempts_total{{{METHOD},lro_decision="failed"}}'
 REFUSED: Final = f"lro_refused_writes_total{{{METHOD}}}"
@@ -119,6 +126,7 @@ EXPIRED: Final = f"lro_queue_expiries_total{{{METHOD}}}"
 AGE: Final = f'lro_operation_max_age_seconds{{{METHOD},process="1"}}'
 CASES: Final[Mapping[str, tuple[Series, Sequence[Series]]]] = {
     "LroNotScraped": (steps('up{job="work"}', 0), [{'up{job="work"}': f"1x{MINUTES}"}]),
+    "LroStoreUnavailable": (scraped("a"), [scraped("a", "b"), steps('up{job="work"}', 0)]),
     "LroQueueSlow": (
         buckets("lro_queue_duration_seconds", f"{METHOD},", "60"),
         [buckets("lro_queue_duration_seconds", f"{METHOD},", "5")],
