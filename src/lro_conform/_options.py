@@ -144,7 +144,7 @@ _OPTIONS = (
         type=click.Choice([str(one) for one in Level]),
         default=str(Level.INFO),
         show_default=True,
-        help="Judge by checks down to this level.",
+        help="Run the checks of this level and of stricter levels.",
     ),
     click.option("--only", multiple=True, metavar="ID", help="Run only these checks or areas."),
     click.option("--list", "listing", is_flag=True, help="List the checks, but do not run them."),
@@ -157,7 +157,7 @@ _OPTIONS = (
         type=click.Path(dir_okay=False, path_type=Path),
         help="Write to this file.",
     ),
-    click.option("--strict", is_flag=True, help="Failed shoulds also fail the run."),
+    click.option("--strict", is_flag=True, help="A failed SHOULD check also fails the run."),
     click.option("-v", "--verbose", is_flag=True, help="Also show checks that did not fail."),
 )
 

@@ -290,7 +290,7 @@ def test_rerun(call: Lro, harness: Harness) -> None:
 
 @pytest.mark.parametrize("harness", [{"verbs": (*VERBS, "RerunOperation")}], indirect=True)
 def test_rerun_all_that_match(call: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a confirmation it reruns the failed ones; repeated, it returns the same reruns."""
+    """After a confirmation the failed ones are rerun; a second call returns the same reruns."""
     names = [over(harness, FAILURE) for _ in range(2)]
     over(harness, ResizeResponse(1))
     wanted = " OR ".join(f'name = "{name}"' for name in names)

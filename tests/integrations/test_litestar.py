@@ -97,7 +97,7 @@ served = served_by(plain=(plain, {"unnamed": unnamed}), prefixed=(prefixed, {"pr
 
 
 def guarded(counting: Counting) -> Litestar:
-    """Make an application with a guard, and a handler whose body Litestar parses."""
+    """Make an application with a guard, and a handler whose request body Litestar parses."""
 
     odd = {"none": None, "number": 7}
 
@@ -157,7 +157,7 @@ def test_what_litestar_refuses_has_our_form_with_our_handlers(client: Client) ->
 
 
 def test_refusals_of_guards_and_callers_have_our_form(client: Client) -> None:
-    """A caller that is not a string answers INTERNAL; None is a caller without a name."""
+    """If ``caller`` returns a number, the reply is INTERNAL; if None, the caller has no name."""
     bad = client.get("/v1/operations/x", headers={"x-bad": "1"})
     assert reason(bad, 403) == "PERMISSION_DENIED"
     number = client.get("/v1/operations/x", headers={"authorization": "number"})

@@ -321,7 +321,7 @@ ELSEWHERE: Final = {
     "page of a list over gRPC, bytes",
     "operations of a page",
     "steps of evaluating a filter on one operation",  # tests/filters/test_hostile.py
-    "operations that wait in the store for a worker; 0: none",  # tests/engine/test_starting.py
+    "operations that wait in the store; 0 allows none",  # tests/engine/test_starting.py
     "message of an error's reply, and each text in its details, characters",
     "details of an error, bytes",
     "message of an error over gRPC, bytes",  # tests/grpc/test_server.py

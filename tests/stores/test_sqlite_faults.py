@@ -85,7 +85,7 @@ def test_a_file_that_another_program_has_marked_is_refused(path, mark, number):
     ["PRAGMA application_id", "PRAGMA user_version", "PRAGMA journal_mode", "BEGIN IMMEDIATE"],
 )
 def test_tables_made_concurrently_by_another_process_are_used(path, clock, wire, moment):
-    """It may make them at any time before this process gets the file's lock."""
+    """The other process may do so at any time before this process gets the file's lock."""
     wire.when(moment, lambda _: filled(path, clock).close())
     with closing(SQLiteStore(path, clock=clock)) as store:
         assert listed(store) == ["a"]
@@ -160,7 +160,7 @@ def test_error_while_checking_tables_is_raised(path, wire):
 
 
 def test_switch_to_wal_mode_is_retried_while_the_file_is_locked(path, wire):
-    """It is retried until it succeeds or time is up; errors other than a lock are not retried."""
+    """If the error is a lock, the request is repeated until it succeeds or time is up."""
     busy = sqlite_error(sqlite3.SQLITE_BUSY, "SQLITE_BUSY")
     asks = "PRAGMA journal_mode"
     wire.fail(asks, busy, times=3)
@@ -375,7 +375,7 @@ def no_room(path):
 
 @pytest.mark.platform
 def test_write_that_changes_nothing_fails_if_writes_fail(path, clock):
-    """A health check or maintenance uses it to find out whether the store accepts writes again."""
+    """Health checks and maintenance use such a write to see if the store accepts writes again."""
     with closing(filled(path, clock)) as store:
         for number in range(10):  # makes the log longer than any other file this process writes
             assert store.insert(record_of(clock, str(number)), BIG, None).fresh
@@ -404,7 +404,7 @@ def without_rights():
 
 
 @pytest.mark.platform
-@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="this system has no users to be")
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="a process cannot change its user")
 @pytest.mark.parametrize("what", ["file", "directory"])
 def test_read_only_file_or_directory_is_unavailable(what, clock):
     """The file or its directory is read-only: the first write fails, if no earlier call does."""

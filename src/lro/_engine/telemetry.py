@@ -1,8 +1,9 @@
-"""OpenTelemetry: spans of starts and attempts, and metrics, by its API package if that is there.
+"""Spans of starts and attempts, and metrics, made with OpenTelemetry's API if it is installed.
 
-Nothing of it is imported before the first start. No provider is ever set; without one nothing is
-made. There are no conventions for long-running operations yet: the names are our own, ``lro.*``,
-with those of messaging beside them (semantic conventions 1.44.0).
+The API package is imported at the first start of an operation.
+The library never sets a provider; without one, no spans or metrics are made. There are
+no conventions for long-running operations yet: we use our own names, ``lro.*``, and add the
+attributes for messaging (semantic conventions 1.44.0).
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ SCOPE: Final = "lro"
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
 
 MAX_CONTEXT: Final = 600
-"""The most characters of a stored trace context: a traceparent and 512 of a tracestate fit."""
+"""The most characters of a stored trace context: a traceparent and a tracestate of 512 fit."""
 
 Propagation: TypeAlias = Literal["link", "child", "none"]
 
@@ -62,8 +63,8 @@ class Telemetry:
     ``tracer_provider`` and ``meter_provider`` are used in place of the global ones.
     ``propagation`` says how the span of an attempt belongs to the span of the start: by a link, as
     is right for work that may take hours; as its child, for short work; or not at all. ``baggage``
-    names the keys of the baggage that is kept with an operation and is there for its function;
-    what else is in the baggage is not. ``store_calls`` measures the calls of the store.
+    lists baggage keys: their entries are stored with an operation, and its function can read them.
+    Other entries are dropped. ``store_calls`` measures the calls of the store.
 
     Raises:
         DeclarationError: An option is not of its type.
@@ -98,7 +99,7 @@ class _Api:
     baggage_propagator: Any
 
     def extracted(self, text: str) -> Any:
-        """The context that a text of :func:`_text` says; an empty one if it says none."""
+        """Return the context that :meth:`text` has written; an empty context if there is none."""
         trace, _, baggage = text.partition("\t")
         parent, _, state = trace.partition(" ")
         headers = {"traceparent": parent, "tracestate": state, "baggage": baggage}
@@ -107,10 +108,10 @@ class _Api:
         return self.baggage_propagator.extract(given, context)
 
     def text(self, context: Any, keys: Collection[str]) -> str:
-        """The span of a context, and these keys of its baggage, for :meth:`extracted`.
+        """Write a context as text for :meth:`extracted`: its span, and these keys of its baggage.
 
-        It is ``traceparent``, then ``tracestate`` after a space, then the baggage after a tab, each
-        if it is there. What makes it too long is left out, from the end.
+        The text is ``traceparent``, then a space and ``tracestate``, then a tab and the baggage;
+        each part may be missing. If the text is too long, its last parts are left out.
         """
         headers: dict[str, str] = {}
         self.propagator.inject(headers, context)
@@ -128,7 +129,7 @@ class _Api:
         return text
 
     def kept(self, context: Any, keys: Collection[str], base: Any = None) -> Any:
-        """The ``base`` with what these keys have in the baggage of a context."""
+        """Return ``base`` with the baggage entries that a context has under these keys."""
         base = self.context.Context() if base is None else base
         for key in keys:
             value = self.baggage.get_baggage(key, context)
@@ -156,9 +157,9 @@ def _api() -> _Api | None:
 
 
 def _harmless(instead: T) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Have what a provider or its processors raise logged, and ``instead`` returned.
+    """Log any exception of a provider or its processors, and return ``instead``.
 
-    Processors of spans are called in the calls that begin and end these, and may be of any library.
+    Span processors run when a span begins or ends, and may belong to any library.
     """
 
     def decorated(function: Callable[P, T]) -> Callable[P, T]:
@@ -175,15 +176,15 @@ def _harmless(instead: T) -> Callable[[Callable[P, T]], Callable[P, T]]:
     return decorated
 
 
-# -- what the parts of the engine hold ------------------------------------------------------------
+# -- objects that the parts of the engine hold ----------------------------------------------------
 
 
 class ServiceTelemetry(MetricObserver, Tracer):
     """The spans and metrics of one service.
 
-    ``executor`` is the name of its kind; ``remote`` says that names of operations are sent to its
-    workers, in which a span of that transport may be current. ``gauges`` is set once the service
-    has its parts.
+    ``executor`` is the kind of the executor. ``remote`` is true if the executor sends the names of
+    operations to workers elsewhere, as with Celery; the span of its transport may be current there.
+    ``gauges`` is set once the service has its parts.
     """
 
     gauges: Gauges | None = None
@@ -197,7 +198,10 @@ class ServiceTelemetry(MetricObserver, Tracer):
         self._tracer: Any = None
 
     def sources(self) -> Sequence[Callable[[], object]]:
-        """Import the API package; none if it is not installed."""
+        """Import the API package, and return the functions that return the providers.
+
+        There are none if the package is not installed.
+        """
         api, given = _api(), self.options
         if api is None:
             return ()
@@ -212,7 +216,7 @@ class ServiceTelemetry(MetricObserver, Tracer):
 
     @_harmless(None)
     def use_providers(self, providers: Sequence[Any]) -> None:
-        """Make spans and metrics by these providers, where they are not those of the API."""
+        """Use these providers, except the providers of the API package, which do nothing."""
         api = _api()
         assert api is not None  # else there are no sources
         tracers, meters = providers
@@ -225,7 +229,7 @@ class ServiceTelemetry(MetricObserver, Tracer):
 
     @_harmless(NO_START_TRACE)
     def begin_start(self, method: str, headers: Headers | None) -> StartTrace:
-        """The span of a start: a child of what is current, else of what its caller has sent."""
+        """Begin the span of a start, as a child of the current span, else of the caller's span."""
         api, tracer = _api(), self._tracer
         if api is None or tracer is None:
             return NO_START_TRACE
@@ -267,7 +271,7 @@ class ServiceTelemetry(MetricObserver, Tracer):
         return _TracedAttempt(api, span, context, self._keys)
 
     def _relation(self, api: _Api, text: str, base: Any) -> tuple[Any, list[Any], Any]:
-        """Return the parent and links of a span for the work of a start, and its context."""
+        """Return the parent and the links of a span of the work, and the context of its start."""
         began = api.extracted(text)
         start = _of(api, began)
         if not start.is_valid or self.options.propagation == "none":
@@ -277,7 +281,7 @@ class ServiceTelemetry(MetricObserver, Tracer):
         return base, [api.trace.Link(start)], began
 
     def lost(self, event: WorkLost) -> None:
-        """A span of no length for work whose worker was lost, and a count."""
+        """Make a span of zero length for work whose worker was lost, and count it."""
         api, tracer = _api(), self._tracer
         if api is not None and tracer is not None:
             parent, links, _ = self._relation(api, event.trace_context, api.context.Context())
@@ -305,7 +309,7 @@ class ServiceTelemetry(MetricObserver, Tracer):
             instruments.record(metric, value, {name: text for name, text in given if text})
 
     def store_called(self, verb: str, seconds: float, error_type: str) -> None:
-        """Record a call of the store that is over."""
+        """Record a finished call of the store."""
         self.record(metrics.STORE_CALLS, seconds, verb, error_type)
 
 
@@ -352,7 +356,7 @@ class _TracedStart(StartTrace):
 
     @_harmless(None)
     def failed(self, error: BaseException) -> None:
-        """Say which kind of error it was; its text may hold what is for its caller alone."""
+        """Record the kind of the error, not its text, which may be only for the start's caller."""
         if isinstance(error, LroError):
             self._span.set_attribute("lro.start.outcome", "refused")
             self._span.set_attribute(_ERROR, code_name(error))
@@ -377,7 +381,7 @@ class _TracedAttempt(AttemptTrace):
 
     @property
     def context(self) -> str:  # type: ignore[override]
-        """As a text, which few executors need."""
+        """Return the context as text; few executors need this."""
         return self._api.text(self._context, self._keys)
 
     def attach(self) -> Callable[[], object]:
@@ -400,7 +404,7 @@ class ParentTrace(AttemptTrace):
         self.context = context
 
     def attach(self) -> Callable[[], object]:
-        """Make its span the parent of those that are made here."""
+        """Make the attempt's span the parent of the spans made in this process."""
         api = _api()
         if api is None:
             return super().attach()
@@ -415,7 +419,7 @@ class ParentTrace(AttemptTrace):
 class Instruments:
     """The instruments of one meter provider, which all services of the process share.
 
-    A provider takes the callbacks of an observed metric once, so that these ask all services.
+    A provider takes the callback of an observed metric once, so one callback asks all services.
     """
 
     def __init__(self, api: _Api, meter: Any) -> None:
@@ -439,7 +443,7 @@ class Instruments:
                 self._record[metric.name] = made.add
 
     def add(self, service: ServiceTelemetry) -> None:
-        """Have the gauges of a service read, for as long as it lives."""
+        """Read the gauges of this service from now on, as long as the service exists."""
         living = [one for one in self._services if one() not in (None, service)]
         self._services = (*living, weakref.ref(service))
 

@@ -45,7 +45,7 @@ class Part:
 class Member:
     """Parts joined by dots: a path on the left of a comparison, elsewhere a literal.
 
-    ``op_position`` is the position of the operator before a checked literal.
+    ``op_position`` is the position of the operator before a literal, set when a filter is checked.
     """
 
     parts: tuple[Part, ...]
@@ -196,7 +196,7 @@ def suggestion(text: str, known: Mapping[str, str]) -> str:
 def shown(text: str) -> str:
     """Return a piece of the filter for an error, quoted and cut."""
     whole = repr(text if len(text) <= _SHOWN_LENGTH else text[:_SHOWN_LENGTH] + "…")
-    # An unprintable character takes up to ten.
+    # In the repr, an unprintable character takes up to ten characters.
     return whole if len(whole) <= _MAX_SHOWN else repr(text[: _MAX_SHOWN // 12] + "…")
 
 
@@ -293,7 +293,7 @@ def _stray(char: str) -> str:
 
 def _string(text: str, start: int) -> tuple[FilterToken, int]:
     quote = text[start]
-    chars: list[str] = []  # one code point each: its length is the next position
+    chars: list[str] = []  # one code point each, so the length is the next position
     stars: list[int] = []
     at = start + 1
     while at < len(text) and text[at] != quote:
@@ -340,7 +340,7 @@ def _unit(text: str, at: int) -> int:
 MAX_LENGTH: Final = 8192
 """The most code points of a filter."""
 MAX_DEPTH: Final = 50
-"""The most nested parentheses of groups and calls."""
+"""The maximum nesting depth of parentheses, of groups and calls together."""
 MAX_UNITS: Final = 500
 """The most units of the grammar, including groups."""
 

@@ -269,7 +269,7 @@ class LiveTable:
         now = time.monotonic()
         self._rows = {name: _Row(name, now, Estimate()) for name in names}
         self._live: AbstractContextManager[Live] = Live(
-            # A new console: the library's own may not know the terminal's current width.
+            # A new console: rich's shared console may not know the terminal's current width.
             console=Console(),
             get_renderable=self._drawn,
             refresh_per_second=_FRAMES_A_SECOND,

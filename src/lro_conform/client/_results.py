@@ -82,7 +82,7 @@ ORDINARY: Final = (
         ),
         must(
             "waits.unimplemented",
-            "A client that calls WaitOperation polls if the server answers UNIMPLEMENTED.",
+            "If WaitOperation is answered with UNIMPLEMENTED, the client polls instead.",
             _WAIT,
             fails=if_called(Verb.WAIT, responds(RESPONSE)),
             optional=True,

@@ -1,4 +1,4 @@
-"""The parties of the races: services in this process, and services in other processes."""
+"""Services that the race tests call, in this process or in other processes."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def test_work_that_goes_on_is_released_at_exit(naps, executor):
     ("ending", "status"), [("exit", 3), ("registered", 0), ("asked", 0), ("forked", 0)]
 )
 def test_exit_closes_the_service_in_every_way_to_end(naps, ending, status):
-    """By sys.exit, by an exit handler, with callers in daemon threads, and after a fork."""
+    """Cases: sys.exit, an exit handler, callers in daemon threads, and a fork."""
     found, complaint, names = naps.run("threads", LONG, ending)
     assert (found, complaint) == (status, "")
     assert [one.state for one in naps.records(names)] == [State.SUCCEEDED] * 2

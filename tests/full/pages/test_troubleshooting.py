@@ -50,7 +50,7 @@ def test_each_section_is_in_the_table() -> None:
 
 
 def killed(folder: Path, *, at_most_once: bool = False) -> tuple[str, lro.Operation]:
-    """Start an operation in a process that is killed; return its name and how it ended here."""
+    """Start an operation in a process that is killed; return the name and the ended operation."""
     ran = subprocess.run(
         [sys.executable, "-c", WORK], cwd=folder, capture_output=True, text=True, timeout=PATIENCE
     )

@@ -37,10 +37,10 @@ CONSTANTS: Final = {
     "wait of a call by an MCP client without tasks, seconds": _extension.WAIT_SECONDS,
     "body of an MCP request, bytes": DEFAULT_MAX_REQUEST_BODY_SIZE,
     "body of a call by A2A, bytes": _served.DEFAULT_MAX_REQUEST,
-    "values in a call by A2A; an object, a list and a text count as two more": _served.MAX_VALUES,
+    "values in a call by A2A; an object, a list or a text counts as three": _served.MAX_VALUES,
     "tasks of a page in A2A": _handler.MAX_PAGE,
     "`totalSize` of a list in A2A": _handler.MAX_COUNTED,
-    "push notification configs of a task in A2A, from other callers": _push.MAX_OTHERS,
+    "push notification configs in A2A of callers who did not start the task": _push.MAX_OTHERS,
     "id of a push notification config in A2A, characters": _push.MAX_ID,
 }
 

@@ -162,7 +162,7 @@ def prepare(connection: BoundedConnection, schema: str) -> bytes:
         The secret of the store.
 
     Raises:
-        Unavailable: The database does not do it now.
+        Unavailable: The database cannot do this now.
         DeclarationError: The schema has another version or other tables, or the server's version or
             encoding is not supported.
     """
@@ -271,10 +271,10 @@ def make_index(connection: BoundedConnection, schema: str, key: str) -> bool:
     """Make the index by a key if it is missing; others can write meanwhile.
 
     Returns:
-        True if there is one now; only the owner of the table may make it.
+        True if the index exists now; False if only the table's owner may make it.
 
     Raises:
-        Unavailable: The database does not do it now.
+        Unavailable: The database cannot do this now.
     """
     name = index_name(key)
     table = f"{quoted(schema)}.operations"  # qualified, so that the log's readers can copy it
@@ -286,7 +286,7 @@ def make_index(connection: BoundedConnection, schema: str, key: str) -> bool:
         connection.patience = SETUP_SECONDS
         settings = {"statement_timeout": "0", "lock_timeout": "0"}
         if connection.info.server_version >= _CHECKS_CLIENTS:
-            settings["client_connection_check_interval"] = "10s"  # ends if this process does
+            settings["client_connection_check_interval"] = "10s"  # ends it with this process
         for setting in settings.items():
             connection.execute("SELECT set_config(%s, %s, false)", setting)
         lock_out(connection, schema)
@@ -295,7 +295,7 @@ def make_index(connection: BoundedConnection, schema: str, key: str) -> bool:
             connection.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {name}".encode(), prepare=False)
             connection.execute(text.encode(), prepare=False)
     except psycopg.errors.InsufficientPrivilege:
-        log.warning("lists are slow until the owner of schema %s says: %s", schema, text)
+        log.warning("lists are slow until the owner of schema %s executes: %s", schema, text)
         return False
     except psycopg.Error as exc:
         raise unavailable(exc) from exc
@@ -342,7 +342,7 @@ class SchemaSetup:
         self._not_before = 0.0
         self._maker: threading.Thread | None = None
         self._making: BoundedConnection | None = None
-        self.done = self.done and not self.declared - self._tried  # the child has no thread for it
+        self.done = self.done and not self.declared - self._tried  # the child has no maker thread
 
     def forget(self) -> None:
         """Have the schema prepared again, because the tables are gone."""
@@ -351,10 +351,10 @@ class SchemaSetup:
             self._tried = self.keys = frozenset()
 
     def close(self) -> None:
-        """End the thread that makes indexes; a later process starts them again."""
+        """End the thread that makes indexes; a later process makes the missing ones."""
         self._closing.set()
         maker, until = self._maker, time.monotonic() + _JOIN_SECONDS
-        # Repeat it: a cancel between two statements has no effect.
+        # Repeat the cancel: between two statements, a cancel has no effect.
         while maker is not None and maker.is_alive() and time.monotonic() < until:
             if (making := self._making) is not None:
                 making.patience = _GIVEN_UP
@@ -393,7 +393,7 @@ class SchemaSetup:
             if (secret := self.secret) is None:
                 with self._address.connect(self._clock) as connection:
                     secret = prepare(connection, self._address.schema)
-            with self._noting:  # the secret too: forget() may have been called meanwhile
+            with self._noting:  # set the secret again: forget() may have been called meanwhile
                 self.secret, self.done = secret, True
             self._start_maker()
         except (psycopg.Error, Unavailable, DeclarationError) as exc:
