@@ -432,8 +432,8 @@ def test_a_start_whose_loop_ends_is_released(make_service, clock):
 
 def test_a_start_on_a_loop_that_is_closed_is_carried_through(make_service, clock):
     """The task is never cancelled but garbage collected; the started operation is still run."""
-    store = Slow(clock)
-    service = make_service(store, ThreadExecutor(1))
+    store, executor = Slow(clock), ThreadExecutor(1)
+    service = make_service(store, executor)
     work = method_of(service)
     for early in (True, False):
         store.at_once = False
@@ -450,7 +450,7 @@ def test_a_start_on_a_loop_that_is_closed_is_carried_through(make_service, clock
         del task, loop
 
         gc.collect()
-        until(lambda: all_done(service, store) and not service.edges.work.held())
+        until(lambda: all_done(service, store) and not executor.usage.running)
     assert len(records(store)) == 2
 
 

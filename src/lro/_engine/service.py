@@ -117,6 +117,7 @@ class ServiceParts:
     ``access`` for the verbs that are offered and the permissions of callers. :meth:`begin_list` and
     :meth:`begin_batch` check the arguments and call the hooks; the object that they return reads
     the operations in a thread. ``replies`` bounds the bytes of replies, ``waiters`` the waits.
+    Servers call :meth:`start_maintenance` when they start, and :meth:`end_waits` before they stop.
     """
 
     def __init__(self, service: Service, executor: Executor, given: ServiceOptions) -> None:

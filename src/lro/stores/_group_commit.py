@@ -90,6 +90,8 @@ class GroupCommit(PerProcess, ABC, Generic[W]):
         self._lock = threading.Lock()
         self._waiting: list[W] = []
         self._group: list[W] = []
+        self._made = False
+        """True if the writes of the group have their results or their errors."""
         self._led = False
         self._leading: W | None = None
         """The write whose thread leads, or will lead next."""
@@ -191,7 +193,7 @@ class GroupCommit(PerProcess, ABC, Generic[W]):
 
     @abstractmethod
     def _lead(self, leader: W) -> None:
-        """Make the writes that :meth:`_take` returns, and call :meth:`_end` for those made.
+        """Make the writes that :meth:`_take` returns, and set ``_made`` when all are made.
 
         If the thread is interrupted, the next leader makes the writes that are left.
         """
@@ -203,14 +205,9 @@ class GroupCommit(PerProcess, ABC, Generic[W]):
     def _take(self) -> Sequence[W]:
         """Begin a group of waiting writes, and return them."""
         with self._lock:
+            self._made = False
             self._group, self._waiting = self._choose(self._waiting)
             return self._group
-
-    def _end(self, group: Sequence[W]) -> None:
-        """Note that these writes have their results or their errors."""
-        with self._lock:
-            for write in group:
-                write.become(WriteState.MADE)
 
     def _let_lead(self, write: W) -> None:
         """Let the thread of this write lead. The lock is held."""
@@ -220,10 +217,14 @@ class GroupCommit(PerProcess, ABC, Generic[W]):
     def _leave(self, write: W) -> None:
         """If this thread led, let the next one lead; release threads of its group."""
         with self._lock:
+            leads = self._leading is write
+            if leads and self._made:
+                for one in self._group:
+                    one.become(WriteState.MADE)
             if write.state is not WriteState.MADE and write in self._waiting:
                 self._waiting.remove(write)  # its thread was interrupted
             write.become(WriteState.LEFT)
-            if self._leading is write:
+            if leads:
                 self._leading = None
                 group, self._group = self._group, []
                 if len(group) > 1:

@@ -94,7 +94,7 @@ class GroupWriter(GroupCommit[RecordWrite]):
         unknown = Unavailable("the write was interrupted; whether it was made is not known")
         for write in group:
             write.error = unknown
-        self._end(group)
+        self._made = True
         self._send(group)
 
     def _choose(self, waiting: list[RecordWrite]) -> tuple[list[RecordWrite], list[RecordWrite]]:

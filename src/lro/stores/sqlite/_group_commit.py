@@ -118,20 +118,15 @@ class SharedTransactions(GroupCommit[ActionWrite[Any]]):
 
     def _lead(self, leader: ActionWrite[Any]) -> None:
         connection = self._writer.begin(leader.until)
-        group: Sequence[ActionWrite[Any]] = ()
-        over = False
         try:
             self._leader, self._committing = threading.get_ident(), False
-            group = self._take()
-            self._write(group, connection, leader.until)
-            over = True
+            self._write(self._take(), connection, leader.until)
+            self._made = True
         except BaseException:  # only this thread was interrupted, not other callers
-            over = self._committing and not self._writer.in_transaction
+            self._made = self._committing and not self._writer.in_transaction
             raise
         finally:
             self._leader = 0
-            if over:
-                self._end(group)
             self._writer.end()
 
     def _write(
