@@ -29,7 +29,7 @@ def loud():
         ("records --examples 2 --fixed", "2 traces", 1),
     ],
 )
-def test_a_long_form_in_short(command, said, times, capsys):
+def test_short_run_of_each_long_test_command_finds_no_violation(command, said, times, capsys):
     """The command raises on a violation, and counts what it has seen."""
     pytest.importorskip("psycopg")
     main(command.split())

@@ -102,7 +102,9 @@ def client_of(polled: Polled) -> PipelineClient[Any, Any]:
 
 
 @pytest.mark.parametrize("lro_options", FINALLY, ids=["default", "operation-location"])
-def test_poller_finishes(polled: Polled, lro_options: Any) -> None:
+def test_azure_poller_returns_the_result_or_raises_the_error(
+    polled: Polled, lro_options: Any
+) -> None:
     """The result is the last monitor, or the error of the operation is raised."""
     found = polled_to_the_end(polled, "a.mov", lro_options)
     assert (found["status"], found["result"]) == ("Succeeded", {"uri": "b.mp4"})
@@ -180,7 +182,9 @@ console.log(JSON.stringify({ status: state.status, result }));
 
 
 @pytest.mark.parametrize(("source", "status"), [("a.mov", "succeeded"), ("refused", "failed")])
-def test_poller_of_javascript_finishes(polled: Polled, source: str, status: str) -> None:
+def test_javascript_poller_returns_the_result_or_the_error(
+    polled: Polled, source: str, status: str
+) -> None:
     """A success gives the result, and a failure the error."""
     home = node_modules(AZURE)
     url = f"{polled.url}{PATH}?api-version={VERSION}"

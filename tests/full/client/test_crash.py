@@ -91,7 +91,7 @@ def running(program: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[st
         yield process, process.stdout
 
 
-def test_starts_survive_kills(tmp_path: Path) -> None:
+def test_starts_survive_kills_of_the_client(tmp_path: Path) -> None:
     """The client is killed at random times, each time with several starts in progress."""
     starts = 400
     pytest.importorskip("uvicorn", reason="uvicorn is needed to serve on a socket")

@@ -8,6 +8,6 @@ from tests.client.test_deadlines import LARGE, check_deadline
 
 
 @pytest.mark.parametrize("scenario", LARGE)
-def test_no_large_reply_outlasts_the_deadline(scenario: str) -> None:
+def test_deadline_holds_despite_large_replies(scenario: str) -> None:
     """The deadline holds for an operation and for a group, with both faces."""
     check_deadline("http", scenario)

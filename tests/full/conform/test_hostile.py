@@ -35,7 +35,7 @@ def judged(url: str, call_seconds: float) -> ConformanceReport:
 
 
 @pytest.mark.parametrize("behaviour", LOST.values(), ids=LOST)
-def test_server_without_replies_is_not_there(behaviour: Behaviour) -> None:
+def test_server_that_never_answers_is_unreachable(behaviour: Behaviour) -> None:
     """The run ends, even if the server never answers."""
     with (
         serving_hostile(behaviour) as url,
@@ -64,7 +64,7 @@ def test_port_without_a_server_is_unreachable() -> None:
         judged(f"http://127.0.0.1:{free_port()}", call_seconds=30)  # the machine may be busy
 
 
-def test_server_that_goes_away_is_not_asked_again_and_again(
+def test_checks_are_skipped_once_the_server_stops_answering(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """After three requests without a reply all other checks are skipped, and one fails."""

@@ -64,7 +64,7 @@ def test_each_rule_is_a_sentence_with_a_source() -> None:
 
 
 @pytest.mark.parametrize("key", BRIEFLY, ids=" ".join)
-def test_server_gets_the_result_of_the_page(
+def test_server_gets_the_counts_shown_on_the_page(
     key: tuple[str, str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The numbers of each level agree; the time of the run is not compared."""
@@ -74,7 +74,9 @@ def test_server_gets_the_result_of_the_page(
     assert row(key, report) in PAGE.read_text("utf-8"), as_text(report)
 
 
-def test_reference_server_keeps_the_main_rules(caplog: pytest.LogCaptureFixture) -> None:
+def test_reference_server_passes_the_checks_of_the_main_rules(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Only the main rules are checked here; the page has the results of all rules."""
     caplog.set_level(logging.CRITICAL)
     checks = [one for one in CHECKS if one.area in ("names", "result", "any", "cancel", "errors")]

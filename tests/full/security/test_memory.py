@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.security.memory import SIZE, Served, together
 
 
-def test_a_server_stays_small_under_large_replies(tmp_path: Path) -> None:
+def test_server_uses_bounded_memory_for_large_replies(tmp_path: Path) -> None:
     """Four lists and four batches at once, of 40 operations of 1.8 MB, take less than 300 MB."""
     served = Served("sqlite", "text", str(tmp_path / "operations.db"), 40, SIZE)
     try:

@@ -264,7 +264,7 @@ def test_sigterm_under_load_loses_nothing(kind: Kind, folder: Path, port: int) -
 
 
 @pytest.mark.parametrize("closing", ["with service", "at exit"])
-def test_script_that_is_asked_to_stop_loses_nothing(closing: str, folder: Path) -> None:
+def test_sigterm_to_a_script_loses_nothing(closing: str, folder: Path) -> None:
     """The script may use ``with`` or not; a worker that is stopped releases its work too."""
     if closing == "at exit":
         script = (folder / "script.py").read_text()

@@ -79,7 +79,9 @@ def noted(text):
     return AnyMessage("type.googleapis.com/acme.v1.Note", {"text": text})
 
 
-def test_nothing_that_was_lost_is_answered(place: Place, clock: ManualClock) -> None:
+def test_change_lost_in_a_failover_is_not_reported_as_stored(
+    place: Place, clock: ManualClock
+) -> None:
     """After the restore, another change gets the version and lease of the lost change."""
     one, two = place.open(), place.open()
     record = held(clock)

@@ -36,7 +36,7 @@ def reason(service, name):
     return details.payload["reason"]
 
 
-def test_lost_work_is_found_in_a_database_that_is_slow():
+def test_lost_work_is_found_in_a_slow_database():
     """Slow scans wait for no lock; the lost work fails or runs again."""
     pytest.importorskip("psycopg")
     from tests.services.postgres import shared_server
@@ -87,7 +87,7 @@ def test_worker_that_is_cut_off_counts_as_lost_and_stops():
             assert reason(service, once) == "WORKER_LOST"
 
 
-def test_lost_work_is_told_while_all_workers_are_busy(place):
+def test_lost_work_is_ended_while_all_workers_are_busy(place):
     """Ending lost work needs no worker; work that can be retried is queued, behind 300 others."""
     with closing(place.open()) as store:
         losing = Losing(store, 1)
@@ -106,7 +106,7 @@ def test_lost_work_is_told_while_all_workers_are_busy(place):
 @pytest.mark.skipif(sys.platform == "win32", reason="its locks do not say who has ended")
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("restarted", [True, False])
-def test_a_killed_process_on_a_file_is_known_before_its_lease_ends(place, restarted):
+def test_killed_process_is_noticed_before_its_lease_ends(place, restarted):
     """A process that starts afterwards notices the kill; so does an older one without workers.
 
     An older process with workers could be the one that began the work.
@@ -128,7 +128,7 @@ def test_a_killed_process_on_a_file_is_known_before_its_lease_ends(place, restar
                 assert service.get(again).response.payload == {"attempt": 2}
 
 
-def test_what_kills_its_process_costs_no_other_work_its_attempts(place):
+def test_work_that_kills_its_process_costs_other_work_no_attempt(place):
     """Such work is retried separately and fails after ``max_lost``; the other work gets done."""
     with closing(place.open()) as store:
         service = Losing(store, 0, LEASE / 4).service

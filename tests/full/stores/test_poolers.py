@@ -88,7 +88,7 @@ def refusal(store: PostgresStore) -> str:
 
 @pytest.mark.parametrize("mode", ["transaction", "statement"])
 @pytest.mark.parametrize("size", [1, TAKING_TURNS, 20])
-def test_pooler_that_keeps_no_sessions_is_refused(mode, size, clock):
+def test_pooler_in_statement_or_transaction_mode_is_refused(mode, size, clock):
     """The first use fails with an explanation, and nothing is written to any schema."""
     server = shared_server()
     before = public_tables(server.url)  # other tests of this run may have made some
@@ -113,7 +113,7 @@ def test_pooler_that_keeps_no_sessions_is_refused(mode, size, clock):
     assert public_tables(server.url) == before
 
 
-def test_pooler_that_keeps_sessions_is_used(clock):
+def test_pooler_in_session_mode_is_used(clock):
     """The stores may open more connections than the pooler has; if it restarts, they reconnect."""
     schema = shared_server().fresh_schema()
     with pooler("session", 6) as url, ExitStack() as stack:
@@ -137,7 +137,7 @@ def test_pooler_without_room_for_a_second_session_is_used(clock):
             assert listed(store) == ["a"]
 
 
-def test_pooler_that_keeps_sessions_no_longer_is_refused(clock):
+def test_pooler_that_leaves_session_mode_is_refused(clock):
     """The pooler changes its mode while stores use it."""
     with pooler("session") as url, ExitStack() as stack:
         stores = [

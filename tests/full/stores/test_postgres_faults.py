@@ -124,7 +124,7 @@ def soon(call):
 # -- a server that is down ------------------------------------------------------------------------
 
 
-def test_a_server_away_is_unavailable(fragile, make, clock):
+def test_server_that_is_down_is_unavailable(fragile, make, clock):
     """Every method fails while the server is down; then all work, and no write is lost or torn."""
     store = make(url=fragile.url)
     insert(store, held(clock))
@@ -144,7 +144,7 @@ def test_a_server_away_is_unavailable(fragile, make, clock):
     assert listed(store) == ["b", "c", "later"]
 
 
-def test_a_server_that_is_away_is_not_asked_again_and_again(
+def test_calls_fail_at_once_between_attempts_to_connect(
     fragile, make, clock, postgres_wire, monkeypatch
 ):
     """The store tries to connect once in a while; all other calls fail at once."""
@@ -161,7 +161,7 @@ def test_a_server_that_is_away_is_not_asked_again_and_again(
     assert postgres_wire.said.count("connect") == 1
 
 
-def test_who_waits_for_a_connection_learns_that_there_is_none(
+def test_waiting_caller_fails_at_once_if_the_server_goes_down(
     fragile, make, clock, postgres_wire, monkeypatch
 ):
     """A waiting caller fails at once, and not only after its timeout."""
@@ -185,7 +185,7 @@ def test_who_waits_for_a_connection_learns_that_there_is_none(
     assert found == [1] * 4
 
 
-def test_connections_that_were_ended_are_made_again(store, plain, clock):
+def test_connections_ended_by_an_operator_are_made_again(store, plain, clock):
     """An operator ends all connections: no call fails, as each is repeated on a new connection."""
     insert(store, held(clock), key_of())
     for call in (
@@ -203,7 +203,7 @@ def test_connections_that_were_ended_are_made_again(store, plain, clock):
             subscription.next_changes(PATIENCE)
 
 
-def test_a_call_waits_for_a_connection_as_long_as_it_takes_to_make_one(make, clock, postgres_wire):
+def test_call_waits_for_a_free_connection_up_to_connect_seconds(make, clock, postgres_wire):
     """After that time it raises; it works again once a connection is free."""
     store = make(connections=1, connect_seconds=3.0)
     insert(store, record_of(clock))
@@ -217,7 +217,7 @@ def test_a_call_waits_for_a_connection_as_long_as_it_takes_to_make_one(make, clo
     assert listed(store) == ["a", "b"]
 
 
-def test_a_server_with_no_room_is_not_away(server, plain, clock):
+def test_callers_share_connections_if_the_server_grants_fewer(server, plain, clock):
     """If the server grants fewer connections than the store may open, callers share those."""
     schema = server.fresh_schema()
     plain.execute(f"CREATE ROLE {schema} LOGIN CONNECTION LIMIT 2")
@@ -230,9 +230,7 @@ def test_a_server_with_no_room_is_not_away(server, plain, clock):
         assert len({record.name for record in found}) == 1
 
 
-def test_connections_of_which_there_were_too_many_are_closed(
-    make, clock, postgres_wire, monkeypatch
-):
+def test_idle_surplus_connections_are_closed(make, clock, postgres_wire, monkeypatch):
     """Connections that no call has used for long are closed, and can be replaced."""
     store = make(connections=3)
     gate = threading.Barrier(3)
@@ -248,7 +246,7 @@ def test_connections_of_which_there_were_too_many_are_closed(
     assert [one.closed for one in ours] == [True] * 3
 
 
-def test_a_store_closed_meanwhile_keeps_no_connection(postgres_wire, store, clock):
+def test_store_closed_during_a_call_keeps_no_connection(postgres_wire, store, clock):
     """A call that is in progress when the store is closed may finish."""
     insert(store, record_of(clock))
     postgres_wire.when("SELECT", lambda _: store.close())
@@ -316,7 +314,7 @@ def test_missing_table_is_named(store, schema, plain, clock):
 
 
 @pytest.mark.parametrize("value", [{"a": 1}, "x"])
-def test_a_value_that_cannot_be_bound_is_no_outage(store, clock, value):
+def test_value_that_cannot_be_bound_is_an_invalid_argument(store, clock, value):
     """A call that psycopg or the server always refuses raises InvalidArgument: no retry helps."""
     with pytest.raises(InvalidArgument, match="a value cannot be kept by the database"):
         store.read_counts(clock(), limit=value)
@@ -353,7 +351,7 @@ def test_an_insert_whose_answer_is_lost_has_the_true_outcome(proxied, proxy, clo
 
 
 @LOSSES
-def test_what_is_asked_has_the_true_outcome_though_the_answer_is_lost(proxied, proxy, clock, what):
+def test_update_or_removal_whose_answer_is_lost_is_applied_once(proxied, proxy, clock, what):
     """Each update or removal is applied once; a read is repeated."""
     insert(proxied, waiting(clock))
 
@@ -379,7 +377,7 @@ def test_what_is_asked_has_the_true_outcome_though_the_answer_is_lost(proxied, p
 
 
 @pytest.mark.parametrize("limit", [None, 9])
-def test_a_claim_is_learned_of_though_the_answer_is_lost(proxied, proxy, clock, limit):
+def test_claim_whose_answer_is_lost_returns_its_work_or_fails(proxied, proxy, clock, limit):
     """An executed claim returns its work; otherwise the claim fails, and the work stays queued."""
     for unique_id in "abc":
         insert(proxied, waiting(clock, unique_id))
@@ -417,7 +415,7 @@ def meanwhile(proxied, make, postgres_wire, schema):
         (lambda clock: removal, OperationNotFound, "operations/a"),
     ],
 )
-def test_an_update_that_was_overtaken_may_be_unknown(
+def test_lost_update_overtaken_by_another_has_an_unknown_result(
     proxied, proxy, meanwhile, clock, change, error, why
 ):
     """If the stored version is later, or the record is gone, the result of our write is unknown."""
@@ -429,9 +427,7 @@ def test_an_update_that_was_overtaken_may_be_unknown(
 
 
 @pytest.mark.parametrize("gone", [True, False])
-def test_an_update_that_was_not_made_is_made_on_what_is_there(
-    proxied, proxy, meanwhile, clock, gone
-):
+def test_lost_update_is_made_again_on_the_current_record(proxied, proxy, meanwhile, clock, gone):
     """The request was lost and another store wrote first: the change is made again, or refused."""
     insert(proxied, held(clock))
     meanwhile(lambda one: one.update("operations/a", called("quick")))
@@ -444,7 +440,7 @@ def test_an_update_that_was_not_made_is_made_on_what_is_there(
         assert (changed.version, changed.caller) == (3, "quick")
 
 
-def test_an_insert_that_others_precede(proxied, proxy, meanwhile, clock):
+def test_lost_insert_finds_its_key_or_target_taken(proxied, proxy, meanwhile, clock):
     """The request was lost, and another start took its key or its target first."""
     quick = record_of(clock, "quick", target="t")
     meanwhile(lambda one: insert(one, quick, key_of()))
@@ -457,7 +453,9 @@ def test_an_insert_that_others_precede(proxied, proxy, meanwhile, clock):
         insert(proxied, record_of(clock, "slow", target="t"))
 
 
-def test_an_insert_deleted_before_it_was_answered(proxied, proxy, meanwhile, clock):
+def test_record_deleted_before_its_insert_was_answered_stays_deleted(
+    proxied, proxy, meanwhile, clock
+):
     """With a key the result is the record as started; the record stays deleted (spec §9.2(4))."""
     other = meanwhile(lambda one: one.update("operations/a", removal))
     proxy.lose_next("answer")
@@ -476,7 +474,7 @@ def test_counts_whose_answer_is_lost_are_not_added_twice(proxied, proxy, clock, 
     assert counted(proxied) == {"M": {"a": 2}}
 
 
-def test_a_connection_lost_again_and_again_is_unavailable(store, clock, postgres_wire):
+def test_repeatedly_lost_connection_is_unavailable(store, clock, postgres_wire):
     """Reads and writes fail; the cause is kept for the log."""
     insert(store, record_of(clock))
     for call in (
@@ -495,7 +493,7 @@ def test_a_connection_lost_again_and_again_is_unavailable(store, clock, postgres
 # -- locks ----------------------------------------------------------------------------------------
 
 
-def test_a_row_that_another_transaction_holds_fails_alone(make, schema, plain, clock):
+def test_write_of_a_locked_row_fails_alone(make, schema, plain, clock):
     """It fails after a timeout; the other writes of its group are made meanwhile."""
     store = make(statement_seconds=10.0, schema=schema)
     for unique_id in ("first", "locked", "free"):
@@ -511,7 +509,7 @@ def test_a_row_that_another_transaction_holds_fails_alone(make, schema, plain, c
     assert store.update("operations/locked", cancel_of(clock)).cancel_requested
 
 
-def test_time_that_was_used_up_by_culprits_is_up(store, clock, postgres_wire, monkeypatch):
+def test_writes_behind_timed_out_ones_fail_at_once(store, clock, postgres_wire, monkeypatch):
     """Writes behind those that timed out fail at once, instead of waiting as long again."""
     later, go, late = Later(store), threading.Event(), [0.0]
     monotonic = time.monotonic
@@ -533,7 +531,7 @@ def test_time_that_was_used_up_by_culprits_is_up(store, clock, postgres_wire, mo
     assert listed(store) == ["first"]
 
 
-def test_a_target_that_only_the_index_knows_to_be_taken_is_busy(store, schema, plain, clock):
+def test_target_taken_by_an_uncommitted_change_is_busy(store, schema, plain, clock):
     """An uncommitted change of another transaction is invisible; an insert can only wait for it."""
     insert(store, record_of(clock, "a", target="t"))
     store.update("operations/a", end_of(clock))

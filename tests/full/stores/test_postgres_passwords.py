@@ -132,7 +132,7 @@ def soon(call: Callable[[], object]) -> None:
     until(works)
 
 
-def test_new_connections_get_the_password_of_now(
+def test_new_connections_use_the_current_password(
     make: Make, passwords: Passwords, clock: ManualClock
 ) -> None:
     """Open connections, pooled or of subscriptions, stay usable; the old password is refused."""
@@ -158,7 +158,7 @@ def test_new_connections_get_the_password_of_now(
         assert subscription.next_changes(0) == ()
 
 
-def test_server_that_closes_connections_after_a_change_is_found_again(
+def test_store_reconnects_after_a_password_change_ends_its_connections(
     make: Make, passwords: Passwords, clock: ManualClock
 ) -> None:
     """Calls fail while the function returns the old password; afterwards the store works."""
@@ -173,7 +173,7 @@ def test_server_that_closes_connections_after_a_change_is_found_again(
     soon(lambda: store.get("operations/first"))
 
 
-def test_each_command_on_the_schema_asks_the_function(make: Make, passwords: Passwords) -> None:
+def test_each_schema_command_calls_the_password_function(make: Make, passwords: Passwords) -> None:
     store = make()
     assert store.schema_version() == 0
     store.index(["k1"])
@@ -186,7 +186,7 @@ def test_each_command_on_the_schema_asks_the_function(make: Make, passwords: Pas
     assert len(passwords.calls) >= 5
 
 
-def test_probe_of_a_pooler_asks_the_function_too(
+def test_pooler_probe_calls_the_password_function(
     make: Make, passwords: Passwords, clock: ManualClock
 ) -> None:
     """The store opens a second connection to find out whether the pooler keeps sessions."""
@@ -259,7 +259,7 @@ def test_password_function_that_fails_is_unavailable_and_called_again(
     assert FIRST not in caplog.text
 
 
-def test_slow_password_function_holds_up_nobody_else(
+def test_slow_password_function_does_not_delay_other_threads(
     make: Make, passwords: Passwords, clock: ManualClock
 ) -> None:
     """Several threads may be in the function at once, while others get connections."""
@@ -290,7 +290,7 @@ def test_slow_password_function_holds_up_nobody_else(
         joined(thread)
 
 
-def test_connections_that_are_made_at_once_each_ask(
+def test_concurrent_connections_each_call_the_password_function(
     make: Make, passwords: Passwords, clock: ManualClock
 ) -> None:
     store = make()
@@ -346,7 +346,7 @@ NO_FUNCTION: Final = [
 
 
 @pytest.mark.parametrize("password", NO_FUNCTION, ids=lambda one: type(one).__name__)
-def test_password_that_is_no_function_without_arguments_is_refused(password: Any) -> None:
+def test_password_must_be_a_function_without_arguments(password: Any) -> None:
     """The error shows neither the password nor a function's arguments."""
     wanted = "password: must be a plain function without arguments that returns the password, got"
     with pytest.raises(DeclarationError) as refused:
@@ -363,20 +363,20 @@ def test_password_that_is_no_function_without_arguments_is_refused(password: Any
         "host=host password=''",
     ],
 )
-def test_password_in_the_url_and_of_a_function_are_refused(url: str) -> None:
+def test_password_in_both_url_and_function_is_refused(url: str) -> None:
     with pytest.raises(DeclarationError) as refused:
         PostgresStore(url, password=no_secret)
     assert str(refused.value) == "url: must have no password if a function gives it"
 
 
-def test_password_of_a_function_goes_before_that_of_the_environment(
+def test_password_function_takes_precedence_over_the_environment(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PGPASSWORD", "wrong")
     assert len(make().secret()) == 64
 
 
-def test_nothing_that_shows_a_store_shows_its_password(make: Make, passwords: Passwords) -> None:
+def test_repr_of_a_store_hides_its_password(make: Make, passwords: Passwords) -> None:
     store = make()
     store.secret()
     shown = [repr(one) for one in (store, *vars(store).values())]
@@ -417,7 +417,7 @@ store.close()
 """
 
 
-def test_forked_process_asks_for_the_password_of_now(
+def test_forked_process_calls_the_password_function(
     server: PostgresServer, make: Make, passwords: Passwords
 ) -> None:
     """The parent's connection stays usable meanwhile."""

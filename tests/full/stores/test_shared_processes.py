@@ -84,7 +84,7 @@ def test_each_record_is_claimed_by_one_process(place):
 
 
 @pytest.mark.parametrize("check", STORE_CHECKS, ids=lambda check: check.__name__)
-def test_store_without_a_cache_keeps_its_promise(check, tmp_path, monkeypatch):
+def test_store_without_a_cache_passes_the_contract_check(check, tmp_path, monkeypatch):
     """The store must be right even without its cache."""
     monkeypatch.setattr("lro.stores._rows.MAX_BYTES", 0)
     numbers = itertools.count()
@@ -98,7 +98,7 @@ def test_stores_agree_with_the_evaluator_on_many_lists():
     assert sum(compare(kinds, seed) for seed in range(100, 140)) > 200
 
 
-def test_a_server_that_was_started_again_is_still_the_same(make_service):
+def test_restarted_server_is_recognised_as_the_same(make_service):
     """After a restart, a start within an application's transaction still recognizes the server."""
     psycopg = pytest.importorskip("psycopg")
     from lro.stores.postgres import PostgresStore

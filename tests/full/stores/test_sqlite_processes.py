@@ -202,7 +202,7 @@ def sound(path):
 
 
 @pytest.mark.parametrize("open_before", [True, False])
-def test_a_process_dies_within_a_transaction(path, clock, open_before):
+def test_killed_process_leaves_no_uncommitted_write_and_no_lock(path, clock, open_before):
     """Its uncommitted writes are gone, and its lock is free."""
     with closing(SQLiteStore(path, clock=clock)) as store, process(DYING, path) as dying:
         assert hears(dying) == "inside"
@@ -217,7 +217,7 @@ def test_a_process_dies_within_a_transaction(path, clock, open_before):
     assert sound(path)
 
 
-def test_a_crowd_of_processes_opens_a_new_file_and_loses_nothing(path):
+def test_many_processes_open_a_new_file_without_losing_writes(path):
     """Each has threads that write: every record is there once, and all share one secret."""
     with ExitStack() as stack:
         crowd = [stack.enter_context(process(OPENER, path, number)) for number in range(3)]
@@ -234,7 +234,7 @@ def test_a_crowd_of_processes_opens_a_new_file_and_loses_nothing(path):
     assert sound(path)
 
 
-def test_what_another_process_commits_is_notified(path):
+def test_commit_of_another_process_is_notified(path):
     """The file's change counter is enough; no message is sent."""
     with (
         closing(SQLiteStore(path)) as store,
@@ -249,7 +249,7 @@ def test_what_another_process_commits_is_notified(path):
 
 
 @pytest.mark.parametrize("how", ["by SQLite", "by hand"])
-def test_what_was_acknowledged_outlives_a_log_that_was_removed(path, how):
+def test_acknowledged_writes_survive_a_removed_write_ahead_log(path, how):
     """The process reports within a second that its log is gone; a kill then loses nothing."""
     with process(LOSING_ITS_LOG, path) as running:
         assert hears(running) == "ready"
@@ -267,7 +267,7 @@ def test_what_was_acknowledged_outlives_a_log_that_was_removed(path, how):
     assert sound(path)
 
 
-def test_a_process_that_lost_its_log_leaves_the_file_to_others(path):
+def test_file_is_usable_by_others_after_a_process_lost_its_log(path):
     """A process that starts later uses a new log, and all that it writes stays."""
     with process(LOSING_ITS_LOG, path) as running:
         assert hears(running) == "ready"
@@ -302,7 +302,7 @@ def test_both_processes_write_after_a_fork(path):
 
 @pytest.mark.platform
 @FORKS
-def test_forks_during_reads_and_writes(path):
+def test_forks_during_reads_and_writes_lose_nothing(path):
     """Every fork waits for a moment without open connections, and nothing is lost."""
     with process(FORKING_OFTEN, path) as running:
         total = int(hears(running))
@@ -316,7 +316,7 @@ def test_forks_during_reads_and_writes(path):
 @pytest.mark.platform
 @FORKS
 @pytest.mark.parametrize("busy", ["UPDATE", "SELECT"])
-def test_a_fork_during_a_call_that_does_not_end(path, busy):
+def test_fork_during_a_hanging_call_closes_the_store_of_the_child(path, busy):
     """The fork does not wait forever: the parent goes on; the child's store refuses all calls."""
     with process(FORKING_WHILE_BUSY, path, busy) as running:
         said = [hears(running) for _ in range(4)]

@@ -77,7 +77,7 @@ def between(place, folder, many):
         return sum(call.key == "many" and stored < call.began < last for call in calls)
 
 
-def test_a_few_jobs_of_one_key_do_not_wait_for_many_of_another(place, tmp_path):
+def test_keys_with_few_and_many_jobs_take_turns(place, tmp_path):
     """Both keys take turns on four workers."""
     assert between(place, tmp_path, 500) <= 20
 
@@ -108,14 +108,14 @@ def inversions(place, folder, each):
         return ahead, early
 
 
-def test_eight_claimers_keep_the_order(place, tmp_path):
+def test_eight_concurrent_claimers_keep_the_order(place, tmp_path):
     """Work overtakes no more than what the other claimers are claiming at that moment."""
     ahead, early = inversions(place, tmp_path, 40)
     assert ahead < 8
     assert early < 8
 
 
-def test_work_waits_in_the_store_for_what_is_away(place, tmp_path):
+def test_work_is_retried_until_an_outage_ends(place, tmp_path):
     """Other work runs during the retry delays; a kill costs no attempt, and all work succeeds."""
     events = tmp_path / "events"
     with socket.socket() as dependency, closing(place.open()) as store:

@@ -32,7 +32,7 @@ def place(request, tmp_path):
     return Place("postgres", server.url, server.fresh_schema())
 
 
-def test_update_and_way_back_lose_nothing_and_start_nothing_twice(place, tmp_path):
+def test_upgrade_and_downgrade_lose_nothing_and_start_nothing_twice(place, tmp_path):
     """Clients repeat their starts on the other release while processes are replaced."""
     log, names = tmp_path / "calls", {}
 

@@ -37,12 +37,12 @@ def differences(found: Found, column: int) -> dict[str, object]:
     }
 
 
-def test_the_page_lists_every_check_with_its_rule() -> None:
+def test_page_of_client_results_lists_every_check_with_its_rule() -> None:
     """``python -m tests.conform.client.results`` writes the page."""
     assert results_on_page() == rendered(on_page())
 
 
-def test_the_page_shows_a_pass_of_every_must_and_should_for_our_client() -> None:
+def test_page_shows_that_our_client_passes_every_must_and_should() -> None:
     counted = {one.id for one in CLIENT_CHECKS if one.level is not Level.INFO}
     for column in (HTTP, GRPC):
         found = on_page()[column]
