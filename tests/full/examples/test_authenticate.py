@@ -38,7 +38,7 @@ def request(
     )
 
 
-def test_the_known_signature_of_the_file() -> None:
+def test_known_signature_of_the_file_is_authentic() -> None:
     """The published seed, key and signature of camera.png are used; OpenSSL accepts them too."""
     assert KEY == SIGNER.public_key().public_bytes_raw()
     assert SIGNATURE == SIGNER.sign(CAMERA)
@@ -62,7 +62,7 @@ def test_signature_of_no_listed_key_is_not_authentic() -> None:
 
 
 @given(place=st.integers(0, 511), of_file=st.booleans())
-def test_one_bit_that_is_flipped(place: int, of_file: bool) -> None:
+def test_signature_or_file_with_a_flipped_bit_is_not_authentic(place: int, of_file: bool) -> None:
     """A signature or file with a flipped bit is not authentic, and the file is not decoded."""
     changed = bytearray(CAMERA if of_file else SIGNATURE)
     changed[-1 - place // 8 - 100 * of_file] ^= 1 << place % 8
@@ -81,7 +81,7 @@ def test_signature_of_any_key_holds_for_it_alone(seed: bytes, bit: int) -> None:
     assert (found.authentic, found.key_index) == (True, 1)
 
 
-def test_the_known_payload_of_the_pixels() -> None:
+def test_signature_of_pixels_covers_size_and_rgb_bytes() -> None:
     """With PIXELS, the signature covers the size and the RGB bytes."""
     found = answer(request(signature=PIXELS_SIGNATURE, scope=Scope.PIXELS))
     assert (found.authentic, found.payload_sha256) == (True, PIXELS_SHA256)
@@ -90,7 +90,9 @@ def test_the_known_payload_of_the_pixels() -> None:
 @pytest.mark.parametrize(
     ("form", "options"), [("BMP", {}), ("TIFF", {}), ("WEBP", {"lossless": True})]
 )
-def test_lossless_re_encoding(form: str, options: dict[str, object]) -> None:
+def test_lossless_re_encoding_keeps_pixels_but_not_content_authentic(
+    form: str, options: dict[str, object]
+) -> None:
     """In another lossless format the pixels stay authentic, but the content does not."""
     content = saved(opened("camera.png"), form, **options).content
     found = answer(request(content, PIXELS_SIGNATURE, scope=Scope.PIXELS))
@@ -98,7 +100,7 @@ def test_lossless_re_encoding(form: str, options: dict[str, object]) -> None:
     assert not answer(request(content)).authentic
 
 
-def test_other_pixels_are_not_authentic() -> None:
+def test_changed_pixels_are_not_authentic() -> None:
     """A JPEG of the picture is not authentic, nor is a copy with a pixel off by one grey level."""
     changed = levels("camera.png")
     changed[300, 200] ^= 1
@@ -118,7 +120,7 @@ def test_keys_of_small_order_are_refused(key: bytes, sign_bit: int) -> None:
 
 
 @pytest.mark.parametrize("keys", [(KEY, OTHER, OTHER), (OTHER,) * 15 + (KEY,), (OTHER,)])
-def test_a_unit_for_each_key(keys: tuple[bytes, ...]) -> None:
+def test_progress_has_a_unit_for_each_key(keys: tuple[bytes, ...]) -> None:
     """The units of up to sixteen keys add up, whichever key has signed."""
     progress = Recorder()
     found = answer(request(public_keys=keys), progress)

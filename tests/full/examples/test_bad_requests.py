@@ -23,7 +23,9 @@ LEAST_SIDES = {
 
 
 @pytest.mark.parametrize("verb", NAMES)
-def test_every_endpoint_checks_its_body(verb: str, empty: Server, refused_by: Refused) -> None:
+def test_every_endpoint_refuses_an_empty_or_foreign_body(
+    verb: str, empty: Server, refused_by: Refused
+) -> None:
     """The unchanged request is accepted; an empty body or one of another type is refused."""
     reply = empty.call("POST", f"/v1/{verb}", json={**good(verb), "validateOnly": True})
     assert reply.status_code == 200, reply.text
@@ -52,7 +54,9 @@ def too_long() -> bytes:
 
 
 @pytest.mark.parametrize(("verb", "field"), PLACES)
-def test_each_picture_of_a_request_is_checked(verb: str, field: str, refused_by: Refused) -> None:
+def test_each_picture_of_a_request_is_checked_by_its_header(
+    verb: str, field: str, refused_by: Refused
+) -> None:
     """The header is enough to refuse other data, another type, and pictures of a wrong size."""
     for content in (b"a cat on a mat", b"", flat(1281, 64, "L").content):
         assert refused_by(verb, with_picture(verb, field, image(content))) == f"{field}.content"
@@ -136,7 +140,9 @@ HALF = image(PICTURE[: len(PICTURE) // 2])
 
 
 @pytest.mark.parametrize(("verb", "field"), [one for one in PLACES if one != ("track", "image")])
-def test_broken_picture_ends_the_operation(verb: str, field: str, server: Server) -> None:
+def test_picture_that_cannot_be_decoded_fails_the_operation(
+    verb: str, field: str, server: Server
+) -> None:
     """A fault that only decoding finds is the operation's error, and names the field."""
     body = with_picture(verb, field, HALF)
     if verb == "authenticate":
@@ -157,7 +163,7 @@ BOXES = [{"x": x, "y": y, "width": 16, "height": 16} for x, y in ((49, 0), (0, 2
         *(("track", {**good("track"), "box": box}, "box") for box in BOXES),
     ],
 )
-def test_what_must_fit_the_upright_picture_is_found_by_the_work(
+def test_box_outside_the_upright_picture_fails_the_operation(
     verb: str, body: Json, field: str, server: Server
 ) -> None:
     """The other picture or the box does not fit the picture; the error states the size."""

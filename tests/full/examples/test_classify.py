@@ -31,7 +31,7 @@ def run(pixels: npt.NDArray[np.uint8], *examples: Example, max_results: int = 5)
 
 
 @pytest.mark.parametrize("label", textures.BUILT_IN)
-def test_the_lower_halves(label: str) -> None:
+def test_lower_halves_of_the_textures_get_the_right_label(label: str) -> None:
     """The lower halves were not learned; they get the right label with certainty, and are known."""
     found = run(levels(f"{label}.png")[256:])
     assert found.label == label
@@ -44,7 +44,7 @@ def test_the_lower_halves(label: str) -> None:
     assert run(one_tile).label == label
 
 
-def test_the_astronaut_is_no_texture() -> None:
+def test_photograph_that_is_not_a_texture_is_novel() -> None:
     """The model alone is sure that it is brick; the novelty shows that it is no known texture."""
     found = run(levels("astronaut.png"))
     assert (found.label, found.known) == ("brick", False)
@@ -55,7 +55,7 @@ def test_the_astronaut_is_no_texture() -> None:
 @pytest.mark.parametrize(
     ("label", "part"), [("sky", ROCKET[:150, 420:]), ("ground", ROCKET[330:, 340:])]
 )
-def test_examples_of_ones_own(label: str, part: npt.NDArray[np.uint8]) -> None:
+def test_two_given_examples_are_enough_to_classify(label: str, part: npt.NDArray[np.uint8]) -> None:
     """Two parts of a photograph are enough to recognise its other parts."""
     found = run(part, *SKY_AND_GROUND)
     assert found.label == label
@@ -63,7 +63,7 @@ def test_examples_of_ones_own(label: str, part: npt.NDArray[np.uint8]) -> None:
     assert found.training_tiles == 3 * 5 + 2 * 8
 
 
-def test_results_fall_and_sum_to_one() -> None:
+def test_scores_are_best_first_and_sum_to_one() -> None:
     """All labels are returned, best first, or only as many as requested."""
     tile = levels("gravel.png")[300:400, 300:400]
     found = run(tile)
@@ -86,7 +86,7 @@ def test_labels_are_any_texts_and_may_repeat() -> None:
         assert found.training_tiles == 3 * 45
 
 
-def test_the_same_picture_twice() -> None:
+def test_equal_examples_get_equal_finite_scores() -> None:
     """Equal examples get equal scores, and every number is finite."""
     same = np.full((64, 64), 90, dtype=np.uint8)
     found = run(same, example("one", same), example("other", same))
@@ -96,7 +96,7 @@ def test_the_same_picture_twice() -> None:
     assert not other.known
 
 
-def test_tiles_are_thinned_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_tiles_of_large_examples_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Large examples do not take unlimited work, and the label is still right."""
     monkeypatch.setattr(textures, "MAX_TILES", 20)
     examples = [example(name, levels(f"{name}.png")[:256]) for name in textures.BUILT_IN]

@@ -26,7 +26,7 @@ def damaged(*boxes: tuple[int, int, int, int]) -> Image:
     return saved(pixels)
 
 
-def test_itself() -> None:
+def test_picture_is_identical_to_itself() -> None:
     """A picture is identical to itself, and an infinite PSNR is left out."""
     found = run(CAMERA)
     assert found.ssim == pytest.approx(1)
@@ -35,7 +35,7 @@ def test_itself() -> None:
     assert (found.scale, found.image_width, found.image_height) == (1.0, 512, 512)
 
 
-def test_one_region() -> None:
+def test_changed_box_is_found_to_the_pixel() -> None:
     """The box that was changed is found to the pixel."""
     found = run(damaged((200, 100, 60, 40)))
     (region,) = found.changed_regions
@@ -45,7 +45,7 @@ def test_one_region() -> None:
     assert not found.identical
 
 
-def test_brighter() -> None:
+def test_brighter_picture_differs_within_the_tolerance() -> None:
     """A picture that is ten levels brighter differs, but within the tolerance."""
     brighter = np.minimum(levels("camera.png").astype(int) + 10, 255).astype(np.uint8)
     found = run(saved(brighter))
@@ -56,7 +56,7 @@ def test_brighter() -> None:
     assert run(saved(brighter), tolerance=0.03).changed_fraction > 0.9
 
 
-def test_structure_that_moved_is_another_one() -> None:
+def test_shift_or_mirror_lowers_the_ssim() -> None:
     """SSIM falls for a shift by one column, and for the mirror image."""
     pixels = levels("camera.png")
     found = [
@@ -75,7 +75,7 @@ def test_regions_are_ordered_and_limited() -> None:
     assert run(damaged(*boxes), max_regions=0).changed_regions == ()
 
 
-def test_near_pieces_are_joined() -> None:
+def test_pieces_up_to_four_pixels_apart_are_one_region() -> None:
     """Pieces up to four pixels apart are one region, whose area has only the changed pixels."""
     found = run(damaged((100, 100, 10, 10), (114, 100, 10, 10)))
     (region,) = found.changed_regions
@@ -84,7 +84,7 @@ def test_near_pieces_are_joined() -> None:
     assert len(run(damaged((100, 100, 10, 10), (115, 100, 10, 10))).changed_regions) == 2
 
 
-def test_grey_against_colour() -> None:
+def test_grey_and_colour_pictures_are_compared_in_colour() -> None:
     """If one picture has colour, both are compared in colour."""
     colour = saved(opened("camera.png").convert("RGB"))
     for found in (run(colour), run(CAMERA, colour)):
@@ -96,7 +96,7 @@ def test_grey_against_colour() -> None:
     assert region.bounding_box == BoundingBox(x=70, y=50, width=20, height=10)
 
 
-def test_black_and_white() -> None:
+def test_black_and_white_have_the_largest_difference() -> None:
     """Black and white have the largest possible difference, but a tolerance of 1 accepts it."""
     black, white = flat(20, 20, "L", 0), flat(20, 20, "L", 255)
     found = run(black, white)
@@ -104,7 +104,7 @@ def test_black_and_white() -> None:
     assert run(black, white, tolerance=1.0).changed_fraction == 0
 
 
-def test_large_pictures() -> None:
+def test_large_pictures_are_compared_on_copies() -> None:
     """Large pictures are compared as copies of 2048 pixels; the regions are in the originals."""
     plain = np.zeros((1024, 4096), dtype=np.uint8)
     marked = plain.copy()

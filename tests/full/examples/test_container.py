@@ -18,7 +18,7 @@ from tests.full.examples.image import BUILD, IMAGE, ROOT, exec_form, read_only_a
 from tests.full.examples.serving import slow_request
 
 
-def test_image_is_small_and_runs_without_rights() -> None:
+def test_image_has_two_stages_a_slim_base_and_an_unnamed_user() -> None:
     """It has two stages with a slim base of fixed version, an unnamed user, and one data folder."""
     assert (BUILD.name, IMAGE.name) == ("build", "")
     assert re.fullmatch(r"python:3\.\d+-slim", IMAGE.base)
@@ -34,7 +34,7 @@ def test_image_is_small_and_runs_without_rights() -> None:
     )
 
 
-def test_context_of_build_has_what_is_copied_and_nothing_else() -> None:
+def test_build_context_has_exactly_the_copied_files() -> None:
     """The Dockerfile copies only existing files, and exactly those are sent to the builder."""
     wanted = {
         source

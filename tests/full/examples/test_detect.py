@@ -29,7 +29,7 @@ def astronaut() -> DetectResponse:
     return run(encoded("astronaut.png"))
 
 
-def test_astronaut(astronaut: DetectResponse) -> None:
+def test_face_of_the_astronaut_is_found(astronaut: DetectResponse) -> None:
     """One face is found, where another method finds it too, by 15 to 27 windows."""
     (face,) = astronaut.faces
     assert iou(place(face), FACE) > 0.6
@@ -37,7 +37,7 @@ def test_astronaut(astronaut: DetectResponse) -> None:
     assert (astronaut.scale, astronaut.image_width, astronaut.image_height) == (1.0, 512, 512)
 
 
-def test_two_faces() -> None:
+def test_two_faces_are_found_best_first() -> None:
     """The astronaut beside its mirror image has two faces, the one with most support first."""
     both = np.hstack([levels("astronaut.png"), levels("astronaut.png")[:, ::-1]])
     found = run(saved(both))
@@ -50,7 +50,7 @@ def test_two_faces() -> None:
     assert run(saved(both), max_results=1).faces == found.faces[:1]
 
 
-def test_enlarged() -> None:
+def test_box_of_a_face_is_in_pixels_of_the_large_original() -> None:
     """The box is in pixels of the picture of 9 MP, although a small copy is searched."""
     found = run(saved(opened("astronaut.png").resize((3000, 3000)), "JPEG"))
     assert found.scale == pytest.approx(640 / 3000)
@@ -68,12 +68,12 @@ def test_enlarged() -> None:
         flat(24, 24),
     ],
 )
-def test_no_face(image: Image) -> None:
+def test_no_face_is_found_without_faces(image: Image) -> None:
     """No face is found in pictures without faces, nor in the smallest allowed picture."""
     assert run(image).faces == ()
 
 
-def test_options(astronaut: DetectResponse) -> None:
+def test_higher_support_or_size_finds_no_face(astronaut: DetectResponse) -> None:
     """Nothing is found if more support, or a larger size, is required than the face has."""
     support = astronaut.faces[0].support
     assert run(encoded("astronaut.png"), min_neighbors=support).faces == astronaut.faces

@@ -123,7 +123,7 @@ def test_palette_is_a_strip_as_wide_as_its_shares(
     assert ("format", "PNG", -1.0, rows[-1][3]) in rows
 
 
-def test_track_has_a_box_in_each_frame_and_a_way(drawings: dict[str, Drawing]) -> None:
+def test_track_is_drawn_as_a_box_in_each_frame_and_a_line(drawings: dict[str, Drawing]) -> None:
     """There are thirty boxes, each in its own frame, and one open line in all frames."""
     *boxes, way = drawings["track"].shapes
     assert [box.frame for box in boxes] == list(range(30))
@@ -131,7 +131,7 @@ def test_track_has_a_box_in_each_frame_and_a_way(drawings: dict[str, Drawing]) -
     assert (len(way.points), way.closed, way.frame) == (30, False, -1)
 
 
-def test_numbers_are_rows_and_shares_have_bars(
+def test_numbers_are_drawn_as_rows_and_shares_as_bars(
     results: dict[str, Any], drawings: dict[str, Drawing]
 ) -> None:
     """A share of 0..1 has a bar and another number has none; size and scale are left out."""
@@ -152,7 +152,7 @@ def test_numbers_are_rows_and_shares_have_bars(
         (m.ExtractResponse(**SIZE), "Features", GREEN),
     ],
 )
-def test_result_that_found_nothing_is_a_frame(result: Any, title: str, color: str) -> None:
+def test_result_without_findings_is_drawn_as_a_frame(result: Any, title: str, color: str) -> None:
     """The whole picture is framed, and the frame has the title."""
     (shape,) = draw(result).shapes
     assert (shape.points, shape.label, shape.color) == (CORNERS, title, color)
@@ -167,7 +167,7 @@ def test_lost_box_is_red() -> None:
     assert (shape.label, shape.color) == ("lost", RED)
 
 
-def test_extremes_can_be_drawn() -> None:
+def test_tiny_narrow_and_degenerate_pictures_can_be_drawn() -> None:
     """The picture has one pixel or is very narrow, or a corner is mapped behind the image plane."""
     for width, height in ((1, 20), (20, 1), (1, 1)):
         drawing = draw(m.ExtractResponse(image_width=width, image_height=height))
@@ -197,7 +197,7 @@ def test_pictures_and_options_replace_those_of_the_sample() -> None:
         ("detect", 0, '{"min_size_px": 1}', "min_size_px"),
     ],
 )
-def test_what_an_analysis_does_not_take_is_refused(
+def test_unsupported_picture_or_option_is_refused(
     verb: str, count: int, options: str, field: str
 ) -> None:
     """The error names the field."""
@@ -232,7 +232,7 @@ def test_draw_writes_a_png(tmp_path: Path) -> None:
         ("score --server nowhere", "nowhere"),
     ],
 )
-def test_draw_says_in_one_sentence_why_not(words: str, sentence: str, server: Server) -> None:
+def test_draw_command_fails_with_one_sentence(words: str, sentence: str, server: Server) -> None:
     with listening(server) as url, pytest.raises(SystemExit) as caught:
         main(["--server", url, *words.split(), "-o", "/nowhere/out.png"])
     assert str(caught.value).startswith("draw: ")

@@ -51,14 +51,14 @@ def test_each_half_supports_its_own_label(label: str, sign: int) -> None:
     assert (found.label, found.scale, found.image_width, found.image_height) == (label, 1, 512, 256)
 
 
-def test_what_speaks_for_one_label_speaks_against_the_others() -> None:
+def test_weights_of_a_part_sum_to_zero_over_the_labels() -> None:
     """Over all labels the weights of each part add up to 0, as the probabilities add up to 1."""
     tables = [weights(halves(label)) for label in BUILT_IN]
     for place in tables[0]:
         assert abs(sum(table[place] for table in tables)) < 1e-9
 
 
-def test_the_predicted_label_is_the_default() -> None:
+def test_predicted_label_is_explained_by_default() -> None:
     """Without a label, that of ``classify`` is explained, with exactly its score."""
     found = halves("")
     classified = classify(ClassifyRequest(image=HALVES), Recorder())
@@ -67,7 +67,7 @@ def test_the_predicted_label_is_the_default() -> None:
     assert halves("gravel").score == classified.results[-1].score
 
 
-def test_regions_fall_and_tile_the_picture() -> None:
+def test_regions_are_heaviest_first_and_cover_the_picture() -> None:
     """The heaviest part comes first; every pixel is in exactly one part, even in an odd size."""
     odd = np.pad(BRICK[:131, :203], ((0, 0), (0, 34)), mode="reflect")
     found = answer(ExplainRequest(image=saved(odd), segment_count=50, sample_count=50))
@@ -82,7 +82,7 @@ def test_regions_fall_and_tile_the_picture() -> None:
     assert (covered == 1).all()
 
 
-def test_the_heatmap() -> None:
+def test_heatmap_is_128_at_zero_and_255_or_1_at_the_heaviest_part() -> None:
     """In the grey map of the working copy 128 means 0; the heaviest part is 255 or 1."""
     found = halves("grass")
     map_ = heat(found)
@@ -106,7 +106,7 @@ def test_a_large_picture_is_explained_on_a_copy() -> None:
     }  # fmt: skip
 
 
-def test_a_flat_picture() -> None:
+def test_flat_picture_has_zero_weights() -> None:
     """All parts are alike: their weights are 0, the heatmap is grey, and all numbers are finite."""
     for segments in (4, 256):
         found = answer(ExplainRequest(image=FLAT, segment_count=segments, sample_count=50))
@@ -123,7 +123,7 @@ def test_the_same_request_gives_the_same_response() -> None:
     assert len({str(weights(found)) for found in (answer(request), *others)}) == 4
 
 
-def test_examples_of_ones_own() -> None:
+def test_labels_are_those_of_the_given_examples() -> None:
     """The labels are those of the examples."""
     examples = (
         Example(label="lawn", image=saved(GRASS[:128])),
@@ -136,13 +136,13 @@ def test_examples_of_ones_own() -> None:
     assert lawn.score + wall.score == pytest.approx(1)
 
 
-def test_nearness() -> None:
+def test_nearness_weight_falls_with_the_hidden_share() -> None:
     """The whole picture has weight 1, a quarter little: 1 - sqrt(1/4) is two kernel widths."""
     samples = np.array([[1, 1, 1, 1], [1, 0, 0, 0], [0, 0, 0, 0]], dtype=float)
     assert nearness(samples) == pytest.approx(np.exp([0, -4, -16]))
 
 
-def test_a_unit_for_each_sample() -> None:
+def test_progress_has_a_unit_for_each_sample() -> None:
     """Progress is reported at least every 100 samples."""
     progress = Recorder()
     answer(ExplainRequest(image=FLAT, sample_count=250), progress)

@@ -46,7 +46,7 @@ def tags_of(exif: PIL.Image.Exif) -> dict[str, str]:
     return dict(metadata_of(saved(PIL.Image.new("RGB", (9, 5)), "JPEG", exif=exif)).tags)
 
 
-def test_the_palette_of_the_logo() -> None:
+def test_palette_of_the_logo_has_its_three_colours() -> None:
     """Green, orange and the white background are found, each within 8 levels and 0.02."""
     colors = run(encoded("logo.png"), Feature.PALETTE, palette_size=3).palette
     assert colors[0].fraction == pytest.approx(0.36, abs=0.02)
@@ -57,21 +57,21 @@ def test_the_palette_of_the_logo() -> None:
         assert found.fraction == pytest.approx(0.32, abs=0.02)
 
 
-def test_the_palette_is_that_of_clusters_that_change_no_more() -> None:
+def test_palette_is_computed_until_clusters_converge() -> None:
     """With too few iterations, the shares of the rocket were 0.538, 0.403 and 0.059."""
     found = palette(encoded("rocket.jpg"), 3)
     assert list(found.values()) == pytest.approx([0.5055, 0.4357, 0.0588], abs=0.0001)
 
 
 @pytest.mark.parametrize("size", [1, 5, 16])
-def test_fractions_fall_and_sum_to_one(size: int) -> None:
+def test_palette_fractions_fall_and_sum_to_one(size: int) -> None:
     found = palette(encoded("astronaut.png"), size)
     assert len(found) == size
     assert list(found.values()) == sorted(found.values(), reverse=True)
     assert sum(found.values()) == pytest.approx(1)
 
 
-def test_fewer_colours_than_asked_for() -> None:
+def test_palette_of_three_colours_has_three_entries() -> None:
     """A picture of three colours has a palette of exactly these three."""
     colors = np.zeros((4, 10, 3), dtype=np.uint8)
     colors[:, 4:7] = (17, 200, 3)
@@ -109,7 +109,7 @@ def test_flat_picture_has_a_hash() -> None:
     assert perceptual_hash(PIL.Image.new("L", (50, 40), 93)) == "8000000000000000"
 
 
-def test_the_metadata_of_hubble() -> None:
+def test_metadata_has_size_and_tags_of_the_file() -> None:
     """Size and tags are those in the file."""
     found = metadata_of(encoded("hubble_deep_field.jpg"))
     assert (found.format, found.mime_type, found.mode) == ("JPEG", "image/jpeg", "RGB")
@@ -120,7 +120,7 @@ def test_the_metadata_of_hubble() -> None:
     assert "Photoshop" not in repr(found)  # nor in logs, as a tag may have a place or a name
 
 
-def test_tags_of_camera_and_place() -> None:
+def test_exif_tags_of_camera_and_gps_are_read() -> None:
     """The EXIF blocks of camera and place are read too; binary values are shown by their size."""
     exif = PIL.Image.Exif()
     exif[ExifTags.Base.Artist] = "Ada"
@@ -141,7 +141,7 @@ def test_tags_of_camera_and_place() -> None:
     }
 
 
-def test_tags_are_bounded() -> None:
+def test_number_and_length_of_tags_are_bounded() -> None:
     """A long text is cut, and so is a long list of tags."""
     exif = PIL.Image.Exif()
     exif[ExifTags.Base.ImageDescription] = "x" * 5000
@@ -153,7 +153,7 @@ def test_tags_are_bounded() -> None:
 
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")  # Pillow warns of what it skips
 @given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), min_size=1, max_size=6))
-def test_any_exif_block(changes: list[tuple[int, int]]) -> None:
+def test_picture_with_any_exif_block_is_analysed(changes: list[tuple[int, int]]) -> None:
     """A picture with damaged tags is still analysed, and all its tags are texts."""
     exif = PIL.Image.Exif()
     exif[ExifTags.Base.Artist] = "Ada"
@@ -175,7 +175,7 @@ def test_broken_exif_leaves_other_features(form: str) -> None:
     assert (found.width, found.height, dict(found.tags)) == (9, 5, {})
 
 
-def test_metadata_is_upright() -> None:
+def test_size_of_a_rotated_file_is_upright() -> None:
     """The size of a rotated file is that of the upright picture."""
     found = run(saved(PIL.Image.new("RGB", (9, 5)), "JPEG", exif=oriented(6)))
     assert (found.metadata.width, found.metadata.height) == (5, 9)
@@ -191,7 +191,9 @@ def test_metadata_is_upright() -> None:
         ("camera.png", "L", 1, False),
     ],
 )
-def test_frames_and_alpha(name: str, mode: str, frame_count: int, has_alpha: bool) -> None:
+def test_response_has_mode_frames_and_transparency(
+    name: str, mode: str, frame_count: int, has_alpha: bool
+) -> None:
     """The response has the mode, the number of frames, and whether there is transparency."""
     found = metadata_of(encoded(name))
     assert (found.mode, found.frame_count, found.has_alpha) == (mode, frame_count, has_alpha)
@@ -205,7 +207,9 @@ def test_frames_and_alpha(name: str, mode: str, frame_count: int, has_alpha: boo
         ((Feature.FINGERPRINT,), ("FINGERPRINT",)),
     ],
 )
-def test_a_stage_for_each_feature(features: tuple[Feature, ...], stages: tuple[str, ...]) -> None:
+def test_progress_has_a_stage_for_each_feature(
+    features: tuple[Feature, ...], stages: tuple[str, ...]
+) -> None:
     """The stages always come in the order of STAGES, so that progress never falls."""
     progress = Recorder()
     answer(ExtractRequest(image=saved(PIL.Image.new("RGB", (3, 3))), features=features), progress)

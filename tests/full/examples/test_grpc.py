@@ -18,7 +18,7 @@ from tests.full.examples.serving import SERVE, Process
 from tests.waiting import PATIENCE
 
 
-def test_our_client_over_grpc(tmp_path: Path) -> None:
+def test_operation_is_started_awaited_and_listed_over_grpc(tmp_path: Path) -> None:
     """It is started, awaited and listed over gRPC; HTTP shows the same operation."""
     request = ScoreRequest(image=encoded("camera.png"))
     kinds = {"response": ScoreResponse, "metadata": AnalysisMetadata}

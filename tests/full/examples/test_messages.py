@@ -32,7 +32,7 @@ def load(cls: type, value: object) -> object:
     return TypeRegistry().load(value, cls, strict=True)  # type: ignore[arg-type]  # any JSON
 
 
-def test_names() -> None:
+def test_each_method_has_its_request_and_response_registered_once() -> None:
     """Each method has its request and response, and every message is registered once."""
     names = sorted(str(full_name(cls)) for cls in NAMED)
     wanted = [f"{verb}{kind}" for verb in VERBS for kind in ("Request", "Response")]
@@ -63,7 +63,9 @@ BOUNDS: Sequence[tuple[type, str, float, float]] = [
 
 
 @pytest.mark.parametrize(("cls", "name", "low", "high"), BOUNDS)
-def test_bounds(cls: type, name: str, low: float, high: float) -> None:
+def test_values_beyond_the_bounds_are_refused(
+    cls: type, name: str, low: float, high: float
+) -> None:
     """The bounds themselves are accepted, values beyond them are refused, in Python and in JSON."""
     step = 1 if isinstance(low, int) else 0.0001
     for value in (low, high):

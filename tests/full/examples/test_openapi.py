@@ -50,7 +50,7 @@ def test_document_is_served_with_the_ten_methods(server: Server) -> None:
     assert len(document["paths"]) == 10 + 3 * 7
 
 
-def test_schemathesis_finds_nothing(address: str, tmp_path: Path) -> None:
+def test_schemathesis_finds_no_error(address: str, tmp_path: Path) -> None:
     """It sends malformed and invalid requests to every path, and follows operations by links."""
     pytest.importorskip("schemathesis")
     (tmp_path / "bodies.json").write_text(json.dumps(BODIES))

@@ -32,7 +32,9 @@ from tests.waiting import PATIENCE
         ("serve --port 0 --store sqlite:///.", 2, "cannot serve sqlite:///.: "),
     ],
 )
-def test_options(options: str, status: int, said: str, tmp_path: Path) -> None:
+def test_wrong_option_gives_a_sentence_and_an_exit_status(
+    options: str, status: int, said: str, tmp_path: Path
+) -> None:
     """A wrong option gives a sentence and an exit status, never a traceback."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         words = options.format(port=taken.getsockname()[1]).split()

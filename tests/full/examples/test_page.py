@@ -56,7 +56,7 @@ def site(server: Server) -> Iterator[httpx.Client]:
         ("/pictures/coins.png", "image"),
     ],
 )
-def test_files_of_the_page_are_guarded(path: str, kind: str, site: httpx.Client) -> None:
+def test_files_of_the_page_have_security_headers(path: str, kind: str, site: httpx.Client) -> None:
     """Each has its type, a strict content security policy, and is not cached."""
     reply = site.get(path)
     assert (reply.status_code, reply.headers["content-type"]) == (200, kind)
@@ -96,7 +96,7 @@ def test_pictures_of_the_page_are_those_that_scikit_image_brings(site: httpx.Cli
         ("/drawings/operations/%00", 400),
     ],
 )
-def test_what_is_not_there_is_not_found(path: str, status: int, site: httpx.Client) -> None:
+def test_unknown_path_of_the_page_is_not_found(path: str, status: int, site: httpx.Client) -> None:
     """The error is one of the API; a name that is not valid is an invalid argument."""
     reply = site.get(path)
     assert reply.status_code == reply.json()["error"]["code"] == status

@@ -77,7 +77,9 @@ def halved(image: Image) -> Image:
 
 
 @pytest.mark.parametrize(("form", "mime_type"), FORMATS.items())
-def test_header_of_each_format(form: str, mime_type: str, no_decoding: None) -> None:
+def test_size_and_type_are_read_from_the_header_of_each_format(
+    form: str, mime_type: str, no_decoding: None
+) -> None:
     """The size and type of all six formats are found without decoding."""
     header = checked(saved(PIL.Image.new("RGB", (40, 30)), form))
     assert (header.format, header.mime_type) == (form, mime_type)
@@ -137,13 +139,13 @@ def test_picture_outside_the_limits_is_refused_by_its_header(
 
 
 @pytest.mark.parametrize("size", [(4000, 4000), (400, 20), (20, 400), (1, 1), (160, 16)])
-def test_limits_themselves_are_allowed(size: tuple[int, int]) -> None:
+def test_picture_at_the_limits_is_accepted(size: tuple[int, int]) -> None:
     """The limits are on the pixels, on the ratio of the sides, and on the copy's shortest side."""
     header = checked(flat(*size, "1"), min_side=min(size[1], 8), longest=max(80, max(size) // 2))
     assert (header.width, header.height) == size
 
 
-def test_mime_type() -> None:
+def test_mime_type_is_compared_without_case() -> None:
     """The type's case does not matter; the error for a wrong type names that of the content."""
     content = encoded("camera.png").content
     assert checked(Image(content=content, mime_type="IMAGE/PNG")).mime_type == "image/png"
@@ -170,7 +172,7 @@ def test_unreadable_exif_turns_nothing(form: str) -> None:
     assert decode(image, "image").size == (40, 30)
 
 
-def test_exif_behind_the_pixels(no_decoding: None) -> None:
+def test_exif_behind_the_pixels_of_a_png_is_read(no_decoding: None) -> None:
     """In a PNG the tag may follow the pixels: the header is read without decoding them."""
     content = flat(40, 30).content
     end = content.index(b"IEND") - 4
@@ -178,7 +180,7 @@ def test_exif_behind_the_pixels(no_decoding: None) -> None:
     assert checked(Image(content=late)).format == "PNG"
 
 
-def test_phone_picture() -> None:
+def test_jpeg_with_a_second_picture_is_accepted() -> None:
     """A JPEG that contains a second picture has the format MPO, and is accepted as a JPEG."""
     image = film("MPO", [RED, BLUE])
     with PIL.Image.open(io.BytesIO(image.content)) as opened_by_pillow:
@@ -249,7 +251,7 @@ WHITE, GREY, BLACK = [255] * 3, [127] * 3, [0] * 3
         (film("WEBP", [RED, BLUE], lossless=True), [[255, 0, 0]]),  # only the first frame counts
     ],
 )
-def test_levels_of_pixels_are_those_that_are_seen(image: Image, row: list[object]) -> None:
+def test_pixels_have_eight_opaque_bits_as_displayed(image: Image, row: list[object]) -> None:
     """Each pixel has eight bits, is opaque, and is grey or RGB."""
     assert array(decode(image, "image"))[0].tolist() == row
 
@@ -263,7 +265,7 @@ def test_whatever_is_not_grey_becomes_rgb(mode: str, form: str) -> None:
     assert decode(saved(PIL.Image.new(mode, (30, 20)), form), "image").mode == "RGB"
 
 
-def test_grey() -> None:
+def test_grey_is_the_luminance_from_0_to_1() -> None:
     """The luminance is 0..1: levels / 255 in grey pictures, else the weighted channels."""
     assert grey(decode(encoded("camera.png"), "image")) == pytest.approx(levels("camera.png") / 255)
     red = grey(decode(flat(3, 2, color=(255, 0, 0)), "image"))
@@ -279,7 +281,7 @@ def animation(form: str, size: tuple[int, int], number: int) -> Image:
 
 
 @pytest.mark.parametrize("form", ["GIF", "WEBP", "PNG", "TIFF"])
-def test_frames(form: str) -> None:
+def test_all_frames_are_returned_in_order(form: str) -> None:
     """All frames of an animation, or pages of a file, are returned in order."""
     image = animation(form, (30, 20), 5)
     found = list(frames(image, "image"))
@@ -291,7 +293,7 @@ def test_frames(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_still_pictures(form: str) -> None:
+def test_still_picture_has_one_frame(form: str) -> None:
     """A still picture is not animated, and has one frame."""
     image = saved(PIL.Image.new("RGB", (30, 20)), form)
     assert not is_animated(image)
@@ -300,7 +302,7 @@ def test_still_pictures(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["GIF", "TIFF"])
-def test_frames_are_counted_with_a_cap(form: str) -> None:
+def test_reading_more_than_64_frames_is_refused(form: str) -> None:
     """64 frames are read; with 65, reading fails and counting stops."""
     assert len(list(frames(animation(form, (8, 8), 64), "image"))) == 64
     image = animation(form, (8, 8), 70)
@@ -347,7 +349,7 @@ def test_each_page_is_measured_when_it_is_reached(image: Image, description: str
         assert error.description.startswith(description)
 
 
-def test_second_page_broken() -> None:
+def test_broken_second_page_is_named_in_the_error() -> None:
     """The error gives the number of the page, whose directory is missing."""
     image = animation("TIFF", (30, 20), 2)
     start = int.from_bytes(image.content[4:8], "little")
@@ -359,7 +361,7 @@ def test_second_page_broken() -> None:
     assert error.description == "cannot be read, frame 1 is broken"
 
 
-def test_animation_cut_in_half() -> None:
+def test_truncated_animation_is_refused() -> None:
     """An animation that is cut off is refused, although its first frames can be read."""
     noise = np.random.default_rng(0).integers(0, 256, (6, 40, 40), dtype=np.uint8)
     for form in ("GIF", "PNG", "TIFF"):
@@ -370,7 +372,7 @@ def test_animation_cut_in_half() -> None:
 # --- the working copy ----------------------------------------------------------------------------
 
 
-def test_working_copy_is_as_of_thumbnail() -> None:
+def test_working_copy_equals_pillows_thumbnail() -> None:
     """The pixels are those of Pillow's own thumbnail; nothing is enlarged."""
     picture = opened("coffee.png")
     own = picture.copy()
@@ -381,7 +383,7 @@ def test_working_copy_is_as_of_thumbnail() -> None:
 
 
 @given(st.integers(1, 20_000), st.integers(1, 20_000), st.integers(1, 4096))
-def test_working_size(width: int, height: int, longest: int) -> None:
+def test_working_size_never_enlarges_or_vanishes(width: int, height: int, longest: int) -> None:
     """No side is enlarged or vanishes; the longest side is the limit if it was above."""
     small = working_size(width, height, longest)
     assert max(small) == min(longest, max(width, height))
@@ -390,7 +392,9 @@ def test_working_size(width: int, height: int, longest: int) -> None:
 
 
 @given(st.integers(8, 5000), st.integers(8, 5000), st.data())
-def test_original_box_lies_inside(width: int, height: int, data: st.DataObject) -> None:
+def test_box_of_the_working_copy_is_inside_the_original(
+    width: int, height: int, data: st.DataObject
+) -> None:
     """Every box of the working copy is a box in the original, at least a pixel wide."""
     small = working_size(width, height, 640)
     left = data.draw(st.integers(0, small[0] - 1))

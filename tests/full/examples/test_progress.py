@@ -70,7 +70,7 @@ def test_steps_are_reported_twenty_times_a_second() -> None:
 
 
 @pytest.mark.parametrize("look", range(4))
-def test_cancellation_arrives_at_every_call(look: int) -> None:
+def test_cancellation_stops_the_work_at_every_progress_call(look: int) -> None:
     """A report and a step without a report both stop the work."""
     job = Job(cancel_at=look)
     progress = progress_of(job)
@@ -114,7 +114,7 @@ def test_progress_never_falls(said: list[int | tuple[str, int]]) -> None:
 MIDDLE = attrs.evolve(START, stage="SCANNING", progress_percent=41, work_done=3, work_total=7)
 
 
-def test_only_success_is_done() -> None:
+def test_only_success_reports_100_percent() -> None:
     """Success has 100 percent and all units; otherwise the progress stays where it was."""
     last = settle(MIDDLE, "SUCCEEDED")
     assert last == attrs.evolve(MIDDLE, stage="DONE", progress_percent=100, work_done=7)

@@ -46,13 +46,13 @@ def answer_of(method: str, path: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", ROUTE_CASES, ids=lambda case: case["id"])
-def test_route_vector(case: dict[str, Any]) -> None:
+def test_request_is_routed_as_its_vector_says(case: dict[str, Any]) -> None:
     """Every request of service_routers.json is routed as the vector says."""
     assert answer_of(case["method"], case["path"]) == case["expect"]
 
 
 @pytest.mark.parametrize("case", HEALTH_CASES, ids=lambda case: case["id"])
-def test_health_vector(case: dict[str, Any]) -> None:
+def test_health_report_is_as_its_vector_says(case: dict[str, Any]) -> None:
     """Every health report has the status, the body and the order of keys of its vector."""
     status, body = health(datetime.fromisoformat(case["now"]), case["ok"], case["status_value"])
     assert (status, body) == (case["expect"]["http"], case["expect"]["body"])
@@ -60,19 +60,19 @@ def test_health_vector(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/nothing/%zz", "%", "/v1/track/%ff", "/v1/health/\udc80"])
-def test_malformed_escapes_come_first(path: str) -> None:
+def test_malformed_path_is_refused_before_routing(path: str) -> None:
     """A malformed path is refused, whatever route it would take."""
     with pytest.raises(MalformedRequest):
         route("POST", path)
 
 
-def test_health_knows_head_from_get() -> None:
+def test_head_of_the_health_report_has_no_body() -> None:
     """HEAD is routed like GET, but without a body."""
     assert route("GET", "/v1/health") == ToHealth(head=False)
     assert route("HEAD", "/%761/health") == ToHealth(head=True)
 
 
-def test_root_of_a_router_takes_post_for_its_handler() -> None:
+def test_root_of_a_router_accepts_post_only() -> None:
     """Other methods are not allowed and deeper paths are not found, with or without a handler."""
     for rest in ("", "/"):
         assert default_answer("POST", ToRouter("score", rest), "handler") == "handler"
@@ -88,7 +88,7 @@ def test_root_of_a_router_takes_post_for_its_handler() -> None:
                 default_answer(method, ToRouter("score", rest), handler)
 
 
-def test_the_timestamp_is_utc_in_milliseconds() -> None:
+def test_timestamp_of_the_health_report_is_utc_in_milliseconds() -> None:
     """Another zone is converted, and fractions of a millisecond are cut off."""
     zone = timezone(timedelta(hours=2))
     _, body = health(datetime(2030, 1, 1, 1, 0, 0, 999_999, zone))
@@ -103,7 +103,7 @@ def test_the_timestamp_is_utc_in_milliseconds() -> None:
         (datetime(2030, 1, 1, tzinfo=UTC), False, "operational"),
     ],
 )
-def test_a_report_that_contradicts_itself_is_refused(now: datetime, ok: bool, status: str) -> None:
+def test_contradictory_health_report_is_refused(now: datetime, ok: bool, status: str) -> None:
     """A time without a zone, or ``ok`` with a contradicting status, is the application's error."""
     with pytest.raises(ValueError, match=r"time zone|cannot be"):
         health(now, ok, status)
@@ -113,7 +113,7 @@ PIECES = st.sampled_from(["/", "v1", "detect", "health", "%2F", "%", "%c3", "é"
 
 
 @given(st.sampled_from(["GET", "POST", "OPTIONS", "x"]), st.lists(PIECES).map("".join))
-def test_no_path_raises_anything_else(method: str, path: str) -> None:
+def test_any_path_is_routed_or_refused_with_our_errors(method: str, path: str) -> None:
     """Every path has a route or is refused with one of our errors."""
     assert answer_of(method, path)
     assert answer_of(method, f"/v1/detect{path}")

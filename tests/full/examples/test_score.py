@@ -28,7 +28,7 @@ def run_on(grey: npt.ArrayLike) -> ScoreResponse:
     return run(saved(np.rint(grey).clip(0, 255).astype(np.uint8)))
 
 
-def test_camera() -> None:
+def test_score_of_the_cameraman_has_the_measured_values() -> None:
     """The measured values are those of the cameraman."""
     found = run(CAMERA)
     assert found.blur == pytest.approx(0.288, rel=0.01)
@@ -65,7 +65,7 @@ def test_noise_is_measured_and_lowers_the_score() -> None:
     assert scores == sorted(scores, reverse=True)
 
 
-def test_pictures_without_contrast_or_change_are_no_division_by_zero() -> None:
+def test_picture_without_contrast_is_scored_without_division_by_zero() -> None:
     """A flat colour scores 0; stripes have no change at all along one axis."""
     for color, mode in product([(0, 0, 0), (255, 255, 255), (10, 200, 77)], ["RGB", "L"]):
         flat = PIL.Image.new("RGB", (40, 30), color).convert(mode)
@@ -75,13 +75,13 @@ def test_pictures_without_contrast_or_change_are_no_division_by_zero() -> None:
         assert 0 <= run(saved(grey)).blur <= 1
 
 
-def test_black_and_white_artwork_scores_nothing() -> None:
+def test_black_and_white_artwork_scores_zero() -> None:
     found = run(encoded("horse.png"))
     assert found.clipped_fraction > 0.9
     assert (found.exposure, found.overall) == (0.0, 0.0)
 
 
-def test_colourfulness_by_hand() -> None:
+def test_colourfulness_of_half_red_half_blue_is_as_calculated() -> None:
     """With half pure red and half pure blue, the means and deviations of rg and yb are known."""
     colors = np.zeros((16, 32, 3), dtype=np.uint8)
     colors[:, :16, 0] = 255

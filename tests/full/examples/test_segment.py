@@ -66,7 +66,7 @@ def superpixels() -> SegmentResponse:
     return run(encoded("astronaut.png"), method=SegmentMethod.SUPERPIXELS)
 
 
-def test_coins(coins: SegmentResponse) -> None:
+def test_segment_finds_24_coins_with_their_areas(coins: SegmentResponse) -> None:
     """There are 24 coins in four rows of six, each with its area."""
     assert coins.region_count == len(coins.regions) == 24
     heights = sorted(region.centroid.y for region in coins.regions)
@@ -79,7 +79,7 @@ def test_coins(coins: SegmentResponse) -> None:
     assert found == pytest.approx((315, 156, 65, 61), abs=3)
 
 
-def test_coins_label_map(coins: SegmentResponse) -> None:
+def test_label_map_has_each_label_at_its_pixels(coins: SegmentResponse) -> None:
     """The map has each region's label at its pixels, and 0 elsewhere."""
     labels = label_map(coins)
     assert labels.shape == (303, 384)
@@ -105,18 +105,20 @@ def test_coins_label_map(coins: SegmentResponse) -> None:
     ],
     ids=["half size", "inverted", "split"],
 )
-def test_coins_otherwise(image: Image, options: dict[str, object]) -> None:
+def test_coins_are_found_at_half_size_inverted_or_split(
+    image: Image, options: dict[str, object]
+) -> None:
     """The same 24 are found at half size, inverted, or with touching objects split."""
     assert run(image, **options).region_count == 24
 
 
-def test_discs() -> None:
+def test_touching_discs_are_one_object_unless_split() -> None:
     """Discs that touch are one object, unless they are to be split."""
     assert run(discs(*DISCS)).region_count == 3
     assert run(discs(*DISCS), split_touching=True).region_count == 5
 
 
-def test_min_area() -> None:
+def test_objects_below_min_area_are_left_out() -> None:
     """Objects below this area, in pixels of the original, are left out."""
     image = discs((60, 60, 30), (140, 200, 40))
     assert run(image, min_area_px=3500).region_count == 1
@@ -140,7 +142,7 @@ def test_one_colour_has_no_objects(split_touching: bool) -> None:
         assert not label_map(found).any()
 
 
-def test_superpixels(superpixels: SegmentResponse) -> None:
+def test_superpixels_cover_every_pixel(superpixels: SegmentResponse) -> None:
     """40 to 110 connected regions cover every pixel."""
     labels = label_map(superpixels)
     assert 40 <= superpixels.region_count <= 110
@@ -154,14 +156,14 @@ def test_superpixels(superpixels: SegmentResponse) -> None:
     assert region.mean_color == "#" + "".join(f"{round(mean):02x}" for mean in means)
 
 
-def test_grey_superpixels() -> None:
+def test_superpixels_of_a_grey_picture_differ_in_size() -> None:
     """In a grey picture they are not a plain grid: their sizes differ widely."""
     found = run(encoded("camera.png"), method=SegmentMethod.SUPERPIXELS)
     areas = sorted(region.area_px for region in found.regions)
     assert areas[-1] > 3 * areas[0]
 
 
-def test_first_thousand_regions() -> None:
+def test_only_the_first_thousand_regions_are_described() -> None:
     """Only the first 1000 regions are described, but all are counted and in the map."""
     found = run(flat(100, 100), method=SegmentMethod.SUPERPIXELS, segment_count=2000)
     assert found.region_count > 1000
@@ -169,7 +171,7 @@ def test_first_thousand_regions() -> None:
     assert label_map(found).max() == found.region_count
 
 
-def test_progress_of_superpixels() -> None:
+def test_superpixels_have_the_stages_of_objects() -> None:
     """They have the same stages as objects; a cancellation at any call ends the work."""
     image, progress = saved(opened("coins.png").resize((96, 76))), Recorder()
     run(image, progress, method=SegmentMethod.SUPERPIXELS)

@@ -69,7 +69,9 @@ def test_progress_never_falls(verb: str, analyses: dict[str, Analysis]) -> None:
     assert len({metadata["startTime"] for metadata in seen if "startTime" in metadata}) == 1
 
 
-def test_the_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_over_the_time_limit_ends_with_deadline_exceeded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Work that takes too long is stopped, and its operation ends with DEADLINE_EXCEEDED."""
     monkeypatch.setattr(methods, "TIME_LIMIT", timedelta(milliseconds=400))
     server = Server.on(tmp_path / "operations.db")
@@ -80,7 +82,7 @@ def test_the_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert last["metadata"].get("progressPercent", 0) < 100
 
 
-def test_health(server: Server) -> None:
+def test_health_report_has_ordered_keys_and_answers_head(server: Server) -> None:
     """The keys are in order; HEAD returns the headers alone."""
     reply = server.call("GET", "/v1/health?verbose=1")
     report = reply.json()
@@ -94,7 +96,7 @@ def test_health(server: Server) -> None:
     assert int(head.headers["content-length"]) > 100
 
 
-def test_health_waits_for_no_library(tmp_path: Path) -> None:
+def test_health_report_is_returned_before_libraries_are_imported(tmp_path: Path) -> None:
     """The report is returned before NumPy and scikit-image are imported."""
     program = """
 import asyncio, httpx, sys
@@ -140,7 +142,7 @@ service.close()
         ("HEAD", "/v1/nothing", 404, None),
     ],
 )
-def test_requests_reach_their_router(
+def test_requests_are_routed_by_the_router(
     method: str, path: str, status: int, allow: str | None, server: Server
 ) -> None:
     """The routes follow the rules of the router; an empty request to an endpoint has no picture."""
@@ -155,7 +157,7 @@ def test_requests_reach_their_router(
         assert reply.json()["error"]["code"] == status
 
 
-def test_the_example_shows_what_users_write() -> None:
+def test_example_imports_no_private_module() -> None:
     """The example imports none of the library's private modules."""
     sources = [path.read_text("utf-8") for path in (ROOT / "examples").rglob("*.py")]
     imported = re.findall(r"^\s*(?:from|import) (lro\S*)", "\n".join(sources), re.MULTILINE)

@@ -22,7 +22,7 @@ def raw(server: Server, verb: str, content_type: str) -> httpx.Response:
 
 
 @pytest.mark.parametrize("verb", NAMES)
-def test_a_picture_as_the_body(verb: str, server: Server) -> None:
+def test_verb_of_one_picture_accepts_it_as_the_body(verb: str, server: Server) -> None:
     """Verbs of one picture accept it; the others name the media type that they accept."""
     assert raw(server, verb, "application/octet-stream").status_code == 415
     reply = raw(server, verb, "image/PNG; version=1")
@@ -37,7 +37,7 @@ def test_a_picture_as_the_body(verb: str, server: Server) -> None:
     assert first["metadata"]["target"] == second["metadata"]["target"]
 
 
-def test_raw_bodies_are_checked_alike(refused_by: Refused) -> None:
+def test_invalid_raw_body_is_refused_with_its_field(refused_by: Refused) -> None:
     """The error for an empty, invalid or differently typed body names its field."""
     assert refused_by("score", b"", "image/png") == "image.content"
     assert refused_by("score", b"<svg/>", "image/svg+xml") == "image.content"
@@ -45,7 +45,7 @@ def test_raw_bodies_are_checked_alike(refused_by: Refused) -> None:
 
 
 @pytest.mark.parametrize("parent", ["projects/p", "projects/p/locations/eu-1"])
-def test_operations_of_a_project(parent: str, server: Server) -> None:
+def test_operation_of_a_project_is_found_only_below_it(parent: str, server: Server) -> None:
     """An operation started for a project is found below it, and nowhere else."""
     name = server.start("score", SMALL, params={"parent": parent})["name"]
     assert name.startswith(f"{parent}/operations/")
@@ -57,6 +57,6 @@ def test_operations_of_a_project(parent: str, server: Server) -> None:
 
 
 @pytest.mark.parametrize("parent", ["projects", "projects/p/", "folders/f", "projects/-", "a//b"])
-def test_no_such_parent(parent: str, refused_by: Refused) -> None:
+def test_start_below_an_unknown_parent_is_refused(parent: str, refused_by: Refused) -> None:
     """A parent below which the operation could not be read again is refused."""
     assert refused_by(f"score?parent={parent}", SMALL) == "parent"

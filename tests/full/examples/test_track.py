@@ -39,7 +39,7 @@ MOVED = [(30, 30), (27, 32), (24, 33), (22, 31)]
 START = BoundingBox(x=30, y=30, width=16, height=16)
 
 
-def test_stereo_pair() -> None:
+def test_object_moves_by_the_disparity_of_a_stereo_pair() -> None:
     """From the left to the right picture an object moves by its disparity of 50 pixels."""
     request = TrackRequest(
         frames=(encoded("motorcycle_left.png"), encoded("motorcycle_right.png")),
@@ -53,7 +53,7 @@ def test_stereo_pair() -> None:
     assert second.score > 0.9
 
 
-def test_thirty_frames() -> None:
+def test_face_is_tracked_over_thirty_frames() -> None:
     """A face under a sliding window is followed without any error."""
     corners = [(int(60 + 40 * math.sin(i / 6)), 20 + i) for i in range(30)]
     request = TrackRequest(
@@ -72,7 +72,9 @@ def test_thirty_frames() -> None:
     [("PNG", {}), ("WEBP", {"lossless": True}), ("TIFF", {}), ("GIF", {})],
     ids=["png", "webp", "tiff", "gif"],
 )
-def test_animated_files(form: str, options: dict[str, object]) -> None:
+def test_animated_file_gives_the_result_of_separate_frames(
+    form: str, options: dict[str, object]
+) -> None:
     """The frames of one file give the same result as separate pictures."""
     progress = Recorder()
     request = TrackRequest(image=film(form, sliding(*STEPS), **options), box=START)
@@ -82,7 +84,7 @@ def test_animated_files(form: str, options: dict[str, object]) -> None:
     assert progress.units("TRACKING") == (3, 3)
 
 
-def test_lost_and_found() -> None:
+def test_hidden_object_is_found_again() -> None:
     """A hidden object keeps its place; it is then found further away than one margin."""
     shown = sliding((200, 100), (200, 100), (200, 100), (213, 100))
     hidden = PIL.Image.new("RGB", (64, 64))
@@ -100,7 +102,7 @@ def test_lost_and_found() -> None:
     assert places(answer(TrackRequest(frames=near, box=START)))[1] == (14, 30)
 
 
-def test_min_score() -> None:
+def test_object_below_min_score_is_not_found() -> None:
     """An object that is too different is not found, and its score is returned."""
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
     frames = files([*sliding((200, 100)), PIL.Image.fromarray(noise)])
@@ -112,7 +114,7 @@ def test_min_score() -> None:
     assert second.found
 
 
-def test_one_colour() -> None:
+def test_patch_of_one_colour_is_not_found_again() -> None:
     """A patch without structure is not found again, which is not an error."""
     picture = saved(PIL.Image.new("RGB", (64, 64), "red"))
     found = answer(TrackRequest(frames=(picture, picture), box=START))
@@ -120,7 +122,7 @@ def test_one_colour() -> None:
     assert found.positions[1].score == 0
 
 
-def test_large_frames() -> None:
+def test_large_frames_are_searched_on_copies() -> None:
     """Copies of 1024 pixels are searched, but the positions are in the originals."""
     pictures = [
         PIL.Image.fromarray(window(x, y)).resize((2100, 2100)) for x, y in [(100, 20), (110, 26)]
@@ -135,7 +137,7 @@ def test_large_frames() -> None:
     assert (second.width, second.height) == (665, 665)
 
 
-def test_smallest_box() -> None:
+def test_box_of_four_pixels_is_tracked() -> None:
     """A box of 4 pixels is followed even if it is smaller than a pixel in the copy."""
     picture = saved(PIL.Image.new("L", (4000, 300)))
     box = BoundingBox(x=3996, y=296, width=4, height=4)
@@ -154,7 +156,7 @@ def test_frames_have_a_limit_of_pixels_together() -> None:
     assert error.description == "must have at most 64,000,000 pixels together, got 66,000,000"
 
 
-def test_one_frame_that_says_it_is_two() -> None:
+def test_animation_with_fewer_frames_than_announced_is_refused() -> None:
     """An animation that announces two frames but has one is refused when they are read."""
     content = film("PNG", sliding(*STEPS[:2])).content
     second = content.rindex(b"fcTL") - 4

@@ -45,7 +45,7 @@ def work_of(verb: str) -> Callable[[Any, Recorder], Any]:
 
 
 @pytest.mark.parametrize("verb", NAMES)
-def test_stages_are_announced_with_all_their_units(verb: str) -> None:
+def test_stages_are_reported_in_order_with_their_units(verb: str) -> None:
     """Decoding comes first, then the stages of the module in order."""
     progress = Recorder()
     work_of(verb)(request_of(verb), progress)
@@ -59,7 +59,7 @@ def test_stages_are_announced_with_all_their_units(verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", NAMES)
-def test_cancellation_ends_the_work_at_any_call(verb: str) -> None:
+def test_cancellation_at_any_progress_call_ends_the_work(verb: str) -> None:
     """The error is passed on, and no progress is reported after it."""
     work, request, progress = work_of(verb), request_of(verb), Recorder()
     work(request, progress)
@@ -67,7 +67,7 @@ def test_cancellation_ends_the_work_at_any_call(verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", NAMES)
-def test_same_request_has_the_same_response_which_travels(verb: str) -> None:
+def test_same_request_has_the_same_finite_response(verb: str) -> None:
     """Nothing is random, and no number is NaN or infinite."""
     work, request = work_of(verb), request_of(verb)
     first = work(request, Recorder())
@@ -76,7 +76,7 @@ def test_same_request_has_the_same_response_which_travels(verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", NAMES)
-def test_request_without_pictures_is_refused_even_unchecked(verb: str) -> None:
+def test_work_refuses_a_request_without_pictures(verb: str) -> None:
     """The work does not rely on an earlier check."""
     empty = getattr(messages, f"{verb.capitalize()}Request")()
     assert refused(lambda: work_of(verb)(empty, Recorder())).field

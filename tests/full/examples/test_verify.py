@@ -41,7 +41,7 @@ def turned() -> VerifyResponse:
     return against_astronaut(np.rint(rotate(levels("astronaut.png"), 30) * 255).astype(np.uint8))
 
 
-def test_turned(turned: VerifyResponse) -> None:
+def test_picture_turned_by_30_degrees_matches_a_rotation(turned: VerifyResponse) -> None:
     """Most matches fit a rotation by 30 degrees."""
     assert turned.verified
     assert turned.inlier_count > 250
@@ -52,7 +52,7 @@ def test_turned(turned: VerifyResponse) -> None:
     assert matrix[2, 2] == 1
 
 
-def test_crop() -> None:
+def test_crop_is_found_where_it_was_cut_out() -> None:
     """A crop is found where it was cut out: the homography maps the reference to the image."""
     found = against_astronaut(levels("astronaut.png")[40:340, 100:400])
     assert found.verified
@@ -60,7 +60,7 @@ def test_crop() -> None:
     assert (found.scale, found.image_width, found.image_height) == (1.0, 300, 300)
 
 
-def test_mirrored() -> None:
+def test_mirror_image_does_not_verify() -> None:
     """A mirror image fits some homography, but none that keeps the orientation."""
     found = against_astronaut(levels("astronaut.png")[:, ::-1])
     assert not found.verified
@@ -68,7 +68,7 @@ def test_mirrored() -> None:
     assert found.homography == ()
 
 
-def test_one_colour() -> None:
+def test_picture_of_one_colour_has_no_keypoints() -> None:
     """A blank picture has no keypoints, which is not an error."""
     found = run(flat(200, 200, color=(90, 90, 90)), encoded("astronaut.png"))
     assert not found.verified
@@ -77,7 +77,7 @@ def test_one_colour() -> None:
     assert found.required_inliers == 8
 
 
-def test_scaled() -> None:
+def test_homography_is_in_pixels_of_the_original() -> None:
     """The homography is in original pixels, although a smaller copy is searched."""
     large = opened("astronaut.png").resize((1536, 1536))
     found = run(saved(large, "JPEG", quality=95), encoded("astronaut.png"))
@@ -90,7 +90,7 @@ def test_scaled() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:No inliers found")
-def test_places_in_a_row() -> None:
+def test_keypoints_on_one_line_give_no_homography() -> None:
     """Keypoints on one line determine no homography, however many match."""
     rows, columns = np.mgrid[:120, :200]
     pixels = np.full((120, 200), 30, dtype=np.uint8)

@@ -83,7 +83,7 @@ def data() -> Iterator[Path]:
                     end(pid, signal.SIGKILL)
 
 
-def test_the_walkthrough(path: str, data: Path, tmp_path: Path) -> None:
+def test_walkthrough_survives_the_kill_of_a_server(path: str, data: Path, tmp_path: Path) -> None:
     """PostgreSQL, Redis, workers and servers run; one is killed, and the client notices nothing."""
     places = {"PATH": path, "TMPDIR": str(data)}
     limits = {"C_FORCE_ROOT": "1", "PGCTLTIMEOUT": f"{PATIENCE:.0f}"}

@@ -52,7 +52,7 @@ def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Process]
         yield process
 
 
-def test_one_of_two_servers_is_killed(servers: Process) -> None:
+def test_operations_end_though_one_of_two_servers_is_killed(servers: Process) -> None:
     """All started operations end, and their progress never falls; a new process is started."""
     first = children(servers.popen.pid)
     names = [servers.start("track", slow_request(4))["name"] for _ in range(4)]
@@ -73,7 +73,7 @@ def test_one_of_two_servers_is_killed(servers: Process) -> None:
     assert children(servers.popen.pid) - first, "no process replaced the one that was killed"
 
 
-def test_all_end_together(servers: Process) -> None:
+def test_sigterm_to_the_parent_ends_all_processes(servers: Process) -> None:
     """SIGTERM to the parent ends the children, and then the parent itself, with status 0."""
     assert servers.http.get("/v1/health").status_code == 200
     mine = children(servers.popen.pid)
