@@ -44,7 +44,7 @@ NOT_OURS: Final = {
 @pytest.mark.parametrize(
     "page", [one for one in PAGES if one.stem not in LONG], ids=lambda one: one.stem
 )
-def test_the_code_runs(page: Path, tmp_path: Path) -> None:
+def test_python_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
     """The Python of a page runs from top to bottom, as one program, in an empty folder."""
     run_code(page, tmp_path)
 
@@ -182,7 +182,7 @@ def of_text(page: Path, text: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
-def test_what_the_page_points_at_exists(page: Path) -> None:
+def test_links_and_names_on_the_page_exist(page: Path) -> None:
     """Its links within the project, sessions, names and benches exist; all Python is checked."""
     text = page.read_text(encoding="utf-8")
     assert list(of_text(page, text)) == []

@@ -25,7 +25,7 @@ def test_every_python_block_is_checked_under_its_line() -> None:
                 assert there.count(True) == 1, (page, block.line)
 
 
-def test_modules_of_all_pages_stand_in_one_folder(tmp_path: Path) -> None:
+def test_modules_of_all_pages_are_written_to_one_folder(tmp_path: Path) -> None:
     """Each file has a valid module name; modules that readers must supply are there too."""
     pages = docs_types.write(tmp_path)
     assert {*pages.values()} == {
@@ -35,7 +35,7 @@ def test_modules_of_all_pages_stand_in_one_folder(tmp_path: Path) -> None:
     assert (tmp_path / "work.pyi").exists()
 
 
-def test_a_finding_is_said_of_the_page(tmp_path: Path) -> None:
+def test_finding_of_a_type_checker_has_page_and_line(tmp_path: Path) -> None:
     """The finding of either checker has the page and line; a checker that crashes is an error."""
     pages = {tmp_path / "readme_0.py": Path("README.md")}
     stem = "readme_0"

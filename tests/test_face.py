@@ -52,7 +52,7 @@ def isort_style(name: str) -> tuple[int, list[str | int]]:
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_all_is_what_the_face_binds(face: str) -> None:
+def test_all_has_exactly_the_public_names_of_the_package(face: str) -> None:
     """``__all__`` has exactly the module's public names, in order; each can be loaded."""
     module = importlib.import_module(face)
     assert set(module.__all__) == bound_names(face)
@@ -61,14 +61,14 @@ def test_all_is_what_the_face_binds(face: str) -> None:
     assert set(module.__all__) <= set(dir(module))  # an interactive shell completes them
 
 
-def test_face_of_the_server_is_small() -> None:
+def test_server_package_has_few_public_names() -> None:
     """``lro`` has at most 35 names, enough for a first server; other modules have the rest."""
     assert len(importlib.import_module("lro").__all__) <= 35
     program = "import lro; print(lro.adapters, lro.errors, lro.types, lro.wire)"
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
 
 
-def test_face_of_the_client_is_small() -> None:
+def test_client_package_has_few_public_names() -> None:
     """``lro_client`` has at most 25 names; transports and waits have their own modules."""
     assert len(importlib.import_module("lro_client").__all__) <= 25
 
@@ -80,7 +80,7 @@ def test_service_is_small() -> None:
 
 
 @pytest.mark.parametrize("face", ["lro", "lro_client", "lro_client.transports"])
-def test_names_that_are_loaded_late_are_those_that_type_checkers_see(face: str) -> None:
+def test_lazy_names_match_the_imports_for_type_checkers(face: str) -> None:
     """Each name is loaded from the module that the imports for type checkers name."""
     module = importlib.import_module(face)
     tree = ast.parse(Path(str(module.__file__)).read_text())
@@ -92,7 +92,7 @@ def test_names_that_are_loaded_late_are_those_that_type_checkers_see(face: str) 
             assert alias.name in dir(module)
 
 
-def test_package_has_no_other_names() -> None:
+def test_misspelt_name_of_the_package_is_an_attribute_error() -> None:
     """A misspelt name is an AttributeError, as in every module."""
     lro = importlib.import_module("lro")
     with pytest.raises(AttributeError, match="module 'lro' has no attribute 'Servce'"):
@@ -101,7 +101,7 @@ def test_package_has_no_other_names() -> None:
         exec("from lro import Servce")
 
 
-def test_face_loads_nothing_before_a_name_is_used() -> None:
+def test_importing_the_package_loads_no_submodule() -> None:
     """A program that uses only errors and values does not load the service."""
     program = "import sys, lro; lro.__all__; lro.errors; lro.types; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

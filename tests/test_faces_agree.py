@@ -31,7 +31,7 @@ def parameters(method: object) -> list[Parameter]:
 
 
 @pytest.mark.parametrize(("sync", "async_"), PAIRS)
-def test_both_have_the_same_members_and_parameters(sync: str, async_: str) -> None:
+def test_sync_and_async_client_have_the_same_members_and_parameters(sync: str, async_: str) -> None:
     """A call that is valid for one client is valid for the other, except for ``await``."""
     assert interface(sync) == interface(async_)
 
@@ -46,7 +46,7 @@ def form(text: str) -> tuple[str, list[str]]:
     return ast.dump(ast.parse(text)), found
 
 
-def test_blocking_client_is_the_one_that_is_generated() -> None:
+def test_blocking_client_equals_the_generated_one() -> None:
     """If this fails: ``python -m tests.blocking_client``, then ``ruff format src``."""
     assert form(TARGET.read_text("utf-8")) == form(blocking(SOURCE.read_text("utf-8")))
     with pytest.raises(ValueError, match="does not occur"):

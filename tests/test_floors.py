@@ -122,7 +122,7 @@ def test_every_package_has_a_floor() -> None:
         assert found == {*floors.split()}
 
 
-def test_imports_point_down() -> None:
+def test_modules_import_only_from_floors_below() -> None:
     """A module imports only from its own package and those below."""
     upward = [
         (name, other)
@@ -152,7 +152,7 @@ def test_outer_ring_and_client_use_only_public_names_of_the_core() -> None:
     assert found == set()
 
 
-def test_the_way_down_is_short() -> None:
+def test_chain_of_importing_packages_is_short() -> None:
     """It is the longest chain of packages that import each other, even within functions."""
     graph: dict[str, set[str]] = {}
     for package, name, path in modules():
@@ -167,7 +167,7 @@ def test_the_way_down_is_short() -> None:
     assert max(map(depth, graph)) <= DEPTH_AT_MOST
 
 
-def test_each_class_has_a_name_of_its_own() -> None:
+def test_class_names_are_unique() -> None:
     """A name that two packages share is looked up in the wrong place.
 
     There are exceptions: both edges serve operations, requests of the client are named after the
@@ -185,7 +185,7 @@ def test_each_class_has_a_name_of_its_own() -> None:
     }
 
 
-def test_no_modules_import_each_other() -> None:
+def test_modules_have_no_import_cycle() -> None:
     """Imports within a package have an order too."""
     graph = {
         f"{package}.{name}": {f"{owner}.{other}" for owner, other in ours(path)}
@@ -197,7 +197,7 @@ def test_no_modules_import_each_other() -> None:
     assert names() <= {*order}
 
 
-def test_the_packages_meet_at_the_face() -> None:
+def test_client_and_server_do_not_import_each_other() -> None:
     """``lro_client`` needs no server, and ``lro`` no client.
 
     ``lro_conform`` can test both, so it uses only the errors of ``lro``.
@@ -223,7 +223,7 @@ def test_core_tests_start_no_browser_broker_or_npm() -> None:
     assert [path for path in core if FULL_TIER.search(path.read_text())] == []
 
 
-def test_values_have_no_effects() -> None:
+def test_pure_packages_have_no_side_effects() -> None:
     """The pure packages of ``lro`` use no clock, randomness, lock, thread, file or network."""
     effects = set(EFFECTS.split())
     used = [
@@ -240,7 +240,7 @@ def test_values_have_no_effects() -> None:
     ("allowed", "face"),
     [("attrs, cattrs", "lro"), ("httpx, tenacity, lro", "lro_client"), ("httpx", "lro_conform")],
 )
-def test_importing_a_face_loads_nothing_optional(allowed: str, face: str) -> None:
+def test_importing_a_package_loads_no_optional_library(allowed: str, face: str) -> None:
     """An import loads no package that the caller may not have or may never need.
 
     Packages that a required dependency loads itself, as httpx loads click and rich if installed,

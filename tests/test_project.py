@@ -31,7 +31,7 @@ def noxfile_value(name: str) -> Any:
 
 
 @pytest.mark.parametrize("package", ["lro", "lro_client", "lro_conform", "pytest_lro"])
-def test_types_ship(package: str) -> None:
+def test_package_has_py_typed(package: str) -> None:
     source = importlib.import_module(package).__file__
     assert source is not None
     assert Path(source).with_name("py.typed").is_file()
@@ -43,7 +43,7 @@ def test_pytest_finds_plugin_in_wheel() -> None:
     assert "src/pytest_lro" in TOOL["hatch"]["build"]["targets"]["wheel"]["packages"]
 
 
-def test_one_lowest_python() -> None:
+def test_lowest_python_is_the_same_everywhere() -> None:
     """Packaging, linter, type checkers, launcher and sessions have the same lowest Python."""
     lowest = PROJECT["requires-python"].removeprefix(">=")
     assert TOOL["mypy"]["python_version"] == TOOL["pyright"]["pythonVersion"] == lowest
@@ -73,7 +73,7 @@ def test_missing_extras_can_be_installed() -> None:
     assert set(named) <= set(PROJECT["optional-dependencies"])
 
 
-def test_tools_of_developers_are_no_extras() -> None:
+def test_developer_tools_are_dependency_groups_not_extras() -> None:
     """They are dependency groups, which are not published with the package."""
     groups = set(PYPROJECT["dependency-groups"])
     assert {"bench", "lint", "test", "types"} <= groups
@@ -81,7 +81,7 @@ def test_tools_of_developers_are_no_extras() -> None:
 
 
 @pytest.mark.parametrize("name", ["demo", "tests"])
-def test_the_readme_has_both_commands(name: str) -> None:
+def test_readme_has_both_first_commands(name: str) -> None:
     """The two commands that need no other step are in the README verbatim."""
     assert f"python3 run.py {name}\n" in (ROOT / "README.md").read_text()
 
@@ -148,7 +148,7 @@ def test_skipped_modules_fail_where_services_are_promised(
     result.stdout.fnmatch_lines(["*LRO_REQUIRE_SERVICES is set, but:*no_such_package*"])
 
 
-def test_run_picks_the_session_of_its_python() -> None:
+def test_run_script_picks_the_session_of_its_python() -> None:
     """``tests`` is the session of the running Python, and a missing interpreter is a failure."""
     command = run.nox("tests", ["--", "-x"])
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -158,7 +158,7 @@ def test_run_picks_the_session_of_its_python() -> None:
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["tests", "-x"]])
-def test_run_refuses_what_it_does_not_take(
+def test_run_script_refuses_unknown_arguments(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A wrong call prints the usage and sets nothing up."""
@@ -166,7 +166,7 @@ def test_run_refuses_what_it_does_not_take(
     assert capsys.readouterr().err.startswith("usage: ")
 
 
-def test_run_says_in_one_sentence_why_it_cannot(
+def test_run_script_explains_a_missing_pip_in_one_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """Without pip, the command prints one sentence that says so."""

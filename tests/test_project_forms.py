@@ -26,7 +26,7 @@ def read(path: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "path", [one for one in FORMS if one.stem != "config"], ids=lambda p: p.stem
 )
-def test_form_of_issues_is_one_that_github_takes(path: Path) -> None:
+def test_issue_form_is_valid_for_github(path: Path) -> None:
     """The form has what GitHub's syntax requires; each question has a unique id and a label."""
     form = read(path)
     assert all(form[key] for key in ("name", "description", "body"))
@@ -44,14 +44,14 @@ def test_form_of_issues_is_one_that_github_takes(path: Path) -> None:
     assert len({one["id"] for one in questions}) == len(questions) > 0
 
 
-def test_no_issue_is_without_a_form() -> None:
+def test_each_kind_of_issue_has_a_form() -> None:
     """Each kind has a form; security holes are reported elsewhere, as the first form says."""
     assert [path.stem for path in FORMS] == ["bug", "config", "feature", "question"]
     assert read(FORMS[1]) == {"blank_issues_enabled": False}
     assert "SECURITY.md" in FORMS[0].read_text("utf-8")
 
 
-def test_citation_has_what_is_required() -> None:
+def test_citation_file_has_the_required_keys() -> None:
     """It has the keys that version 1.2.0 of the format requires, and the facts of this release."""
     cited = read(ROOT / "CITATION.cff")
     assert {"cff-version", "message", "title", "authors"} <= cited.keys()

@@ -89,7 +89,7 @@ def test_public_names_have_docstrings() -> None:
     assert {name: first for name, first in firsts.items() if first[-1:] not in {*".:?"}} == {}
 
 
-def test_public_functions_say_what_they_raise() -> None:
+def test_docstrings_of_public_functions_name_their_errors() -> None:
     unsaid = [
         (name, error)
         for name, thing in public()

@@ -31,7 +31,7 @@ def test_terms_of_the_glossary_are_in_order_and_have_links() -> None:
     assert [term for term, meaning in found if not re.search(r"\]\([\w./#-]+\)", meaning)] == []
 
 
-def test_reasons_for_agents_are_those_of_the_errors_page() -> None:
+def test_error_reasons_on_the_agents_page_match_the_errors_page() -> None:
     """Each reason is listed under its code on the page of all errors."""
     codes = {
         reason: code for cell, code in rows("errors.md") for reason in re.findall(r"[A-Z_]+", cell)

@@ -58,7 +58,7 @@ def test_each_cited_rule_is_in_the_specification() -> None:
     assert len(seen) > 150
 
 
-def test_rules_point_at_rules() -> None:
+def test_rules_cited_by_the_specification_exist() -> None:
     """The rules that the page itself cites exist too."""
     text = re.sub(r"RFC \d+ §[\d.]+", "", PAGE.read_text("utf-8"))
     assert {rule.removeprefix("§") for rule in re.findall(RULE, text)} - {"N.M"} <= rules()
@@ -72,7 +72,7 @@ def test_citations_are_read_in_each_form() -> None:
     assert cited("RFC 9110 §11.6.1") == []
 
 
-def test_no_rule_stands_twice() -> None:
+def test_each_rule_is_numbered_once() -> None:
     text = PAGE.read_text("utf-8")
     sections = re.findall(r"^(?:##+ |- \*\*)(\d+\.\d+)", text, re.MULTILINE)
     assert len(sections) == len(set(sections))

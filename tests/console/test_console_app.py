@@ -99,7 +99,7 @@ def test_file_is_compressed_if_gzip_is_accepted(accepted: str, packed: bool) -> 
     assert ("vary", "accept-encoding") in reply.headers
 
 
-def test_methods_and_paths_that_are_not_there_are_refused(kind: str) -> None:
+def test_unknown_paths_and_methods_are_refused(kind: str) -> None:
     """HEAD is GET without a body; errors have the usual form, and the security headers."""
     with console(kind) as client:
         head = client.head("/session")
@@ -120,7 +120,7 @@ def test_methods_and_paths_that_are_not_there_are_refused(kind: str) -> None:
             assert SECURE.items() <= dict(refused.headers).items()
 
 
-def test_session_says_what_the_service_has(kind: str) -> None:
+def test_session_lists_versions_verbs_and_methods(kind: str) -> None:
     """The session lists versions, verbs, and methods with the fields that filters accept."""
     links = {"trace": "https://t.example/{trace_id}"}
     with console(kind, **NAMED, title="Images", links=links) as c:
@@ -248,7 +248,7 @@ def test_actions_are_logged_with_the_caller(
     ]
 
 
-def test_rerun_is_an_action_where_the_service_offers_it(
+def test_rerun_is_offered_and_logged_if_the_service_offers_it(
     kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The rerun is logged like the other actions; a console without the action refuses it."""
@@ -321,7 +321,7 @@ def test_wrong_pause_is_refused(kind: str) -> None:
         assert client.get("/tally").json()["paused"] == []
 
 
-def test_pause_is_off_until_service_and_console_offer_it(made: Counting) -> None:
+def test_pause_needs_both_service_and_console(made: Counting) -> None:
     """The hook ``allow`` gets the method's name, or an empty name when buttons are chosen."""
     wanted: Any = {"method": COUNT}
     with console("uvicorn", made) as client:
@@ -355,7 +355,7 @@ def test_read_only_console_refuses_actions_in_its_api(kind: str, made: Counting)
         assert "done" not in client.get(f"/v1/{name}").json()
 
 
-def test_allow_decides_for_each_caller_and_operation(made: Counting) -> None:
+def test_allow_hook_decides_for_each_caller_and_operation(made: Counting) -> None:
     """When buttons are chosen, the hook gets an empty name."""
     mine, other = (made.count.start(CountRequest(steps=-1)).name for _ in range(2))
     asked = []
@@ -380,7 +380,7 @@ def hide(operation: dict[str, Any]) -> dict[str, Any]:
     return operation
 
 
-def test_redaction_holds_for_every_call(made: Counting) -> None:
+def test_every_call_is_redacted(made: Counting) -> None:
     """Get, List, BatchGet, Wait and Watch are redacted; the record and descriptions are not."""
     made.count.start(CountRequest(steps=3)).result(timeout=20)
     found = made.service.list(lro.wire.ListOperationsRequest("operations")).operations[0]
@@ -421,7 +421,7 @@ def test_redaction_that_fails_shows_nothing(wrong: Any, made: Counting) -> None:
         assert "data:" not in client.post("/v1/operations:watch", json={"names": [found.name]}).text
 
 
-def test_parents_are_those_that_the_caller_may_list(kind: str) -> None:
+def test_session_has_the_parents_that_the_caller_may_list(kind: str) -> None:
     """Patterns are not offered; a caller who may list no parent gets no session."""
 
     def authorize(caller: str, verb: str, name: str) -> bool:
@@ -435,7 +435,7 @@ def test_parents_are_those_that_the_caller_may_list(kind: str) -> None:
         assert client.get("/v1/shelves/x/operations", headers=ANN).json() == {}
 
 
-def test_console_offers_only_what_the_service_does() -> None:
+def test_console_has_buttons_only_for_verbs_of_the_service() -> None:
     """Verbs that the service does not offer have no buttons."""
     with console("uvicorn", counting(verbs=("ListOperations", "CancelOperation"))) as client:
         session = client.get("/session").json()
@@ -444,7 +444,7 @@ def test_console_offers_only_what_the_service_does() -> None:
         assert not session["watches"]
 
 
-def test_pages_of_other_sites_can_do_nothing(kind: str) -> None:
+def test_cross_site_requests_are_refused(kind: str) -> None:
     """Only trusted origins are excepted."""
     made = counting(verbs=PAUSING)
     name = made.count.start(CountRequest(steps=-1)).name
@@ -469,7 +469,7 @@ def test_pages_of_other_sites_can_do_nothing(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", SERVERS)
-def test_console_below_a_mount_and_a_proxy_has_relative_addresses(kind: str) -> None:
+def test_links_work_below_a_mount_and_a_proxy(kind: str) -> None:
     """The page's relative links work at the URL the browser sees, with or without a slash."""
     with (
         console(kind, path="/in/console", **NAMED) as direct,
@@ -489,7 +489,7 @@ def test_console_below_a_mount_and_a_proxy_has_relative_addresses(kind: str) -> 
     ("query", "sent"),
     [("a=%C3%A9&b='\"", "a=%C3%A9&b='\""), ("\u0130 b", "%C4%B0%20b"), ("\udcff", "%FF")],
 )
-def test_query_is_escaped_where_the_console_is_sent_to_its_slash(query: str, sent: str) -> None:
+def test_redirect_to_the_slash_escapes_the_query(query: str, sent: str) -> None:
     """Other characters would break the header; existing escapes are kept."""
     made = counting()
     edge = ConsoleEdge(made.service, path="/console", **NAMED)
@@ -499,7 +499,7 @@ def test_query_is_escaped_where_the_console_is_sent_to_its_slash(query: str, sen
     assert ConsoleEdge(made.service).path_at("/", "/a\udcff") == "a%FF"  # a mount
 
 
-def test_console_that_is_mounted_finds_its_slash() -> None:
+def test_mounted_console_redirects_to_its_slash() -> None:
     dispatcher = pytest.importorskip("werkzeug.middleware.dispatcher")
     made = counting()
     inner: Any = asgi.EdgeApp(ConsoleEdge(made.service))
@@ -518,7 +518,7 @@ def test_console_that_is_mounted_finds_its_slash() -> None:
                 assert httpx.get(f"{at}/session", timeout=PATIENCE).json()["title"] == "Operations"
 
 
-def test_other_paths_reach_the_other_application(kind: str) -> None:
+def test_other_paths_reach_the_wrapped_application(kind: str) -> None:
     """All paths below the console's own path belong to the console."""
     made = counting()
     other = {"uvicorn": asgi, "hypercorn": asgi, "waitress": wsgi}[kind]
@@ -554,7 +554,7 @@ async def allow_all(caller: str, action: str, name: str) -> bool:
     return True
 
 
-def test_wrong_options_are_named() -> None:
+def test_wrong_option_of_the_console_is_refused_at_construction() -> None:
     """Creating the application raises the error, not the first request."""
     made = counting()
     for options, named in WRONG:
@@ -570,7 +570,7 @@ def test_wrong_options_are_named() -> None:
     made.service.close()
 
 
-def test_console_that_is_declared_wrongly_is_named_where_it_is_made() -> None:
+def test_wrong_console_declaration_is_refused_at_construction() -> None:
     """The error is raised before any integration uses the declaration."""
     shared = [one for one in WRONG if one[0].keys() <= ConsoleOptions.__optional_keys__]
     assert len(shared) > 8

@@ -35,7 +35,7 @@ ELSEWHERE: list[tuple[dict[str, str], str]] = [
 
 
 @pytest.mark.parametrize("kind", SERVERS)
-def test_call_that_may_come_from_elsewhere_is_refused(kind: str) -> None:
+def test_call_that_may_come_from_another_machine_is_refused(kind: str) -> None:
     with console(kind) as client:
         for headers, why in ELSEWHERE:
             if kind == "waitress" and any("forwarded" in name for name in headers):
@@ -60,7 +60,7 @@ def test_call_from_this_machine_is_answered(kind: str) -> None:
             assert client.get("/session", headers=headers).status_code == 200
 
 
-def test_authentication_lets_callers_in_from_everywhere(kind: str) -> None:
+def test_authenticate_hook_allows_callers_of_other_machines(kind: str) -> None:
     """Proxies are allowed too; a hook that returns None explicitly accepts anonymous callers."""
     away = {"host": "console.example.com", "x-forwarded-for": "192.0.2.7"}
     with console(kind, authenticate=authenticate) as client:
@@ -71,7 +71,7 @@ def test_authentication_lets_callers_in_from_everywhere(kind: str) -> None:
         assert client.get("/session", headers=away).json()["caller"] == ""
 
 
-def test_caller_on_a_unix_socket_is_not_known_to_be_near(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_caller_on_a_unix_socket_does_not_count_as_local(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be a proxy that sends no headers about itself."""
     made, line = counting(), socket.socket(socket.AF_UNIX)
     monkeypatch.setattr("tests.http.servers.listening", lambda _: line)
@@ -93,7 +93,7 @@ def test_caller_on_a_unix_socket_is_not_known_to_be_near(monkeypatch: pytest.Mon
     ("peer", "status"),
     [("127.0.0.1", 200), ("::1", 200), ("::ffff:127.0.0.1", 200), ("192.0.2.7", 403), ("", 403)],
 )
-def test_peer_decides_under_wsgi(peer: str, status: int) -> None:
+def test_remote_addr_decides_under_wsgi(peer: str, status: int) -> None:
     """The server sets REMOTE_ADDR."""
     made = counting()
     app = wsgi.EdgeApp(ConsoleEdge(made.service))

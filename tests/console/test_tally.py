@@ -68,7 +68,7 @@ def counted(**options: Any) -> tuple[Counting, CountedStore]:
     return counting(store=store, **options), store
 
 
-def test_tally_is_that_of_the_contract() -> None:
+def test_tally_has_counts_work_in_progress_and_buckets() -> None:
     """The tally has counts of all methods for each step, work in progress, and buckets."""
     made, store = counted()
     with console("uvicorn", made, parents=["projects/p", "projects/*"]) as client:
@@ -160,7 +160,7 @@ def test_long_windows_are_read_in_larger_steps(minutes: int, step: int) -> None:
 @pytest.mark.parametrize(
     "query", ["minutes=0", "minutes=4321", "minutes=x", "minutes=-1", "minutes=²", "hours=1"]
 )
-def test_wrong_window_is_named(query: str) -> None:
+def test_invalid_window_is_an_invalid_argument(query: str) -> None:
     """The reply is INVALID_ARGUMENT."""
     made, _ = counted()
     with console("uvicorn", made) as client:
@@ -173,7 +173,7 @@ def request_of(minutes: int) -> HttpRequest:
     return HttpRequest(method="GET", path="/tally", query=f"minutes={minutes}")
 
 
-def test_store_is_asked_once_in_five_seconds() -> None:
+def test_tally_is_cached_for_five_seconds() -> None:
     """Each window is cached, however many pages ask; only a few windows are kept."""
     made, store = counted()
     now = 0.0
@@ -213,7 +213,7 @@ class AskedStore(MemoryStore):
 
 
 @pytest.mark.parametrize("minutes", [60, 360, 4000])
-def test_later_reads_of_a_window_are_of_its_end_alone(minutes: int) -> None:
+def test_later_reads_of_a_window_read_only_its_end(minutes: int) -> None:
     """The reply equals one for which the whole window is read."""
     clock, draw = ManualClock(), random.Random(minutes)
     store = AskedStore(clock)
@@ -262,7 +262,7 @@ def test_counts_that_are_stored_late_are_found_by_the_next_read() -> None:
     assert point["counts"] == {"starts.started": 1}
 
 
-def test_caller_has_to_be_allowed_to_list_all_parents() -> None:
+def test_tally_needs_the_permission_to_list_all_parents() -> None:
     """The counts cover all parents, even those that the console does not show."""
 
     def authorize(caller: str, verb: str, name: str) -> bool:
@@ -302,7 +302,7 @@ def test_service_that_does_not_list_or_count_has_no_tally() -> None:
         assert not client.get("/session", headers=ANN).json()["statistics"]
 
 
-def test_store_that_is_away_is_asked_again() -> None:
+def test_error_of_the_store_is_not_cached() -> None:
     """Errors are not cached."""
     made, store = counted()
     with console("uvicorn", made) as client:

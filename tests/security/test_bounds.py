@@ -74,7 +74,7 @@ MAX_TEXT: Final = BOUNDS["message of an error's reply, and each text in its deta
 MAX_DETAILS: Final = BOUNDS["details of an error, bytes"]
 
 
-def test_the_table_has_the_defaults_of_the_code() -> None:
+def test_bounds_table_has_the_defaults_of_the_code() -> None:
     """A row's number is its setting's default, and its reason is the reason of an error class.
 
     The numbers of bounds without a setting are tested below.
@@ -86,7 +86,7 @@ def test_the_table_has_the_defaults_of_the_code() -> None:
         assert reason in reasons | {""}, what
 
 
-def test_the_table_has_a_row_for_each_limit() -> None:
+def test_bounds_table_has_a_row_for_each_limit() -> None:
     """Each field of ``Limits`` has a row, and each row has a test."""
     settings = {setting for _, setting, _, _ in ROWS.values()}
     assert {f"`Limits.{field.name}`" for field in attrs.fields(lro.Limits)} <= settings
@@ -356,7 +356,7 @@ def refusal(probe: Probe, number: int) -> tuple[int, str, str, str]:
 
 
 @pytest.mark.parametrize("what", list(PROBES))
-def test_a_bound_holds_at_its_number_and_not_one_over_it(what: str) -> None:
+def test_request_at_its_bound_is_accepted_and_one_over_it_refused(what: str) -> None:
     """One above the bound, the reply has the table's code and reason; at the bound it does not."""
     probe, at = PROBES[what]
     at = BOUNDS[what] if at is None else at
@@ -437,7 +437,7 @@ def test_details_of_an_error_are_bounded() -> None:
     ]
 
 
-def test_a_page_has_a_thousand_operations_and_no_more() -> None:
+def test_page_size_is_cut_to_a_thousand_operations() -> None:
     """A larger page size is cut to 1,000."""
     service = service_of()
     size = BOUNDS["operations of a page"]
@@ -448,7 +448,7 @@ def test_a_page_has_a_thousand_operations_and_no_more() -> None:
     assert page.next_page_token
 
 
-def test_memory_forgets_the_oldest_request_id() -> None:
+def test_memory_store_drops_the_oldest_request_id() -> None:
     """After one ID too many, a start repeated with the oldest ID starts a second operation."""
     service = service_of(MemoryStore(request_ids=2))
     ids = [str(uuid.uuid4()) for _ in range(3)]
@@ -508,7 +508,7 @@ def test_a_page_over_grpc_can_be_read_by_default_clients(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("how", ["list", "batch", "list over gRPC"])
-def test_large_operations_are_let_go_before_the_next_is_read(
+def test_reply_keeps_one_large_operation_in_memory_at_a_time(
     how: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Parsed messages may take 12 times their text, so a reply keeps only one in memory."""
@@ -618,7 +618,7 @@ def test_message_of_a_worker_that_is_too_large_ends_its_operation(
     assert info.payload["reason"] == "MESSAGE_TOO_LARGE"  # type: ignore[index, call-overload]
 
 
-def test_a_report_that_is_too_large_is_refused_to_the_function() -> None:
+def test_report_that_is_too_large_raises_in_the_function() -> None:
     """The function can catch the error and succeed."""
 
     def goes_on(request: WorkRequest, job: Job) -> WorkResponse:
@@ -632,7 +632,7 @@ def test_a_report_that_is_too_large_is_refused_to_the_function() -> None:
     assert ended(goes_on).response is not None
 
 
-def test_messages_of_every_form_are_measured() -> None:
+def test_size_of_every_kind_of_message_is_measured() -> None:
     """Numbers, lists and bytes count; values without JSON pass here, as the store refuses them."""
     service = service_of(metadata_bytes=LEAST)
     service.start(METHOD, WorkRequest(), metadata=text_of(WorkMetadata, 40))
@@ -658,7 +658,7 @@ def test_messages_of_every_form_are_measured() -> None:
 # -- replies in progress ----------------------------------------------------------------------
 
 
-def test_replies_that_wait_have_their_turn_in_order() -> None:
+def test_waiting_replies_get_their_bytes_in_order() -> None:
     """Waiting threads and coroutines get bytes in order; cancelled ones are skipped."""
     budget = budget_of(100)
     first = budget.take(80)
@@ -686,7 +686,7 @@ def test_replies_that_wait_have_their_turn_in_order() -> None:
     assert budget.held == 0
 
 
-def test_few_large_replies_are_made_at_once() -> None:
+def test_large_replies_share_a_bounded_byte_budget() -> None:
     """Further replies get the minimum; a batch waits for its full size; unused bytes are freed."""
     budget = budget_of(100, iter(range(0, 1000, 9)).__next__)
     large = [budget.take(5, 20)]
@@ -703,7 +703,7 @@ def test_few_large_replies_are_made_at_once() -> None:
     assert budget.held == 0
 
 
-def test_a_slow_reader_is_broken_off_when_others_wait() -> None:
+def test_slow_reader_is_cut_off_if_others_wait() -> None:
     """If others wait, the reply that has been sending longest is cut off after five seconds."""
     times = iter(range(100))
     budget = budget_of(100, lambda: float(next(times)))
@@ -748,7 +748,7 @@ class Slow:
 
 
 @pytest.mark.parametrize("call", ["GET /v1/operations", "GET /v1/{}", "POST /v1/{}:wait"])
-def test_a_slow_reader_over_asgi_loses_its_connection_and_no_more(call: str) -> None:
+def test_slow_asgi_reader_is_cut_off_without_a_server_error(call: str) -> None:
     """Other callers are answered; the server's task ends without an error."""
     service = service_of(page_bytes=300_000, replies_bytes=300_000, response_bytes=300_000)
     name = service.start(METHOD, WorkRequest()).name
@@ -831,7 +831,7 @@ def large_response(request: WorkRequest) -> WorkResponse:
     return WorkResponse("x" * 100_000)
 
 
-def test_reply_whose_last_byte_is_sent_is_not_broken_off() -> None:
+def test_reply_whose_last_byte_is_sent_is_not_cut_off() -> None:
     """A waiter in another thread may cut the reply off just as its last byte is sent."""
     budget = budget_of(100)
 
@@ -847,7 +847,7 @@ def test_reply_whose_last_byte_is_sent_is_not_broken_off() -> None:
 
 
 @pytest.mark.parametrize("size", [800, 280_000])
-def test_a_slow_stream_is_broken_off_when_others_wait(size: int) -> None:
+def test_slow_stream_is_cut_off_if_others_wait(size: int) -> None:
     """The stream ends; its client reconnects, as after any broken stream."""
     service = service_of(page_bytes=300_000, replies_bytes=300_000)
     name = service.start(METHOD, WorkRequest()).name
@@ -865,7 +865,7 @@ def test_a_slow_stream_is_broken_off_when_others_wait(size: int) -> None:
     assert service.edges.replies.held == 0
 
 
-def test_bytes_of_a_collected_turn_serve_the_next_waiter() -> None:
+def test_bytes_of_a_garbage_collected_reply_serve_the_next_waiter() -> None:
     """Garbage collection frees the bytes without a wake-up; the waiter finds them as it polls."""
     budget = budget_of(100)
     turns = [budget.take(100)]

@@ -194,7 +194,7 @@ def with_host(headers: Headers) -> Headers:
 
 
 @in_turn(PASSES)
-def test_own_pages_trusted_pages_and_programs_pass(
+def test_requests_of_own_or_trusted_pages_and_programs_are_accepted(
     serve: Callable[..., Site], method: str, path: str, scheme: str, headers: Headers
 ) -> None:
     """Requests from this server's pages, trusted origins and programs succeed."""
@@ -203,7 +203,7 @@ def test_own_pages_trusted_pages_and_programs_pass(
 
 
 @in_turn(REFUSED)
-def test_pages_of_other_sites_are_refused(
+def test_requests_of_pages_of_other_sites_are_refused(
     serve: Callable[..., Site], method: str, path: str, scheme: str, headers: Headers
 ) -> None:
     site = serve(APP)
@@ -229,7 +229,9 @@ def test_wsgi_header_with_underscores_does_not_hide_the_real_one(first: str) -> 
 
 
 @pytest.mark.parametrize(("where", "origin"), [("cross-site", EVIL), ("same-site", "null")])
-def test_reading_is_never_refused(serve: Callable[..., Site], where: str, origin: str) -> None:
+def test_cross_site_get_head_and_preflight_are_not_refused(
+    serve: Callable[..., Site], where: str, origin: str
+) -> None:
     """GET, HEAD and preflights work as usual, but no reply lets another site read it."""
     headers = [("host", HOST), ("sec-fetch-site", where), ("origin", origin)]
     for method, path, status in (
@@ -246,20 +248,20 @@ def test_reading_is_never_refused(serve: Callable[..., Site], where: str, origin
         assert not any(name.startswith("access-control") for name in reply.headers)
 
 
-def test_site_is_checked_before_the_caller(serve: Callable[..., Site]) -> None:
+def test_cross_site_request_is_refused_before_hooks_run(serve: Callable[..., Site]) -> None:
     """A cross-site POST or DELETE is refused before any hook runs, even if it only reads."""
     site = serve(authenticate=lambda headers: pytest.fail("the hook was asked"))
     for method, path, body in [*((*call, b"{}") for call in CALLS), *OTHERS]:
         check_refused(site.call(method, path, [("host", HOST), ("origin", EVIL)], body=body), EVIL)
 
 
-def test_path_without_route_is_refused_before_its_origin(serve: Callable[..., Site]) -> None:
+def test_unknown_path_is_refused_before_its_origin_is_checked(serve: Callable[..., Site]) -> None:
     """The reply is 404 or 405, since a cross-site request could change nothing there."""
     for method, path, status in (("POST", "/v1/nothing", 404), ("PUT", "/v1/{name}", 405)):
         assert serve().call(method, path, [("host", HOST), ("origin", EVIL)]).status == status
 
 
-def test_host_that_is_missing_is_nobodys_origin(serve: Callable[..., Site]) -> None:
+def test_request_without_a_host_accepts_only_trusted_origins(serve: Callable[..., Site]) -> None:
     """Without a Host header, only trusted origins are accepted."""
     check_refused(serve().call("POST", START, [("origin", OWN)]), OWN)
     assert serve(APP).call("POST", START, [("origin", APP)]).status == 200
@@ -297,7 +299,7 @@ def test_misspelt_option_is_refused(module: Any, counting: CountService) -> None
         module.OperationsApp(counting.service, autenticate=lambda headers: "ann")
 
 
-def test_reply_of_a_handmade_endpoint_is_not_sniffed(counting: CountService) -> None:
+def test_reply_of_an_endpoint_by_answer_has_the_nosniff_header(counting: CountService) -> None:
     """``lro.http.answer`` adds the headers that every reply has."""
     reply = lro.http.answer(counting.service, lambda: counting.count.start(CountRequest(steps=1)))
     assert dict(reply.headers)["x-content-type-options"] == "nosniff"

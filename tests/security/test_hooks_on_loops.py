@@ -187,7 +187,7 @@ def check_ok(found: Any) -> None:
 
 
 @pytest.mark.parametrize("verb", ["ListOperations", "BatchGetOperations", "FullBatch"])
-def test_hooks_that_block_hold_no_thread_that_makes_replies(verb: str, store: Any) -> None:
+def test_blocking_hooks_do_not_use_the_threads_for_replies(verb: str, store: Any) -> None:
     """Even if slow callers outnumber these threads, another caller is answered."""
     slow = 4
     entered = threading.Semaphore(0)
@@ -249,7 +249,7 @@ def test_caller_cancelled_during_async_hook_leaves_nothing(
     )
 
 
-def test_asgi_wait_of_caller_who_leaves_during_async_authorize_ends(store: Any) -> None:
+def test_asgi_wait_ends_if_the_caller_leaves_during_async_authorize(store: Any) -> None:
     """Wait notices a disconnect while the hook is awaited (spec §4.8)."""
     gate = Gate()
     hooks = gate.hooks("authorize", "awaited")
@@ -367,7 +367,7 @@ async def only_ann(caller: str, verb: str, name: str) -> bool:
 
 
 @pytest.mark.parametrize("color", ["plain", "awaited"])
-def test_verbs_on_loop_ask_hooks_of_both_kinds(color: str, store: Any) -> None:
+def test_verbs_on_a_loop_call_plain_and_async_hooks(color: str, store: Any) -> None:
     """Each verb refuses Bob; tests/engine/test_on_loops.py tests what allowed calls do."""
 
     def plain(caller: str, verb: str, name: str) -> bool:

@@ -73,7 +73,7 @@ def test_child_process_has_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
         assert method.start(WorkRequest("LRO_TEST_SECRET")).result(PATIENCE).text == "hunter2"
 
 
-def test_filter_compares_what_redact_hides() -> None:
+def test_filter_can_compare_redacted_values() -> None:
     """A caller who may list can find a redacted value by guessing."""
 
     def redact(operation: dict[str, Any]) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def test_filter_compares_what_redact_hides() -> None:
                 assert "hunter2" not in reply.text
 
 
-def test_stream_goes_on_when_its_caller_may_no_longer_get() -> None:
+def test_stream_continues_after_its_caller_loses_permission() -> None:
     allowed = [True]
     service = lro.Service(
         MemoryStore(), InlineExecutor(), authorize=lambda caller, verb, name: allowed[0]

@@ -35,14 +35,14 @@ CLAIMS: Final = list(claims())[INTRODUCTION:]
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=range(len(CLAIMS)))
-def test_each_sentence_names_a_test(claim: str) -> None:
+def test_each_sentence_of_the_security_page_names_a_test(claim: str) -> None:
     """A claim's comments name at least as many tests as it has sentences."""
     said = re.sub(r"`[^`]*`|\[[^\]]*\]\([^)]*\)", "x", MARK.sub("", claim))
     sentences = max(1, len(SENTENCE_END.findall(said.strip())))
     assert len(MARK.findall(claim)) >= sentences, claim
 
 
-def test_each_named_test_exists() -> None:
+def test_each_test_named_on_the_security_page_exists() -> None:
     """If a test is renamed or removed, its sentence must change too."""
     named = {mark for claim in CLAIMS for mark in MARK.findall(claim)}
     assert named

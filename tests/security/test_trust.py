@@ -55,7 +55,7 @@ def ask(edge, method, target, body=b"", **headers) -> HttpReply:
     return edge.handle(request(method, target, body, **headers))
 
 
-def test_no_module_imports_a_reader_that_executes() -> None:
+def test_no_module_imports_pickle_or_evaluates_stored_text() -> None:
     """The packages import no pickle-like module, and none evaluates stored text."""
     found = []
     for path in SRC.rglob("*.py"):
@@ -75,7 +75,7 @@ def test_no_module_imports_a_reader_that_executes() -> None:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_a_hostile_text_is_a_value_in_every_statement(text: str, tmp_path: Path) -> None:
+def test_hostile_text_is_only_a_value_in_sql_statements(text: str, tmp_path: Path) -> None:
     """As caller, target, payload or filter it matches only operations that contain it."""
     store = SQLiteStore(tmp_path / "operations.db")
     service, _ = served(store, owner_only=True)
@@ -116,7 +116,7 @@ def test_a_stored_type_url_imports_nothing(type_url: str) -> None:
     service.close()
 
 
-def test_the_log_holds_no_payload_and_no_header(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_has_no_payload_and_no_header(caplog: pytest.LogCaptureFixture) -> None:
     """At every level the log has no request, metadata, response, token or header value."""
     caplog.set_level(logging.DEBUG)
 
@@ -140,7 +140,7 @@ def test_the_log_holds_no_payload_and_no_header(caplog: pytest.LogCaptureFixture
     assert SECRET not in caplog.text
 
 
-def test_without_hooks_every_caller_may_do_everything() -> None:
+def test_every_caller_may_do_everything_without_hooks() -> None:
     """So an exposed service needs ``authenticate``, or a proxy that authenticates."""
     service, edge = served()
     name = json.loads(ask(edge, "POST", "/v1/c", {"steps": 1}).body)["name"]

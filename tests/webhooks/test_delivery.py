@@ -172,7 +172,9 @@ def test_failure_for_the_whole_schedule_is_given_up_and_reported_once(
         assert bad.all() == []
 
 
-def test_410_settles_and_reports_the_endpoint(here: Here, caplog: pytest.LogCaptureFixture) -> None:
+def test_status_410_ends_the_delivery_and_reports_the_endpoint(
+    here: Here, caplog: pytest.LogCaptureFixture
+) -> None:
     disabled: list[EndpointDisabled] = []
 
     def fail(_: EndpointDisabled) -> None:
@@ -222,7 +224,7 @@ def test_retry_after_holds_for_other_operations_without_costing_them_a_try(here:
         assert len(busy.all()) == 2
 
 
-def test_what_is_kept_of_hosts_and_claims_is_bounded(
+def test_numbers_of_remembered_hosts_and_claims_are_bounded(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the limits are reached, paused hosts are forgotten and called; other deliveries wait."""
@@ -246,7 +248,7 @@ def test_what_is_kept_of_hosts_and_claims_is_bounded(
 # -- endpoints by lookup, and per start -----------------------------------------------------------
 
 
-def test_lookup_is_asked_with_the_operation_and_its_caller(here: Here) -> None:
+def test_lookup_function_gets_the_operation_and_its_caller(here: Here) -> None:
     asked: list[tuple[Operation, str]] = []
     with receiver() as good:
 
@@ -285,7 +287,7 @@ def failing_lookups(found: Endpoint) -> Iterator[Callable[..., Any]]:
         yield lambda *asked, given=given: next(given, lambda *_: [found])(*asked)
 
 
-def test_lookup_that_fails_is_repeated_and_holds_up_no_other_endpoint(
+def test_failed_lookup_is_retried_and_delays_no_other_endpoint(
     here: Here, caplog: pytest.LogCaptureFixture
 ) -> None:
     with receiver() as static, receiver() as found:
@@ -457,7 +459,7 @@ def short_stop(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("short_stop")
 @pytest.mark.parametrize("hosts", [1, 60])
-def test_hosts_that_do_not_answer_do_not_hold_up_one_that_does(hosts: int, here: Here) -> None:
+def test_hanging_hosts_do_not_delay_one_that_answers(hosts: int, here: Here) -> None:
     """One host gets one connection, and the subdomains of one domain half of the connections."""
     holding = Holding()
     with receiver() as good, serving(holding) as slow:
@@ -480,7 +482,7 @@ def test_hosts_that_do_not_answer_do_not_hold_up_one_that_does(hosts: int, here:
 
 
 @pytest.mark.usefixtures("short_stop")
-def test_hanging_hosts_of_one_caller_do_not_hold_up_those_of_another(here: Here) -> None:
+def test_hanging_hosts_of_one_caller_do_not_delay_those_of_another(here: Here) -> None:
     """No host is known to be fast yet, but one connection is kept for other callers."""
     holding = Holding()
     with receiver() as good, serving(holding) as slow:
@@ -507,7 +509,7 @@ def test_hosts_that_wait_for_a_connection_are_called_in_turn(here: Here) -> None
 
 
 @pytest.mark.parametrize("hosts", [1, 40])
-def test_what_slow_hosts_cannot_take_soon_is_put_off_in_the_store(
+def test_delivery_to_a_slow_host_is_deferred_in_the_store(
     hosts: int, here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A deferred delivery is not claimed again and again, and survives the death of a process."""
@@ -542,7 +544,7 @@ def test_what_slow_hosts_cannot_take_soon_is_put_off_in_the_store(
     assert [sends.pending_of(name) for name in names] == [{}] * len(names)
 
 
-def test_receiver_that_does_not_answer_is_a_failed_try(here: Here) -> None:
+def test_receiver_that_does_not_answer_counts_as_a_failed_try(here: Here) -> None:
     with serving(receivers.hang) as url:
         service, sends = here.serve([endpoint(url, id="one")], timeout=0.3)
         name = end(service)
@@ -550,7 +552,9 @@ def test_receiver_that_does_not_answer_is_a_failed_try(here: Here) -> None:
         assert sends.pending_of(name) == {"one": 1}
 
 
-def test_format_that_fails_is_a_failed_try(here: Here, caplog: pytest.LogCaptureFixture) -> None:
+def test_format_function_that_raises_counts_as_a_failed_try(
+    here: Here, caplog: pytest.LogCaptureFixture
+) -> None:
     def fail(operation: Operation, to: Endpoint, event: WebhookEvent) -> tuple[str, bytes]:
         raise SystemExit(1)
 
@@ -580,7 +584,7 @@ def test_format_of_the_application_is_sent_unsigned_where_there_is_no_secret(her
     assert "webhook-signature" not in got.headers
 
 
-def test_operation_that_is_deleted_meanwhile_is_forgotten(here: Here) -> None:
+def test_delivery_of_an_operation_deleted_meanwhile_is_dropped(here: Here) -> None:
     with receiver() as good:
         store = MemoryStore(here.clock)
         service, sends = here.serve([endpoint(good.url)], store=store)
@@ -597,7 +601,7 @@ def test_operation_that_is_deleted_meanwhile_is_forgotten(here: Here) -> None:
     assert store.next_due() is None
 
 
-def test_record_that_cannot_be_read_is_in_the_way_of_nothing(
+def test_unreadable_record_does_not_block_other_deliveries(
     here: Here, caplog: pytest.LogCaptureFixture
 ) -> None:
     with receiver() as good:
@@ -617,7 +621,7 @@ def test_record_that_cannot_be_read_is_in_the_way_of_nothing(
     assert f"{broken}: its webhooks cannot be sent now" in caplog.text
 
 
-def test_record_does_not_show_the_secrets_that_it_keeps(here: Here) -> None:
+def test_repr_of_a_record_hides_its_webhook_secrets(here: Here) -> None:
     service, _ = here.serve()
     name = end(service, notify=[endpoint("http://127.0.0.1/")])
     (record,) = service.store.find([name]).records
@@ -626,9 +630,7 @@ def test_record_does_not_show_the_secrets_that_it_keeps(here: Here) -> None:
 
 
 @pytest.mark.parametrize("store", ["postgres"], indirect=True)
-def test_record_that_another_session_has_locked_is_not_asked_for_without_pause(
-    store: Store, here: Here
-) -> None:
+def test_locked_record_is_claimed_again_after_a_pause(store: Store, here: Here) -> None:
     """The due record cannot be claimed; retrying without a pause would keep a CPU busy."""
     import psycopg  # not every environment has it
 
@@ -667,7 +669,9 @@ class AwayStore(MemoryStore):
         return super().claim_due(until, limit)
 
 
-def test_store_that_is_away_is_asked_again(here: Here, caplog: pytest.LogCaptureFixture) -> None:
+def test_deliveries_continue_after_an_outage_of_the_store(
+    here: Here, caplog: pytest.LogCaptureFixture
+) -> None:
     """An unrecorded delivery is sent again after its claim expires; the thread keeps running."""
     store = AwayStore(here.clock)
     with receiver() as good:
@@ -697,7 +701,7 @@ def test_store_that_is_away_is_asked_again(here: Here, caplog: pytest.LogCapture
     assert "sending webhooks failed and continues" in caplog.text
 
 
-def test_another_process_that_has_the_record_meanwhile_keeps_it(here: Here) -> None:
+def test_record_claimed_by_another_process_is_left_to_it(here: Here) -> None:
     with receiver() as good:
         store = MemoryStore(here.clock)
         service, _ = here.serve([endpoint(good.url, id="one")], store=store)
@@ -718,7 +722,7 @@ def test_another_process_that_has_the_record_meanwhile_keeps_it(here: Here) -> N
 
 
 @pytest.mark.usefixtures("short_stop")
-def test_close_gives_back_what_is_under_way_without_costing_it_a_try(here: Here) -> None:
+def test_close_releases_deliveries_in_progress_without_a_failed_try(here: Here) -> None:
     store, holding = MemoryStore(here.clock), Holding()
     with serving(holding) as url:
         service, sends = here.serve([endpoint(url, id="one")], timeout=60.0, store=store)
@@ -753,7 +757,7 @@ def test_close_lets_a_quick_receiver_finish(here: Here) -> None:
     assert sends.pending_of(name) == {}
 
 
-def test_forked_process_begins_again_without_claims_and_threads(here: Here) -> None:
+def test_forked_process_starts_without_claims_and_threads(here: Here) -> None:
     with receiver() as good:
         service, sends = here.serve([endpoint(good.url)])
         for _ in range(2):
@@ -790,7 +794,7 @@ def test_close_does_not_wait_for_a_lookup(here: Here) -> None:
     assert {*sends.pending_of(name).values()} == {0}
 
 
-def test_request_without_a_free_thread_is_sent_when_there_is_one(
+def test_delivery_waits_for_a_free_thread(
     here: Here, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     start, refused = threading.Thread.start, []
@@ -810,7 +814,7 @@ def test_request_without_a_free_thread_is_sent_when_there_is_one(
     assert "webhooks are sent by 0 threads" in caplog.text
 
 
-def test_claim_that_is_nearly_over_is_not_sent(here: Here) -> None:
+def test_delivery_whose_claim_is_nearly_over_is_not_sent(here: Here) -> None:
     """Another process may claim the delivery before the receiver replies."""
 
     def script(_: Received) -> Reply:

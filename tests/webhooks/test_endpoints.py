@@ -55,7 +55,7 @@ URL = "https://hooks.example.com/lro"
         ({"headers": [("A", "x")]}, "headers", "must be at most 20 texts"),
     ],
 )
-def test_endpoint_that_cannot_be_called_is_refused_by_all_ways(
+def test_invalid_endpoint_is_refused_in_each_place(
     changed: dict[str, Any], field: str, why: str
 ) -> None:
     one = Endpoint(**{"url": URL, "secrets": (SECRET,), **changed})
@@ -133,7 +133,7 @@ def test_option_of_another_type_is_refused(options: dict[str, Any], why: str) ->
         Webhooks(**options)
 
 
-def test_secrets_contexts_and_formats_of_all_endpoints_are_taken_or_refused() -> None:
+def test_secret_context_and_format_of_endpoints_are_checked() -> None:
     with pytest.raises(InvalidArgument, match="secrets: must each be base64"):
         Webhooks(secrets=["whsec_x"])
     made = Webhooks(
@@ -144,7 +144,7 @@ def test_secrets_contexts_and_formats_of_all_endpoints_are_taken_or_refused() ->
     assert made.encode([Endpoint(url=URL, format="own")])
 
 
-def test_store_that_keeps_no_deliveries_is_refused() -> None:
+def test_store_without_an_outbox_is_refused() -> None:
     plain = type("Plain", (MemoryStore,), {"claim_due": property()})()
     with pytest.raises(DeclarationError, match="a store that keeps pending deliveries, and Plain"):
         lro.Service(plain, InlineExecutor(), webhooks=Webhooks())
@@ -160,7 +160,7 @@ def test_webhooks_belong_to_one_service(make_service: MakeService) -> None:
 @pytest.mark.parametrize(
     "use", [Webhooks.run_due, lambda one: one.pending_of("operations/a"), Webhooks.wake]
 )
-def test_webhooks_of_no_service_cannot_send(use: Callable[[Webhooks], object]) -> None:
+def test_webhooks_without_a_service_cannot_send(use: Callable[[Webhooks], object]) -> None:
     with pytest.raises(DeclarationError, match="belongs to no service"):
         use(Webhooks())
 
@@ -210,7 +210,7 @@ def test_settled_deliveries_are_not_stored() -> None:
     assert Deliveries((), {}).next_due is None
 
 
-def test_endpoint_of_a_start_keeps_no_common_secret() -> None:
+def test_common_secret_is_not_stored_with_the_endpoint_of_a_start() -> None:
     text = Webhooks(secrets=[SECRET]).encode([Endpoint(url=URL)])
     assert SECRET not in text
     (kept,) = Deliveries.of(text).endpoints

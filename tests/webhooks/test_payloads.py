@@ -30,14 +30,16 @@ def test_full_payload_has_the_operation(here: Here) -> None:
 
 
 @pytest.mark.parametrize(("size", "full"), [(100, True), (20_000, False)])
-def test_full_payload_of_over_20_kb_is_sent_thin(size: int, full: bool, here: Here) -> None:
+def test_full_payload_over_20_kb_is_sent_without_the_operation(
+    size: int, full: bool, here: Here
+) -> None:
     got = sent(here, "x" * size, payload="full")
     assert ("operation" in json.loads(got.body)["data"]) is full
     assert len(got.body) <= 20_000
     assert b"video" not in sent(here, "fail").body  # a thin payload does not include the error
 
 
-def test_operation_that_cannot_be_shown_here_is_sent_thin(
+def test_operation_that_cannot_be_encoded_is_left_out_of_the_payload(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from lro.errors import EncodingError

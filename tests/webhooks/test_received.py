@@ -41,7 +41,9 @@ def signed(payload: Any) -> tuple[bytes, dict[str, str]]:
 
 @pytest.mark.parametrize("format", ["standard", "cloudevents"])
 @pytest.mark.parametrize("payload", ["thin", "full"])
-def test_receiver_verifies_and_goes_on_with_a_handle(format: str, payload: str, here: Here) -> None:
+def test_receiver_verifies_the_webhook_and_gets_a_handle(
+    format: str, payload: str, here: Here
+) -> None:
     with receiver() as good:
         service, _ = here.serve([endpoint(good.url, format=format, payload=payload)])
         name = end(service, "b.mp4")
@@ -58,7 +60,7 @@ def test_receiver_verifies_and_goes_on_with_a_handle(format: str, payload: str, 
         assert handle.result() == WorkResponse(text="b.mp4")
 
 
-def test_payload_of_cloudevents_is_read_as_the_other() -> None:
+def test_cloudevents_payload_is_read_as_a_standard_webhook() -> None:
     event = verify(*signed(CLOUD), [SECRET], clock=lambda: AT)
     assert (event.type, event.name) == ("operation.failed", "operations/2a7c")
     assert event.timestamp == datetime(2026, 11, 22, 9, 1, tzinfo=UTC)
@@ -79,7 +81,7 @@ def test_tolerance_of_timestamps_can_be_set() -> None:
     assert verify(body, headers, SECRET, clock=lambda: AT + 301, tolerance=hour)
 
 
-def test_other_types_are_a_mistake_of_the_receiver() -> None:
+def test_argument_of_a_wrong_type_is_a_declaration_error() -> None:
     body, headers = signed(STANDARD)
     assert verify(memoryview(body), headers, SECRET, clock=lambda: AT)  # type: ignore[arg-type]
     spoilt: list[Any] = [list(headers.items()), {1: "a"}, {**headers, "webhook-id": None}]
@@ -120,6 +122,6 @@ def test_genuine_payload_that_cannot_be_read_is_refused(payload: Any, why: str) 
         verify(*signed(payload), SECRET, clock=lambda: AT)
 
 
-def test_data_is_not_in_the_repr() -> None:
+def test_repr_of_a_webhook_hides_its_data() -> None:
     found = verify(*signed(STANDARD), SECRET, types=lro.TypeRegistry(), clock=lambda: AT)
     assert "done" not in repr(found)

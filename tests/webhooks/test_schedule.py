@@ -12,7 +12,7 @@ from lro.webhooks import SCHEDULE
 NOW = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
 
 
-def test_schedule_is_that_of_standard_webhooks() -> None:
+def test_retry_schedule_is_that_of_standard_webhooks() -> None:
     hours = [5 / 3600, 5 / 60, 0.5, 2, 5, 10, 14, 20, 24]
     assert [pause_before(n, SCHEDULE, 0.0) for n in range(1, 11)] == [
         *(pytest.approx(3600 * one) for one in hours),
@@ -21,7 +21,7 @@ def test_schedule_is_that_of_standard_webhooks() -> None:
     assert sum(SCHEDULE) == pytest.approx(75 * 3600 + 35 * 60 + 5)
 
 
-def test_jitter_only_makes_pauses_longer_by_up_to_a_fifth() -> None:
+def test_jitter_lengthens_pauses_by_up_to_a_fifth() -> None:
     assert [pause_before(1, (10.0,), random) for random in (0.0, 0.5, 1.0)] == [10.0, 11.0, 12.0]
 
 

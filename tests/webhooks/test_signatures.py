@@ -57,7 +57,7 @@ def test_webhook_signed_by_two_secrets_is_accepted_by_holders_of_either() -> Non
         assert verify(BODY, headers(both), secrets, now=AT).id == ID
 
 
-def test_unknown_versions_are_passed_over() -> None:
+def test_unknown_signature_versions_are_ignored() -> None:
     assert verify(BODY, headers(f"v1a,xyz v2 , {SIGNATURE}"), [SECRET], now=AT)
     with pytest.raises(WebhookError, match="no signature in it is right"):
         verify(BODY, headers(SIGNATURE.replace("v1,", "v1a,")), [SECRET], now=AT)

@@ -52,7 +52,7 @@ def test_request_has_its_headers_body_and_host(transport: MakeTransport) -> None
     assert got.headers["x-one"] == "1"
 
 
-def test_connection_is_used_again(transport: MakeTransport) -> None:
+def test_connection_is_reused(transport: MakeTransport) -> None:
     with receiver() as good:
         asked = 0
 
@@ -78,13 +78,13 @@ def test_redirect_is_not_followed(transport: MakeTransport) -> None:
     assert other.all() == []
 
 
-def test_retry_after_is_given_back(transport: MakeTransport) -> None:
+def test_retry_after_of_the_receiver_is_returned(transport: MakeTransport) -> None:
     with receiver(lambda _: Reply(429, {"Retry-After": "7"})) as busy:
         assert transport().send(busy.url, {}, b"") == WebhookReply(429, "", "7")
 
 
 @pytest.mark.parametrize("talk", [receivers.hang, receivers.drip])
-def test_receiver_that_hangs_or_drips_has_only_the_time_limit(
+def test_receiver_that_hangs_or_drips_is_cut_at_the_time_limit(
     talk: Behaviour, transport: MakeTransport
 ) -> None:
     with serving(talk) as url:
@@ -92,7 +92,7 @@ def test_receiver_that_hangs_or_drips_has_only_the_time_limit(
     assert reply == WebhookReply(0, "no answer within 0.3 s")
 
 
-def test_only_the_status_of_a_reply_is_waited_for(transport: MakeTransport) -> None:
+def test_body_of_a_reply_is_not_waited_for(transport: MakeTransport) -> None:
     """An endless body does not matter; if the connection ends earlier, the request has failed."""
     broken = WebhookReply(0, "the connection failed: RemoteProtocolError")
     for talk, wanted in (
@@ -107,7 +107,7 @@ def test_only_the_status_of_a_reply_is_waited_for(transport: MakeTransport) -> N
     assert reply.why.startswith("no connection: ")
 
 
-def test_url_that_cannot_be_sent_is_a_failure(transport: MakeTransport) -> None:
+def test_url_that_cannot_be_sent_is_a_failed_try(transport: MakeTransport) -> None:
     for url in ("https://[fe80::1%25a]+\u0663[::1]", "https://[::1"):
         assert transport().send(url, {}, b"").why.startswith("the connection failed: ")
 
@@ -122,7 +122,7 @@ def test_further_addresses_of_a_host_are_tried(transport: MakeTransport) -> None
     "url",
     ["http://127.0.0.1:{}/", "http://localhost:{}/", "http://127.1:{}/", "http://2130706433:{}/"],
 )
-def test_own_machine_is_not_connected_to(url: str, transport: MakeTransport) -> None:
+def test_loopback_address_is_not_connected_to(url: str, transport: MakeTransport) -> None:
     """The resolved address is checked, so the spelling of the host does not matter."""
     with receiver() as inside:
         reply = transport(allow_private=False).send(url.format(inside.port), {}, b"")
@@ -164,7 +164,7 @@ def test_checked_address_is_the_one_that_is_connected_to(
     assert connected == [("93.184.216.34", 443), ("2606:4700:4700::1111", 443)]
 
 
-def test_host_without_address_is_a_failure(transport: MakeTransport) -> None:
+def test_host_without_address_is_a_failed_try(transport: MakeTransport) -> None:
     def late(host: str, port: int) -> Sequence[str]:
         threading.Event().wait(SHORT_SECONDS * 1.5)
         return ["127.0.0.1"]
@@ -225,7 +225,7 @@ def test_egress_proxy_gets_all_requests_and_checks_addresses_itself(
     assert got.headers["proxy-authorization"] == f"Basic {user}"
 
 
-def test_large_body_that_is_taken_slowly_has_only_the_time_limit(transport: MakeTransport) -> None:
+def test_slowly_read_request_body_ends_at_the_time_limit(transport: MakeTransport) -> None:
     taken = queue.SimpleQueue[int]()
     given_up = threading.Event()
 
@@ -264,5 +264,5 @@ def test_close_ends_requests_under_way(transport: MakeTransport) -> None:
         thread.join()
 
 
-def test_system_resolver_gives_addresses_alone() -> None:
+def test_system_resolver_returns_only_addresses() -> None:
     assert "127.0.0.1" in system_addresses("127.0.0.1", 80)
