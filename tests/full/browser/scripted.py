@@ -43,7 +43,10 @@ TALLY: Final[dict[str, Any]] = {
 
 @attrs.define(slots=False)  # playwright sets an attribute
 class Scripted:
-    """The scripted operations and descriptions by name; ``calls`` records the requests."""
+    """The scripted operations and descriptions by name; ``calls`` records the requests.
+
+    Without ``views``, requests with the parameter ``view`` are refused.
+    """
 
     operations: dict[str, Any] = attrs.field(factory=dict)
     descriptions: dict[str, Any] = attrs.field(factory=dict)
@@ -51,6 +54,7 @@ class Scripted:
     tally: dict[str, Any] = attrs.field(factory=lambda: dict(TALLY))
     page_size: int = 0
     refused: set[str] = attrs.field(factory=set)
+    views: bool = True
     calls: list[str] = attrs.field(factory=list)
 
     def answer_for(self, context: BrowserContext) -> None:
@@ -66,6 +70,9 @@ class Scripted:
         name, _, verb = path.rpartition(":") if request.method == "POST" else (path, "", "")
         if name in self.refused:
             error = {"code": 9, "message": f"{name} is busy.", "status": "FAILED_PRECONDITION"}
+            _send(route, {"error": error}, 400)
+        elif "view=" in request.url and not self.views:
+            error = {"code": 3, "message": "view is unknown.", "status": "INVALID_ARGUMENT"}
             _send(route, {"error": error}, 400)
         elif name.endswith("operations") and verb:
             names = json.loads(request.post_data or "{}")["names"]

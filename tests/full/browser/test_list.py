@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 import lro
-from tests.full.browser.conftest import Page, Show
+from tests.full.browser.conftest import BrowserContext, Page, Show
 from tests.full.browser.reading import row, shows
+from tests.full.browser.scripted import SESSION, Scripted
 from tests.full.browser.staged import Stage
 
 expect = pytest.importorskip("playwright.sync_api").expect
@@ -104,3 +105,20 @@ def test_parents_are_chosen_from_a_list(stage: Stage, beside: Show) -> None:
     expect(row(page, here)).to_have_count(0)
     page.get_by_role("link", name=there[-8:]).click()
     expect(page.get_by_text(there).first).to_be_visible()
+
+
+def test_list_works_if_the_server_refuses_views(
+    context: BrowserContext, scripted: Scripted, show: Show
+) -> None:
+    """The page asks for descriptions once; then it asks without a view what has been deleted."""
+    scripted.views, scripted.session = False, {**SESSION, "refreshSeconds": 1}
+    for name in ("operations/first000", "operations/other000"):
+        scripted.operations[name] = {"name": name, "done": True}
+    asked: list[str] = []
+    context.on("request", lambda one: asked.append(one.url))
+    page = show()
+    shows(page, "operations/other000", "Succeeded")
+    del scripted.operations["operations/first000"]
+    shows(page, "operations/first000", "Gone")
+    shows(page, "operations/other000", "Succeeded")
+    assert sum("view=" in url for url in asked) == 1

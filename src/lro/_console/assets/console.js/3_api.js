@@ -178,7 +178,7 @@ async function describe(wanted, signal) {
   if (!stale.length || !offers("BatchGetOperations")) return;
   for (const item of stale) item.stale = false, item.lookedAt = clock();
   try {
-    const found = await call("POST", `${collection(ownerOf(stale[0].name))}:batchGet?view=FULL`, { names: stale.map((item) => item.name) }, signal);
+    const found = await call("POST", `${collection(ownerOf(stale[0].name))}:batchGet${missing.has("view") ? "" : "?view=FULL"}`, { names: stale.map((item) => item.name) }, signal);
     for (const { name, description: about } of found.operations ?? []) {
       const item = items.get(name);
       if (item && about) {
@@ -188,6 +188,7 @@ async function describe(wanted, signal) {
     }
     for (const name of found.missing ?? []) lose(name);
   } catch (error) {
+    if (error instanceof Refusal && error.code === "INVALID_ARGUMENT") missing.add("view"); // an older or a foreign server
     if (error instanceof Refusal && error.unknown) missing.add("BatchGetOperations");
     else for (const item of stale) item.stale = true;
   }
