@@ -16,7 +16,7 @@ from tests.client.real_service import FULL_NAME, Harness, Way
 from tests.grpc.serving import serving
 
 client = flows.client
-OVER_HTTP = flows.test_descriptions
+OVER_HTTP = flows.test_views_have_method_times_and_attempt
 globals().update(
     {n: test for n, test in vars(flows).items() if n.startswith("test_") and test is not OVER_HTTP}
 )
