@@ -232,7 +232,7 @@ def grpc_of(face: Face, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
-def test_mistake_is_refused_with_its_sentence_and_sends_nothing(
+def test_wrong_argument_is_refused_and_sends_nothing(
     table: dict[str, Any], face: Face, server: respx.Router
 ) -> None:
     """The error is a TypeError or ValueError that names the argument and how to correct it."""
@@ -245,7 +245,7 @@ OVER_HTTP = {"must be an? .*got", "has no JSON", "^target: must begin with a sla
 
 
 @pytest.mark.parametrize("transport", [local_of, grpc_of])
-def test_mistakes_are_the_same_over_other_transports(transport: Any, face: Face) -> None:
+def test_argument_errors_are_the_same_over_other_transports(transport: Any, face: Face) -> None:
     """All mistakes that do not depend on HTTP raise the same errors, and never a CallError."""
     client = face.client("", transport=transport(face))
     for table in TABLES.values():

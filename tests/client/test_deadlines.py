@@ -46,7 +46,7 @@ LARGE = ("15 MiB, just in time", "a gzip bomb")
     ("transport", "scenario"),
     dict.fromkeys((one.transport, one.scenario) for one in cases() if one.scenario not in LARGE),
 )
-def test_no_fault_outlasts_the_deadline(transport: str, scenario: str) -> None:
+def test_waits_end_at_their_deadline_whatever_the_fault(transport: str, scenario: str) -> None:
     """First and second waits end at their deadlines, for an operation and for a group."""
     check_deadline(transport, scenario)
 

@@ -89,7 +89,7 @@ def test_useless_wait_is_replaced_by_a_get_and_then_by_polling(
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_a_result_that_a_get_confirms_is_the_result(
+def test_wait_without_a_result_is_accepted_if_a_get_confirms_it(
     many: bool, face: Face, clock: Clock, server: respx.Router
 ) -> None:
     """A method may have no result (spec §2.5): the Wait was right, and Waits are used again."""
@@ -161,7 +161,7 @@ def swallowing() -> ScriptedServer:
 
 @pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize(("timeout", "within"), [(None, 26.0), (120.0, 26.0), (15.0, 15.0)])
-def test_a_wait_that_is_never_answered_is_given_up(
+def test_wait_that_is_never_answered_is_replaced_by_a_get(
     timeout: float | None, within: float, many: bool, face: Face, swallowing: ScriptedServer
 ) -> None:
     """The Wait is given up soon after its hold, in time for a Get, and no further Wait is sent."""

@@ -149,7 +149,7 @@ COURSES = {
 
 
 @pytest.mark.parametrize("course", COURSES.values(), ids=COURSES)
-def test_ends_are_seen_in_time_with_few_calls(course: Course) -> None:
+def test_ends_are_seen_within_the_limit_with_few_calls(course: Course) -> None:
     """Each end is seen within the limit, and no verb is called more often than allowed."""
     world = World(**course.world)
     numbers = spread(world, course.count, *course.ends)

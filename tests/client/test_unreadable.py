@@ -126,7 +126,7 @@ EMPTY = {
 
 @pytest.mark.parametrize("timeout", [None, 3600.0])
 @pytest.mark.parametrize("answer", EMPTY.values(), ids=EMPTY)
-def test_an_empty_reply_is_asked_for_again_three_times(
+def test_empty_reply_is_retried_three_times(
     answer: httpx.Response,
     timeout: float | None,
     face: Face,
@@ -156,7 +156,7 @@ def test_empty_replies_between_good_ones_are_not_failures(
 
 
 @pytest.mark.parametrize("way", ["get", "operations", "batchGet", "watch"])
-def test_useless_replies_end_the_wait_for_one_of_many(way: str, face: Face) -> None:
+def test_unreadable_reply_in_a_group_fails_only_its_operation(way: str, face: Face) -> None:
     """In a group only the operation that the reply is about fails."""
     names = [f"operations/{number}" for number in range(6)]
     states = [{"name": names[0], "error": ERROR}, *(succeeded(name=one) for one in names[1:])]

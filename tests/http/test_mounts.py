@@ -55,7 +55,7 @@ def test_strip_mount_returns_the_rest_of_a_joined_path(mount: list[str], rest: l
         ("", "", ""),
     ],
 )
-def test_raw_path_counts_only_if_it_decodes_to_the_path(
+def test_raw_path_is_ignored_unless_it_decodes_to_the_path(
     raw: str, decoded: str, wanted: str
 ) -> None:
     """If the decoded path was rewritten, the raw path is ignored."""
@@ -69,7 +69,7 @@ def test_routed_path_equals_the_decoded_path(decoded: str, raw: str) -> None:
 
 
 @given(st.binary())
-def test_bytes_of_a_path_are_kept_as_text(data: bytes) -> None:
+def test_bytes_of_a_path_survive_decoding(data: bytes) -> None:
     """Bytes survive whether or not they are UTF-8."""
     assert wire_text(data).encode("utf-8", "surrogateescape") == data
 

@@ -383,7 +383,7 @@ def test_deadline_header_is_read() -> None:
         assert json_of(edge_of(counting).handle(request))["done"] is True
 
 
-def test_a_deadline_bounds_the_wait() -> None:
+def test_deadline_header_bounds_the_wait() -> None:
     """The header overrides a longer timeout, and the reply is no error (spec §4.4)."""
     counting, name = begun()
     request = ask("POST", f"/v1/{name}:wait", {"timeout": "30s"}, x_server_timeout="0.02")

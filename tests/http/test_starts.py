@@ -80,7 +80,7 @@ def names(counting: CountService) -> list[str]:
 
 
 @pytest.mark.parametrize("content_type", ["application/json", "APPLICATION/JSON; v=1", ""])
-def test_a_json_body_starts_an_operation(content_type: str, counting: CountService) -> None:
+def test_json_body_starts_an_operation(content_type: str, counting: CountService) -> None:
     """The operation is returned at once, uncacheable, and with a polling interval."""
     body = {"steps": 2, "label": "ü", "requestId": None, "validate_only": None}
     reply = edge_of(counting, poll_seconds=3).handle(post(body, content_type=content_type))

@@ -28,7 +28,7 @@ def codes(*sets: bytes, **options: Any) -> list[str]:
     return [one.code for one in breaking(*sets, **options)]
 
 
-def test_findings_point_into_the_new_set() -> None:
+def test_finding_has_its_position_in_the_new_set() -> None:
     """Only a removed method has its position in the old set."""
     old = packed(located(proto(GOOD), 6, 2))
     (removed,) = breaking(old, packed(located(proto(BARE), 9, 4)))
@@ -70,7 +70,7 @@ def test_finding_of_changed_type_has_both_names(
     assert (found.old or "", found.new or "", found.message) == (old, new, said)
 
 
-def test_a_missing_import_that_was_added_is_no_change() -> None:
+def test_added_missing_import_is_not_a_change() -> None:
     """The old set already had the type, without importing it."""
     far = proto(name="far.proto", package="acme.v1", messages=["Far"])
     method = Declared("Export", ("ExportResponse", "Far"))
@@ -79,7 +79,7 @@ def test_a_missing_import_that_was_added_is_no_change() -> None:
     assert codes(packed(old), packed(new, far)) == ["metadata-type-changed"]
 
 
-def test_the_interface_itself_does_not_count() -> None:
+def test_omitted_operations_interface_is_not_a_removal() -> None:
     """A set that omits its imports has not removed their methods."""
     assert breaking(packed(proto(GOOD), interface_file()), packed(proto(GOOD))) == []
 
@@ -94,7 +94,7 @@ def numbered(*numbers: int, method: Declared = GOOD) -> bytes:
     return packed(file)
 
 
-def test_a_field_that_has_another_number_is_found() -> None:
+def test_changed_field_number_is_a_finding() -> None:
     """The number decodes as another field in old callers: in all messages and inside them."""
     (found,) = breaking(numbered(1, 1, 1, 1), numbered(2, 3, 4, 5))
     assert found.code == "field-number-changed"
@@ -106,7 +106,7 @@ def test_a_field_that_has_another_number_is_found() -> None:
     )
 
 
-def test_fields_that_come_or_go_are_no_change_of_numbers() -> None:
+def test_added_or_removed_field_is_not_a_changed_number() -> None:
     """A message that only one set has is no change either."""
     assert breaking(numbered(1, 1), numbered(1, 1, 1)) == []
     assert breaking(numbered(1, 1, 1), numbered(1, 1)) == []
@@ -114,7 +114,7 @@ def test_fields_that_come_or_go_are_no_change_of_numbers() -> None:
     assert breaking(numbered(1, method=BARE), numbered(2, method=bare)) == []
 
 
-def test_target_may_be_in_either_set() -> None:
+def test_target_file_may_be_in_the_old_or_the_new_set() -> None:
     """A method may move to another file."""
     old, new = packed(proto(GOOD)), packed(proto(GOOD, name="moved.proto"))
     assert breaking(old, new, old_targets=[BOOKS]) == []
@@ -125,7 +125,7 @@ def test_target_may_be_in_either_set() -> None:
         breaking(old, new, old_targets=["moved.proto"])
 
 
-def test_the_set_that_cannot_be_read_is_named() -> None:
+def test_error_says_which_set_cannot_be_read() -> None:
     """The error says whether it is the old or the new set."""
     with pytest.raises(InvalidArgument, match="old: "):
         breaking(b"x", packed(proto(GOOD)))
@@ -133,14 +133,14 @@ def test_the_set_that_cannot_be_read_is_named() -> None:
         breaking(packed(proto(GOOD)), b"")
 
 
-def test_a_field_whose_name_is_no_text_is_refused() -> None:
+def test_field_name_that_is_not_utf_8_is_refused() -> None:
     """The error names the message."""
     old, new = numbered(1), numbered(2)
     with pytest.raises(InvalidArgument, match=r"new: acme\.v1\.Request: a field is named by"):
         breaking(old, new.replace(b"\x0a\x04name", b"\x0a\x04na\xffe"))
 
 
-def test_allowances_take_changes_away() -> None:
+def test_allow_list_removes_its_findings() -> None:
     old, new = packed(proto(GOOD)), packed(proto(BARE))
     assert breaking(old, new, allow=["*:operation-info-removed"]) == []
     left = ["unused-allowance", "operation-info-removed"]
@@ -203,7 +203,7 @@ def test_single_string_as_allow_list_is_refused() -> None:
         lint(DATA, allow="*:response-type-missing")
 
 
-def test_file_of_allowances_is_read() -> None:
+def test_allow_list_is_read_from_a_file() -> None:
     """Comments, spaces and empty lines are ignored."""
     text = f"# old ones\n\n  {METHOD}  # AIP-151 came later\r\n*:method-removed"
     assert list(read_allowances(text)) == [METHOD, "*:method-removed"]

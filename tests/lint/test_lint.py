@@ -46,7 +46,7 @@ def said(method: Declared, *messages: str, **more: object) -> str:
     return found.message
 
 
-def test_a_finding_says_where() -> None:
+def test_finding_has_the_line_and_column_of_the_method() -> None:
     """Lines and columns count from 1 and are those of the method, if the set has positions."""
     (known,) = lint(packed(located(proto(BARE), 41, 2)))
     assert (known.file, known.line, known.column) == (BOOKS, 42, 3)
@@ -89,12 +89,12 @@ def test_a_finding_says_where() -> None:
         ),
     ],
 )
-def test_a_finding_has_the_facts(method: Declared, wanted: str) -> None:
+def test_finding_says_what_was_found_and_expected(method: Declared, wanted: str) -> None:
     """The message says what was found and what is expected."""
     assert said(method, "Request", "ExportResponse", "M") == wanted
 
 
-def test_an_unknown_target_is_answered_with_the_nearest_files() -> None:
+def test_unknown_target_error_suggests_similar_files() -> None:
     """The error names only the few most similar files, even if the set has many."""
     names = [f"acme/part{number}/v1/part{number}.proto" for number in range(300)]
     files = [proto(BARE, name=name, package=f"p{at}") for at, name in enumerate(names)]
@@ -105,7 +105,7 @@ def test_an_unknown_target_is_answered_with_the_nearest_files() -> None:
     assert refused.value.description.count("acme/") == 4
 
 
-def test_an_unqualified_name_is_taken_for_the_one_of_the_nearest_package() -> None:
+def test_unqualified_name_is_resolved_in_the_nearest_package() -> None:
     far = [
         proto(name=f"{package}.proto", package=package, messages=["Report"])
         for package in ("aaa.v1", "acme.common", "acme.other.v1", "acme.common.deep.v1")
@@ -145,7 +145,7 @@ def test_a_package_of_many_parts_takes_little_memory() -> None:
         ),
     ],
 )
-def test_what_cannot_be_examined_is_refused(
+def test_input_that_cannot_be_examined_is_refused_with_one_error(
     data: bytes, targets: list[str] | None, said: str
 ) -> None:
     """There is one clear error, which suggests files if a target is unknown."""
@@ -172,7 +172,7 @@ def test_a_delete_of_many_or_one_may_respond_with_empty(
     assert codes(lint(packed(here, empty_file()))) == expected
 
 
-def test_the_same_file_may_come_twice() -> None:
+def test_file_may_be_in_the_set_twice() -> None:
     """Joined sets repeat their imports; different source positions do not matter."""
     assert codes(lint(packed(proto(BARE)) + packed(located(proto(BARE), 1, 1)))) == [
         "missing-operation-info"
@@ -189,14 +189,14 @@ def test_public_imports_of_missing_files_are_skipped() -> None:
     assert lint(packed(book, via, far)) == []
 
 
-def test_a_message_of_two_files_is_seen_in_either() -> None:
+def test_message_in_two_files_is_found_in_the_imported_one() -> None:
     """After a file was moved, a set may have it twice; the imported copy is used."""
     moved = [proto(name=name, package="far", messages=["Far"]) for name in ("a.proto", "b.proto")]
     method = Declared("Export", ("ExportResponse", "far.Far"))
     assert lint(packed(proto(method, imports=["b.proto"]), *moved)) == []
 
 
-def test_the_registry_is_filled_from_a_set() -> None:
+def test_registry_is_filled_from_a_descriptor_set() -> None:
     """Keys are full names; a method whose types have findings is left out."""
     bad = Declared("Import", ("ImportResponse", "Metadata"))
     registry = operation_infos(packed(proto(GOOD, bad), interface_file()))
@@ -206,7 +206,7 @@ def test_the_registry_is_filled_from_a_set() -> None:
     )
 
 
-def test_a_method_is_declared_once() -> None:
+def test_method_declared_by_two_files_is_refused() -> None:
     """Two files that declare the same method are refused."""
     files = proto(GOOD), proto(GOOD, name="again.proto")
     with pytest.raises(DeclarationError, match="declared twice"):
@@ -258,7 +258,7 @@ def names_of(info: OperationInfo) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("case", "base"), cases("opinfo_lint"))
-def test_findings_follow_the_vector(case: dict[str, Any], base: bytes) -> None:
+def test_findings_of_lint_are_those_of_the_vector(case: dict[str, Any], base: bytes) -> None:
     """The order is the same too."""
     data = base + base64.b64decode(case["files"])
     found = lint(data, targets=case["targets"])
@@ -279,7 +279,7 @@ def test_findings_follow_the_vector(case: dict[str, Any], base: bytes) -> None:
 
 
 @pytest.mark.parametrize(("case", "base"), cases("opinfo_breaking"))
-def test_changes_follow_the_vector(case: dict[str, Any], base: bytes) -> None:
+def test_findings_of_breaking_are_those_of_the_vector(case: dict[str, Any], base: bytes) -> None:
     """Findings include the old and the new type."""
     found = breaking(
         base + base64.b64decode(case["old_files"]),

@@ -48,14 +48,16 @@ def compiled(example: str, folder: Path, imports: list[str]) -> bytes:
     return made.read_bytes()
 
 
-def test_every_kind_is_explained() -> None:
+def test_every_code_has_a_section() -> None:
     """Each code has a section, and each section a code."""
     assert set(SECTIONS) == {*LINT_CODES, *BREAKING_CODES}
     assert [one for one in SECTIONS if one in LINT_CODES] == list(SECTIONS)[: len(LINT_CODES)]
 
 
 @pytest.mark.parametrize("code", LINT_CODES)
-def test_lint_example_of_the_page_is_true(code: str, tmp_path: Path, imports: list[str]) -> None:
+def test_corrected_lint_example_of_the_page_has_no_finding(
+    code: str, tmp_path: Path, imports: list[str]
+) -> None:
     """The corrected examples have no finding."""
     wrong, *mended = SECTIONS[code]
     (found,) = lint(compiled(wrong, tmp_path, imports), targets=[NAME])
@@ -65,7 +67,7 @@ def test_lint_example_of_the_page_is_true(code: str, tmp_path: Path, imports: li
 
 
 @pytest.mark.parametrize("code", BREAKING_CODES)
-def test_breaking_example_of_the_page_is_true(
+def test_breaking_example_of_the_page_has_only_its_finding(
     code: str, tmp_path: Path, imports: list[str]
 ) -> None:
     """From the first half to the second there is only this finding."""

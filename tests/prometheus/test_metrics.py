@@ -142,7 +142,7 @@ def test_events_are_shown_as_counters_and_histograms(service):
     assert found["lro_operation_active", pending] == 0
 
 
-def test_promtool_finds_nothing_wrong(service):
+def test_promtool_finds_no_error(service):
     """Names, units, help texts and types follow Prometheus' rules."""
     promtool = shutil.which("promtool")
     if promtool is None:
@@ -155,7 +155,7 @@ def test_promtool_finds_nothing_wrong(service):
 
 
 @pytest.mark.parametrize("serve", [asgi_socket, wsgi_socket])
-def test_path_beside_another_application(make_service, serve):
+def test_metrics_path_is_served_beside_another_application(make_service, serve):
     """The metrics are served at one path, and the fallback serves all others."""
     service = make_service()
     fallback: Any
@@ -184,7 +184,7 @@ def test_path_beside_another_application(make_service, serve):
         assert call("GET", "/metrics/more").status_code == 404
 
 
-def test_other_paths_are_not_found_where_nothing_else_is_served(service):
+def test_other_paths_are_not_found_without_another_application(service):
     """Only the path of the metrics is served."""
     with asgi_inside(EdgeApp(MetricsEdge(service))) as call:
         assert call("GET", "/metrics").status_code == 404
@@ -193,7 +193,7 @@ def test_other_paths_are_not_found_where_nothing_else_is_served(service):
         MetricsEdge(service, path="metrics")
 
 
-def test_callers_are_those_that_authenticate_lets_in(service):
+def test_metrics_are_served_to_authenticated_callers_only(service):
     def authenticate(headers: Mapping[str, str]) -> str:
         if headers.get("authorization") != "Bearer scrape":
             raise Unauthenticated()
@@ -210,7 +210,7 @@ def test_callers_are_those_that_authenticate_lets_in(service):
             assert allowed.status_code == 200
 
 
-def test_unavailable_store_hides_only_what_waits_in_it(service):
+def test_unavailable_store_hides_only_metrics_of_queued_work(service):
     """Counters are kept in the process, so they stay visible."""
     registry = CollectorRegistry()
     registry.register(ServiceCollector(service))

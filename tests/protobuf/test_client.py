@@ -19,7 +19,7 @@ def read(request: BOOK, job) -> BOOK:  # type: ignore[valid-type]  # a runtime c
     return BOOK(title=request.title.upper())
 
 
-def test_a_client_needs_no_registry_for_them() -> None:
+def test_client_needs_no_registry_for_protobuf_classes() -> None:
     with Service(MemoryStore(), InlineExecutor()) as service:
         method = service.method("lrofix.v1.Books.Read", request=BOOK, response=BOOK, metadata=STEP)
         app = OperationsApp(service, starts={"/v1/books:read": method(read)})

@@ -52,7 +52,7 @@ def seen(service, name):
     return KEPT.FromString(service.get(name).metadata.payload)
 
 
-def test_times_and_marks_are_filled_in(service, clock):
+def test_times_and_cancel_flag_are_filled_in(service, clock):
     """The record's times and cancel flag are filled in as for attrs classes (spec §9.6)."""
     began = clock()
     name = service.start("acme.v1.Kept.Keep", KEPT(), metadata=KEPT(text="a")).name
@@ -87,7 +87,7 @@ def test_fields_set_by_the_work_are_kept(service):
     assert service.get(name).metadata.payload.endswith(UNKNOWN)
 
 
-def test_a_cancel_of_what_has_no_metadata_shows_the_flag(service):
+def test_cancel_of_an_operation_without_metadata_shows_the_flag(service):
     """Metadata is made for the flag, in binary form too (spec §2.6)."""
     name = service.start("acme.v1.Kept.Keep", KEPT()).name
     service.cancel(name)

@@ -85,7 +85,7 @@ def described(*classes):
     return types.binary.descriptor(types.name_of(classes[0]))
 
 
-def test_fields_are_what_the_class_says():
+def test_descriptor_fields_match_the_class():
     """Field numbers, presence, lists, maps, enums and well-known types follow the class."""
     fields = described(Outer, Nested).fields_by_name
     assert (fields["zero"].number, fields["maybe"].number, fields["five"].number) == (70, 2, 3)
@@ -106,7 +106,7 @@ def test_fields_are_what_the_class_says():
     assert described(Outer, Nested).file.name == "acme/v1/acme.proto"
 
 
-def test_enums_stand_in_their_package_once():
+def test_enum_is_declared_once_in_its_package():
     """Enums keep aliases; one whose value name is already used gets a message around it."""
     fields = described(Outer, Nested).fields_by_name
     color, shade = fields["color"].enum_type, fields["shade"].enum_type
@@ -163,7 +163,7 @@ def test_whole_numbers_of_a_value_are_printed_as_in_json(number, printed):
     assert repr(shown) == printed
 
 
-def test_an_any_in_binary_form_within_a_message():
+def test_binary_any_in_a_message_has_the_json_of_its_message():
     """Its JSON is that of the packed message; a registry without its type refuses it."""
     types = TypeRegistry(Outer, Nested)
     inside = AnyMessage(
@@ -186,7 +186,7 @@ def test_an_any_in_binary_form_within_a_message():
         ("v1.Made", "v1/messages.proto"),
     ],
 )
-def test_files_are_called_after_their_packages(full_name, file):
+def test_files_are_named_after_their_packages(full_name, file):
     """The version is left out; the file also has nested messages and enums without full names."""
     fields = {
         "inner": attrs.field(default=None, type=Inner | None),
@@ -238,7 +238,7 @@ def made(full_name="", **fields):
 
 
 @pytest.mark.parametrize("names", [("größe",), ("a_b", "aB")])
-def test_names_that_no_field_can_have(names):
+def test_invalid_or_colliding_field_names_are_refused(names):
     """Non-ASCII letters, or two fields with one JSON name, are refused."""
     with pytest.raises(DeclarationError, match=rf"Made\.{names[-1]}: "):
         TypeRegistry().register(made(**dict.fromkeys(names, str | None)), "acme.v1.Made")
@@ -292,7 +292,7 @@ def test_a_class_of_protobuf_is_registered_by_its_own_name():
         types.unpack(AnyMessage(packed.type_url, b"\xff"), book)
 
 
-def test_both_kinds_of_the_messages_that_are_always_known():
+def test_built_in_messages_may_be_of_protobuf_or_our_class():
     """For built-in messages, protobuf's own class and ours can both be used."""
     types = TypeRegistry(empty_pb2.Empty, error_details_pb2.ErrorInfo)
     packed = types.pack(error_details_pb2.ErrorInfo(reason="R"))
@@ -324,7 +324,7 @@ def test_printed_messages_are_cached_if_small(monkeypatch):
     assert len(types.binary._written) == 1
 
 
-def test_an_any_of_a_special_type_within_a_message():
+def test_any_of_empty_or_any_in_a_message_has_its_special_json():
     """A packed Empty or Any has the same JSON value as outside a message."""
     types = TypeRegistry(Outer, Nested)
     for inside in (types.pack(Empty()), types.pack(types.pack(StringValue("x")))):
@@ -362,7 +362,7 @@ def test_message_of_greatest_depth_has_a_binary_form(wrap):
     )
 
 
-def test_a_class_that_comes_while_descriptors_are_made(monkeypatch):
+def test_class_registered_while_descriptors_are_made_is_not_lost(monkeypatch):
     """The class is not lost: the descriptors are made again."""
     types, made = TypeRegistry(Nested), []
     whole = _binary.Binary
@@ -379,7 +379,7 @@ def test_a_class_that_comes_while_descriptors_are_made(monkeypatch):
         types.binary.descriptor("acme.v1.Unknown")
 
 
-def test_a_missing_extra_is_named_when_the_binary_form_is_asked_for(monkeypatch):
+def test_binary_form_without_protobuf_names_the_extra(monkeypatch):
     """The MissingExtra error names the extra ``protobuf``."""
     monkeypatch.setitem(sys.modules, "lro._messages.protobuf.binary", None)
     with pytest.raises(MissingExtra, match=r"pip install 'lro\[protobuf\]'"):
@@ -434,7 +434,7 @@ file {
 """
 
 
-def test_a_public_import_of_a_known_file_is_one():
+def test_public_import_of_a_known_file_is_accepted():
     types = TypeRegistry()
     assert register_file_set(types, file_set(AGAIN)) == ("acme.v1.Report",)
     (again,) = types.binary.descriptor("acme.v1.Report").file.dependencies
@@ -549,7 +549,7 @@ def test_bytes_that_are_not_a_file_set_are_refused(wrong, said):
 # -- shapes ---------------------------------------------------------------------------------------
 
 
-def test_the_shape_of_a_protobuf_class():
+def test_protobuf_class_has_the_shape_of_its_attrs_class():
     """The shape equals that of the attrs class, except for the Python types."""
     ours, theirs = of_attrs(), of_protobuf()
     for name in ("lrofix.v1.ExportMetadata", "lrofix.v1.ImportMetadata", "lrofix.v1.Book"):
@@ -562,7 +562,7 @@ def test_the_shape_of_a_protobuf_class():
             assert [getattr(one, x) for x in same] == [getattr(other, x) for x in same]
 
 
-def test_enum_numbers_in_messages_of_protobuf():
+def test_enums_in_protobuf_messages_are_numbers_on_request():
     """Google's REST clients request numbers; unreadable metadata is left as it is."""
     types = of_protobuf()
     meta = types.codec("lrofix.v1.ExportMetadata").python

@@ -92,7 +92,7 @@ def test_attrs_class_has_equal_json_and_binary_forms(message):
 
 @settings(max_examples=50)
 @given(SCALARS | METADATA)
-def test_protobuf_classes(message):
+def test_protobuf_class_reads_and_writes_the_json_of_its_attrs_class(message):
     """The vectors' protobuf classes read the JSON of attrs classes, and write it back."""
     name = ATTRS.name_of(type(message))
     value = loads(dumps(ATTRS.dump(message)))
@@ -142,6 +142,6 @@ def test_message_of_very_many_values_is_refused(cls, make):
 
 
 @pytest.mark.parametrize(("cls", "make"), FEW.values(), ids=FEW)
-def test_large_message_of_few_values_is_not(cls, make):
+def test_large_message_of_few_values_is_accepted(cls, make):
     """Invalid messages, which the parser refuses, and contents of an Any pass this check."""
     check_values(make(), cls.DESCRIPTOR)

@@ -260,7 +260,7 @@ def test_json_of_fields_that_only_proto_has_is_refused(types, value, field, said
     assert refused.value.field == field
 
 
-def test_unknown_names_are_dropped_where_they_are_ignored(types):
+def test_unknown_names_are_dropped_for_clients(types):
     """Only fields and enum names are dropped; numbers of an open enum stay (spec §1.8(5))."""
     value = {"open": "HUGE", "nulls": ["x", None], "unknown": 1, "left": "a"}
     assert shown(types, "acme.v3.Odd", value, strict=False) == {"nulls": [None], "left": "a"}
@@ -272,7 +272,7 @@ def test_unknown_names_are_dropped_where_they_are_ignored(types):
             types.codec("acme.v3.Odd").load(wrong, strict=False)
 
 
-def test_an_extension_of_another_message_is_no_field():
+def test_extension_of_another_message_is_an_unknown_field():
     types = TypeRegistry(descriptor_pb2.FieldOptions, descriptor_pb2.MethodOptions)
     value = {"[google.api.field_behavior]": ["REQUIRED"], "deprecated": True}
     options = types.load(value, descriptor_pb2.FieldOptions)
@@ -304,7 +304,7 @@ def test_message_too_deep_for_the_binary_form_is_refused(types):
         (struct_pb2.Value, {"a": {"b": []}}),
     ],
 )
-def test_a_well_known_class_of_protobuf_is_read_by_itself(cls, value):
+def test_registered_well_known_protobuf_class_is_returned(cls, value):
     """The result is of the registered protobuf class, not the library's own class."""
     types = TypeRegistry(cls)
     found = types.load(value, cls)

@@ -327,7 +327,7 @@ LINES = {
 
 
 @pytest.mark.parametrize("package", LINES)
-def test_the_text_says_what_the_descriptors_say(sources, package):
+def test_proto_text_has_everything_in_the_descriptors_once(sources, package):
     """Messages, services, options, HTTP rules and comments are each printed once."""
     text = sources[f"acme/{package}/v1/{package}.proto"]
     for lines in LINES[package]:
@@ -336,7 +336,7 @@ def test_the_text_says_what_the_descriptors_say(sources, package):
     assert "Not a field" not in text
 
 
-def test_every_type_of_field_has_its_behavior(sources):
+def test_every_field_has_its_field_behavior(sources):
     """In our own metadata file every field also has a comment."""
     fields = re.findall(
         r"^  [\w.<>, ]+ = \d+( \[[^]]*\])?;$",
@@ -349,7 +349,7 @@ def test_every_type_of_field_has_its_behavior(sources):
     assert len(ours) == len(attrs.fields(lro.OperationMetadata))
 
 
-def test_a_class_whose_source_is_not_there_has_no_comments_of_fields(service):
+def test_class_without_source_is_printed_without_comments(service):
     """A class that was made at run time is printed without comments."""
     made = attrs.make_class("MadeRequest", {"size": attrs.field(type=int, default=0)})
     service.declare("acme.made.v1.Made.Make", request=made, response=Sized, metadata=FrameMetadata)
@@ -357,7 +357,7 @@ def test_a_class_whose_source_is_not_there_has_no_comments_of_fields(service):
     assert f"message MadeRequest {{\n  int64 size = 1 [{OPTIONAL.replace('(.', '(')}];\n" in text
 
 
-def test_the_set_of_descriptors_is_whole(service):
+def test_descriptor_set_has_every_import_before_its_file(service):
     """Every file comes after its imports, and a registry can be filled from the set."""
     files = FileDescriptorSet.FromString(protobuf.descriptor_set(service)).file
     seen = set()
@@ -377,7 +377,7 @@ def test_the_set_of_descriptors_is_whole(service):
     assert (info.response_type, info.metadata_type) == ("PaintResponse", "PaintMetadata")
 
 
-def test_messages_of_protobuf_are_imported_from_where_they_are(service):
+def test_protobuf_messages_are_imported_from_their_own_file(service):
     source = of_protobuf()
     book, step = (source.codec(f"lrofix.v1.{name}").python for name in ("Book", "Step"))
     service.declare("acme.google.v1.Other.Read", request=book, response=book, metadata=step)
@@ -392,7 +392,7 @@ def test_messages_of_protobuf_are_imported_from_where_they_are(service):
     assert names.index(file) < names.index("acme/google/v1/google.proto")
 
 
-def test_a_service_without_a_package():
+def test_service_without_a_package_is_printed():
     with Service(MemoryStore(), InlineExecutor(), maintenance=False) as made:
         made.method("Shop.Paint")(paint)
         text = protobuf.proto_sources(made)["messages.proto"]
@@ -460,6 +460,6 @@ def test_messages_of_given_files_are_not_printed_again(
 @pytest.mark.parametrize(
     "options", [StartOptions(), StartOptions("6f1c3b62-3c5e-4a53-9c1f-2b7f9a4d1e01", True)]
 )
-def test_options_of_a_start_travel_behind_the_request(options):
+def test_start_options_are_encoded_behind_the_request(options):
     """The options are found after other fields of any message."""
     assert read_options(b"\x0a\x01x" + write_options(options)) == options

@@ -124,7 +124,7 @@ def test_wire_bytes_survive_a_round_trip(case):
     [c for c in vectors("operation_json")["cases"] if c["expect"]["parse"] == "ok"],
     ids=by_id,
 )
-def test_an_operation_in_both_forms(kind, case):
+def test_operation_has_equal_json_and_binary_forms(kind, case):
     """Its JSON encodes to the vector's bytes, and these decode to the vector's JSON."""
     types = KINDS[kind]
     value = loads_strict(case.get("input_text") or json.dumps(case["input"]))

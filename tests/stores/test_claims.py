@@ -450,7 +450,7 @@ def test_claim_reads_few_of_many_keys(clock: ManualClock) -> None:
     assert 0 < looked.asked < 500
 
 
-def test_keys_at_their_limit_hide_no_other_key(clock: ManualClock) -> None:
+def test_key_with_free_capacity_is_found_behind_keys_at_their_limit(clock: ManualClock) -> None:
     """A claim finds the one key with capacity left, however many keys are at their limit."""
     store = MemoryStore(clock)
     for lane in range(2, 1002):

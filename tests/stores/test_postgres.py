@@ -634,7 +634,7 @@ def test_refusals_with_varying_messages_are_logged_once_a_minute(
     assert len([one for one in caplog.records if "refuses a statement" in one.message]) == 1
 
 
-def test_backslashes_in_texts_are_read_whatever_the_role_has_set(server, schema, plain, clock):
+def test_backslashes_are_read_with_standard_conforming_strings_off(server, schema, plain, clock):
     """The role may have ``standard_conforming_strings`` off."""
     role = f"old_{schema}"
     plain.execute(f"CREATE ROLE {role} LOGIN SUPERUSER")
@@ -651,7 +651,7 @@ def test_backslashes_in_texts_are_read_whatever_the_role_has_set(server, schema,
         assert [one.name for one in exports.list(request).operations] == [name]
 
 
-def test_of_several_servers_the_primary_is_used(server, schema, plain, clock, monkeypatch):
+def test_primary_of_several_servers_is_used(server, schema, plain, clock, monkeypatch):
     """A read-only server is skipped, unless the URL says otherwise."""
     monkeypatch.delenv("PGTARGETSESSIONATTRS", raising=False)
     role = f"reads_{schema}"

@@ -185,7 +185,7 @@ def test_an_equal_record_is_not_written(file_store, clock, wire):
     assert file_store.get("operations/a") == record_of(clock)
 
 
-def test_poll_states_reads_only_what_may_have_changed(file_store, path, clock, wire):
+def test_poll_states_reads_only_records_that_may_have_changed(file_store, path, clock, wire):
     """If nothing was written since the last poll, unchanged records are not read again."""
     names = [f"operations/{unique_id}" for unique_id in "abcd"]
     for unique_id in "abcd":

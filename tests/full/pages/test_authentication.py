@@ -150,7 +150,7 @@ def test_http_servers_ask_for_certificates(folder: Path, server: str) -> None:
 
 
 @pytest.mark.parametrize("inside", [asgi_inside, wsgi_inside])
-def test_caller_is_asked_for_once_and_before_the_body_is_read(inside: Any) -> None:
+def test_caller_is_authenticated_once_and_before_the_body_is_read(inside: Any) -> None:
     """An invalid body from a caller who is refused gets 401, not a parse error."""
     asked: list[str] = []
 

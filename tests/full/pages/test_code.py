@@ -11,6 +11,6 @@ from tests.page_texts import PAGES
 
 
 @pytest.mark.parametrize("page", [one for one in PAGES if one.stem in LONG], ids=lambda p: p.stem)
-def test_the_code_runs(page: Path, tmp_path: Path) -> None:
+def test_python_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
     """A page's code runs from top to bottom, as one program, in an empty folder."""
     run_code(page, tmp_path)

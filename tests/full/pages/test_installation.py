@@ -112,7 +112,7 @@ def test_packages_of_the_plain_install_are_named() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the figure is of Linux")
 @pytest.mark.platform
-def test_plain_install_is_as_large_as_it_says() -> None:
+def test_size_of_the_plain_install_is_that_of_the_page() -> None:
     """A third more or less is accepted, because the packages' sizes change."""
     skip_with_old_versions()
     packages = [importlib.metadata.files(name) or [] for name in plain_install()]

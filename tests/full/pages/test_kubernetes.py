@@ -87,7 +87,7 @@ def probe(server: Server, kind: str) -> int:
         return 0
 
 
-def test_objects_belong_together() -> None:
+def test_selectors_ports_and_images_of_the_objects_match() -> None:
     """Selectors match the pods, ports match by name, and all containers use one image."""
     labels = OBJECTS["Deployment", "work"]["spec"]["template"]["metadata"]["labels"]
     for kind in ("Deployment", "PodDisruptionBudget"):
@@ -102,7 +102,7 @@ def test_objects_belong_together() -> None:
     assert command("Deployment", "work-worker") == ["worker", "work:service"]
 
 
-def test_times_of_the_stop_fit_into_the_grace_period() -> None:
+def test_shutdown_times_fit_into_the_grace_period() -> None:
     """The table's sum is right, and its numbers match the manifest, the module and the code."""
     *parts, (said, whole, _) = rows(PAGE, "step")
     seconds = [int(cells[1]) for cells in parts]
@@ -148,7 +148,7 @@ def more(request: StepsRequest) -> None:
 """
 
 
-def test_pod_whose_database_is_of_another_version_does_not_start(folder: Path) -> None:
+def test_pod_does_not_start_with_another_database_version(folder: Path) -> None:
     """The schema job succeeds before that; later the server exits with 2 and never listens."""
     job = command("Job", "work-schema-1-4-0")
     assert Lro.as_process(*job, here=folder).returncode == 0

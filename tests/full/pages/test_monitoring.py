@@ -203,7 +203,7 @@ QUERIES: Final = {**{name: rule["expr"] for name, rule in RULES.items()}, **PANE
 
 
 @pytest.mark.parametrize("name", QUERIES)
-def test_queries_use_metrics_and_labels_that_there_are(name: str) -> None:
+def test_queries_use_existing_metrics_and_labels(name: str) -> None:
     """Queries use the metrics' Prometheus names."""
     labels = {"job", "le", "process"}
     for found in SERIES.findall(LABELS.sub(" ", QUERIES[name])):
@@ -224,7 +224,7 @@ def test_each_alert_has_its_row_and_a_summary() -> None:
     assert all(rule["annotations"]["summary"].endswith(".") for rule in RULES.values())
 
 
-def test_lines_of_the_log_are_those_of_the_library() -> None:
+def test_quoted_log_lines_are_in_the_source() -> None:
     """Each fixed part of a quoted log line is in the engine's source."""
     sources = [path.read_text() for path in (ROOT / "src/lro/_engine").glob("*.py")]
     lines = [cells[0].strip("`") for cells in rows(PAGE, "line of the logger `lro`")][1:]

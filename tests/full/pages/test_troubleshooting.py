@@ -40,7 +40,7 @@ never.wait()
 """
 
 
-def test_each_section_is_in_the_table() -> None:
+def test_each_section_of_the_page_is_in_its_table() -> None:
     sections = re.findall(r"^## (.*)$", text_of(PAGE), re.MULTILINE)
     anchors = {re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in sections}
     linked = {
@@ -77,7 +77,7 @@ def test_work_of_a_killed_process_begins_again(
     assert f"`{line.removeprefix(f'{name}: ')}`" in text_of(PAGE)
 
 
-def test_work_of_a_killed_process_ends_if_it_is_to_be_done_once(tmp_path: Path) -> None:
+def test_at_most_once_work_of_a_killed_process_fails(tmp_path: Path) -> None:
     """The operation's error has the text on the page."""
     _, ended = killed(tmp_path, at_most_once=True)
     assert ended.error is not None
@@ -85,7 +85,7 @@ def test_work_of_a_killed_process_ends_if_it_is_to_be_done_once(tmp_path: Path) 
     assert f"`{ended.error.message}`" in text_of(PAGE)
 
 
-def test_texts_of_lost_work_are_those_of_the_library() -> None:
+def test_quoted_errors_of_lost_work_are_in_the_source() -> None:
     source = (ROOT / "src/lro/_engine/endings.py").read_text(encoding="utf-8")
     texts = re.findall(r"^\| [A-Z_]+, `([^`]+)` \|", text_of(PAGE), re.MULTILINE)
     assert len(texts) == 3

@@ -28,7 +28,7 @@ LOADED: Final = re.compile(
 )
 
 
-def test_index_for_programs_has_each_page_and_a_sentence(built: Path) -> None:
+def test_llms_txt_lists_each_page_with_a_sentence(built: Path) -> None:
     """llms.txt has a title, a summary, and the pages of each section of the navigation."""
     lines = (built / "llms.txt").read_text("utf-8").splitlines()
     assert lines[0] == "# lro"
@@ -48,7 +48,7 @@ def test_index_for_programs_has_each_page_and_a_sentence(built: Path) -> None:
             assert (built / page).is_file(), page
 
 
-def test_page_names_its_markdown(built: Path) -> None:
+def test_page_links_to_its_markdown(built: Path) -> None:
     """The Markdown file is beside the HTML page, and parses as CommonMark with a title.
 
     Another file has all pages at once.
@@ -117,7 +117,7 @@ def test_links_lead_to_pages_and_anchors(built: Path) -> None:
     assert sorted(wrong) == []
 
 
-def test_nothing_is_loaded_from_elsewhere(built: Path) -> None:
+def test_pages_load_nothing_from_other_sites(built: Path) -> None:
     """No page or style sheet loads a script, style sheet, image or font from another site."""
     foreign = [
         f"{path.relative_to(built)}: {target}"
@@ -129,7 +129,7 @@ def test_nothing_is_loaded_from_elsewhere(built: Path) -> None:
     assert foreign == []
 
 
-def test_first_sentence_is_found() -> None:
+def test_first_sentence_of_a_page_is_extracted() -> None:
     """Title, images and link targets are left out."""
     text = "# A\n\n![x](y.png)\n\nIt [is](b.md) 1.5\ntimes more: see `a.b`. Two.\n"
     assert first_sentence(text) == "It is 1.5 times more: see `a.b`."

@@ -71,7 +71,7 @@ def search(page: Page, words: str) -> Locator:
     return page.get_by_role("listbox", name="Search results").locator("a")
 
 
-def test_no_foreign_request(page: Page, address: str) -> None:
+def test_pages_send_no_request_to_other_servers(page: Page, address: str) -> None:
     """Neither a page of any kind nor the search sends a request to another server."""
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
@@ -125,7 +125,7 @@ def test_site_works_below_a_path(page: Page, built: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("asked", QUESTIONS, ids=lambda asked: asked["asks"])
-def test_question_is_answered_by_the_site(
+def test_answer_is_two_clicks_or_one_search_away(
     page: Page, address: str, built: Path, asked: Mapping[str, Any]
 ) -> None:
     """The answer is at most two clicks from the front page, or one search away."""

@@ -67,7 +67,7 @@ class Shown(HTMLParser):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_page_shows_what_commonmark_says(built: Path, page: str) -> None:
+def test_page_is_rendered_as_commonmark(built: Path, page: str) -> None:
     """Text, headings, lists, tables and blocks are the same as in the repository."""
     html = (built / page).with_suffix(".html").read_text("utf-8")
     article = re.search(r"<article[^>]*>(.*)</article>", html, re.DOTALL)
@@ -80,14 +80,14 @@ def test_page_shows_what_commonmark_says(built: Path, page: str) -> None:
     assert found.text == wanted.text
 
 
-def test_no_page_shows_what_is_for_the_tests(built: Path) -> None:
+def test_pages_hide_comments_for_the_tests(built: Path) -> None:
     """Comments about how to run a block are in neither form of a page."""
     for path in [*built.rglob("*.html"), *built.rglob("*.md")]:
         text = path.read_text("utf-8")
         assert not re.search(r"served on port \d|<!--\s*(?:not run|run by|file:)", text), path
 
 
-def test_heading_is_reached_as_in_the_repository(built: Path) -> None:
+def test_heading_anchors_are_those_of_the_repository(built: Path) -> None:
     """Fragments of headings are the same on the site and in the repository."""
     for page in PAGES:
         html = (built / page).with_suffix(".html").read_text("utf-8")

@@ -38,12 +38,12 @@ def modules() -> dict[str, ast.Module]:
     return found
 
 
-def test_each_module_that_users_import_says_what_it_exports(api: Api) -> None:
+def test_each_public_module_has_all(api: Api) -> None:
     """Such a module has an ``__all__``, and therefore a page."""
     assert modules().keys() - FOUND_BY_DJANGO - COMMANDS == set(api.modules)
 
 
-def test_module_exports_what_it_says(api: Api) -> None:
+def test_exports_in_the_source_are_those_of_the_imported_module(api: Api) -> None:
     """The reference comes from the source; the imported module exports the same names."""
     for path in api.modules:
         if path.startswith("lro.integrations.django"):
@@ -67,7 +67,7 @@ def test_each_public_name_has_an_entry(api: Api, built: Path) -> None:
     assert missing == []
 
 
-def test_signature_has_types_that_lead_to_their_entries(built: Path) -> None:
+def test_types_in_a_signature_link_to_their_entries(built: Path) -> None:
     html = (built / "reference" / "api" / "lro.html").read_text("utf-8")
     service, options = (entry(html, f"lro.{name}") for name in ("Service", "Options"))
     assert 'href="lro.adapters.html#lro.adapters.Store"' in service
@@ -83,7 +83,7 @@ def entry(html: str, name: str) -> str:
     return found[0]
 
 
-def test_signature_has_values_of_defaults_that_users_cannot_look_up(built: Path) -> None:
+def test_signature_shows_values_of_private_defaults(built: Path) -> None:
     """Private constants are shown by value, also those of other modules, in HTML and Markdown."""
     for form in ("html", "md"):
         page = (built / "reference" / "api" / f"lro.{form}").read_text("utf-8")
@@ -111,7 +111,7 @@ def test_index_has_each_name_page_and_term(api: Api, built: Path) -> None:
     assert "reference/index-a-z" not in (built / "search.json").read_text("utf-8")
 
 
-def test_docstring_leads_to_names_and_rules(built: Path) -> None:
+def test_docstring_links_to_names_and_rules(built: Path) -> None:
     """Roles become links, and so do references to rules of the specification."""
     html = (built / "reference" / "api" / "lro.html").read_text("utf-8")
     assert re.search(r'href="lro.errors.html#lro.errors"[^>]*><code>lro.errors', html)

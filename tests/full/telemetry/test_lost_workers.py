@@ -23,7 +23,7 @@ def begun(*arguments: str) -> AbstractContextManager[subprocess.Popen[str]]:
     return killed_at_end(command, stdout=subprocess.PIPE)
 
 
-def test_links_outlive_the_worker_that_is_killed(tmp_path):
+def test_second_attempt_after_a_kill_links_to_the_start(tmp_path):
     """A worker is killed in its first attempt; the second, elsewhere, links to the start's span."""
     store, first, second = (str(tmp_path / name) for name in ("operations.db", "a", "b"))
     with begun(store, first, "text") as dead:

@@ -41,7 +41,7 @@ def sent(**options: Any) -> Received:
 
 @pytest.mark.parametrize("judge", JUDGES)
 @FORMATS
-def test_libraries_of_python_verify_ours(judge: str, format: str, payload: str) -> None:
+def test_python_libraries_verify_our_signature(judge: str, format: str, payload: str) -> None:
     module = pytest.importorskip(judge)
     webhook = getattr(module, "Webhook", None) or module.webhooks.Webhook
     old = generate_secret()
@@ -55,7 +55,7 @@ def test_libraries_of_python_verify_ours(judge: str, format: str, payload: str) 
 
 
 @FORMATS
-def test_library_of_npm_verifies_ours(format: str, payload: str) -> None:
+def test_npm_library_verifies_our_signature(format: str, payload: str) -> None:
     home = node_modules(WEBHOOKS)
     got = sent(format=format, payload=payload)
     script = """
@@ -67,7 +67,7 @@ def test_library_of_npm_verifies_ours(format: str, payload: str) -> None:
     assert json.loads(run_node(home, script, json.dumps(given))) == json.loads(got.body)
 
 
-def test_cloudevents_of_python_parses_ours_in_structured_mode() -> None:
+def test_python_cloudevents_library_parses_our_event() -> None:
     http = pytest.importorskip("cloudevents.core.bindings.http")
     formats = pytest.importorskip("cloudevents.core.formats.json")
     got = sent(format="cloudevents", payload="full")
@@ -80,7 +80,7 @@ def test_cloudevents_of_python_parses_ours_in_structured_mode() -> None:
 
 
 @pytest.mark.parametrize("judge", JUDGES)
-def test_ours_verifies_what_libraries_of_python_sign(judge: str) -> None:
+def test_signature_of_python_libraries_is_verified(judge: str) -> None:
     module = pytest.importorskip(judge)
     webhook = getattr(module, "Webhook", None) or module.webhooks.Webhook
     now = datetime.now(UTC)
@@ -96,7 +96,7 @@ def test_ours_verifies_what_libraries_of_python_sign(judge: str) -> None:
     assert (found.id, found.type, dict(found.data)) == ("msg_1", "ping", {"é": 1})
 
 
-def test_ours_verifies_what_the_library_of_npm_signs() -> None:
+def test_signature_of_the_npm_library_is_verified() -> None:
     home = node_modules(WEBHOOKS)
     script = """
         import { Webhook } from "standardwebhooks";

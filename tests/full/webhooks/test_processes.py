@@ -72,9 +72,7 @@ def finish(process: subprocess.Popen[str]) -> None:
     assert process.returncode == 0
 
 
-def test_what_a_killed_process_was_sending_is_sent_by_another_with_the_same_id(
-    tmp_path: Path,
-) -> None:
+def test_delivery_of_a_killed_process_is_sent_by_another_with_the_same_id(tmp_path: Path) -> None:
     killed = threading.Event()
 
     def script(got: Received) -> Reply:
@@ -101,7 +99,7 @@ def test_what_a_killed_process_was_sending_is_sent_by_another_with_the_same_id(
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-def test_child_of_a_process_that_sends_sends_what_it_ends(tmp_path: Path) -> None:
+def test_forked_child_sends_webhooks_of_operations_it_ends(tmp_path: Path) -> None:
     with receiver() as good:
         process = running("fork", tmp_path / "db", good.url)
         assert process.stdout is not None
