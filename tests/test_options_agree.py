@@ -1,0 +1,41 @@
+"""Options that are checked values, and the keywords that callers write, are the same."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pytest
+
+import lro
+from lro.http import OperationsEdge
+from lro.stores.memory import MemoryStore
+
+SERVICE = lro.Service(MemoryStore(), None, maintenance=False)
+
+
+def type_of(function: Callable[..., object], parameter: str) -> Any:
+    """Return the annotation of a parameter; for ``**options`` it is Unpack of a TypedDict."""
+    return typing.get_type_hints(function)[parameter]
+
+
+@pytest.mark.parametrize(
+    ("values", "takes"),
+    [
+        (type_of(type(SERVICE.edges).__init__, "given"), lro.Service.__init__),
+        (lro.Options, lro.Service.method),
+        (type(OperationsEdge(SERVICE).options), OperationsEdge.__init__),
+    ],
+)
+def test_values_and_keywords_have_the_same_names_and_types(
+    values: type[Any], takes: Callable[..., object]
+) -> None:
+    """A value with a converter also accepts a list."""
+    (keywords,) = typing.get_args(type_of(takes, "options"))
+    fields = [one for one in attrs.fields(attrs.resolve_types(values)) if one.init]
+    assert len(fields) >= 9
+    assert typing.get_type_hints(keywords) == {
+        one.name: one.type | list[str] if one.converter else one.type for one in fields
+    }
