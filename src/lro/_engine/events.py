@@ -23,22 +23,22 @@ log = logging.getLogger("lro")
 
 
 def _escape(record: logging.LogRecord) -> bool:
-    """Escape the texts of a line, so that none can begin another one, and let it pass."""
+    """Escape the texts in a log record, so that none can fake a new line; let the record pass."""
     if isinstance(record.args, tuple):
         record.args = tuple(plain(one) if isinstance(one, str) else one for one in record.args)
     return True
 
 
-log.addFilter(_escape)  # once for all lines of the logger, as names are in most of them
+log.addFilter(_escape)  # on the logger, because most of its lines contain names
 
 StartOutcome: TypeAlias = Literal["started", "repeated", "refused"]
 """Outcome of a start: ``repeated`` if its request id was known already."""
 
 LOOK_SECONDS: Final = 0.01
-"""Seconds between two looks for a provider; a look takes microseconds."""
+"""Seconds between two checks for a new provider; a check takes microseconds."""
 
 Headers: TypeAlias = Callable[[], Mapping[str, str]]
-"""Returns the headers, or the metadata, of a call, names in lower case; called if needed."""
+"""Returns the headers or gRPC metadata of a call, names in lower case; called only if needed."""
 
 Sent: TypeAlias = Callable[[], bytes]
 """Returns a request as its caller has sent it: the same bytes for the same request."""
@@ -48,7 +48,7 @@ Sent: TypeAlias = Callable[[], bytes]
 class OperationStarted:
     """A start was answered: its operation is stored, was stored before, or the start was refused.
 
-    ``name`` is empty where the start was refused, and ``error_type`` then the name of the code.
+    If the start was refused, ``name`` is empty and ``error_type`` is the name of the status code.
     """
 
     kind: ClassVar[str] = "started"
@@ -61,9 +61,9 @@ class OperationStarted:
 
 @attrs.define
 class AttemptBegan:
-    """A worker of this process has begun an attempt; it may still not call the function.
+    """A worker of this process has begun an attempt; the function may not be called yet, or never.
 
-    ``queue_seconds`` is how long the operation has waited for its first attempt; None for others.
+    ``queue_seconds`` is how long the operation waited for its first attempt; None for later ones.
     ``trace_context`` is the context of the start (``Record.trace_context``).
     """
 
@@ -77,7 +77,7 @@ class AttemptBegan:
 
 @attrs.define(kw_only=True)
 class MetadataReported:
-    """A worker has replaced the metadata; ``attempt`` is 0 where the work is done outside."""
+    """A worker has replaced the metadata; ``attempt`` is 0 if the work is done elsewhere."""
 
     kind: ClassVar[str] = "reported"
     name: str
@@ -87,9 +87,9 @@ class MetadataReported:
 
 @attrs.define
 class AttemptOver:
-    """An attempt of this process is over, after so many ``seconds``.
+    """An attempt of this process ended ``seconds`` after its beginning.
 
-    ``error_type`` is the name of the code where the attempt failed.
+    ``error_type`` is the name of the status code if the attempt failed.
     """
 
     kind: ClassVar[str] = "attempt_over"
@@ -103,13 +103,13 @@ class AttemptOver:
 
 @attrs.define
 class OperationEnded:
-    """An operation has ended, and this process has stored how.
+    """An operation has ended, and this process has stored its result.
 
-    ``seconds`` is its time since it was created, ``cancel_seconds`` its time since a caller asked
-    it to stop, if one has. Then ``cancel_reach`` says how far the request reached: ``withdrawn`` if
-    the work had not begun, else ``cooperative``, ``at_await`` or ``forced``. ``error_type`` is the
-    name of the code unless it succeeded. ``expired`` is true if it had not begun in time (see the
-    option ``expires``).
+    ``seconds`` is the time since its creation, ``cancel_seconds`` the time since the first request
+    to cancel it, if any. For such a request, ``cancel_reach`` says how far it reached:
+    ``withdrawn`` if the work had not begun, else ``cooperative``, ``at_await`` or ``forced``.
+    ``error_type`` is the name of the status code, or empty if the operation succeeded. ``expired``
+    is true if the work had not begun in time (see the option ``expires``).
     """
 
     kind: ClassVar[str] = "ended"
@@ -126,7 +126,7 @@ class OperationEnded:
 
 @attrs.define(kw_only=True)
 class CancelRequested:
-    """A caller has asked for an operation to stop, for the first time."""
+    """A caller has made the first request to cancel an operation."""
 
     kind: ClassVar[str] = "cancel_requested"
     name: str
@@ -136,9 +136,9 @@ class CancelRequested:
 
 @attrs.define(kw_only=True)
 class WorkLost:
-    """This process has found work whose worker was lost, and has decided what becomes of it.
+    """This process has found work whose worker was lost: it retries the work, or has failed it.
 
-    ``lost_attempts`` counts the attempts lost by now.
+    ``lost_attempts`` counts the lost attempts of the operation, with this one.
     """
 
     kind: ClassVar[str] = "lost"
@@ -152,7 +152,7 @@ class WorkLost:
 
 @attrs.define(kw_only=True)
 class WriteRefused:
-    """A write of a worker of this process was refused, because others have its operation."""
+    """A write of a worker of this process was refused: it no longer has the operation."""
 
     kind: ClassVar[str] = "write_refused"
     name: str
@@ -164,7 +164,7 @@ class WriteRefused:
 class LeaseRenewed:
     """This process has renewed its lease, which holds for ``count`` operations.
 
-    ``margin_seconds`` is what was left of it.
+    ``margin_seconds`` is how long the old lease would still have lasted.
     """
 
     kind: ClassVar[str] = "renewed"
@@ -174,7 +174,7 @@ class LeaseRenewed:
 
 @attrs.define(kw_only=True)
 class OperationsExpired:
-    """This process has removed expired operations: how many of each method."""
+    """This process has removed expired operations; ``methods`` counts them by method."""
 
     kind: ClassVar[str] = "expired"
     methods: Mapping[str, int]
@@ -195,13 +195,13 @@ ServiceEvent: TypeAlias = (
 
 
 class Observer:
-    """Is called with what happens to operations in this process; override what you need.
+    """Receives the events of operations in this process; override the methods that you need.
 
-    The calls come in the threads that do the work, also those of event loops, maybe several at
-    once, after what they report is stored. They must be quick: count, or hand the event on. What
-    they raise is logged, ``SystemExit`` too, and changes nothing; only a ``KeyboardInterrupt``
-    passes, as that of Control-C does. Events hold names and numbers, never messages. See
-    :class:`lro.Service`.
+    They are called after the reported change is stored, in the threads that do the work (also
+    those of event loops), maybe several at once. They must be quick: count, or hand the event on.
+    An exception from them, even ``SystemExit``, is logged and changes nothing; only a
+    ``KeyboardInterrupt``, as from Control-C, passes. Events hold names and numbers, never messages.
+    See :class:`lro.Service`.
     """
 
     def started(self, event: OperationStarted) -> None:
@@ -220,7 +220,7 @@ class Observer:
         """This process has stored the end of an operation."""
 
     def cancel_requested(self, event: CancelRequested) -> None:
-        """A caller has asked for an operation to stop."""
+        """A caller has made the first request to cancel an operation."""
 
     def lost(self, event: WorkLost) -> None:
         """Work whose worker was lost is retried or has failed."""
@@ -239,7 +239,7 @@ class MetricObserver(Observer):
     """Observer that turns events into values of metrics: override :meth:`record`."""
 
     def record(self, metric: metrics.Metric, value: float, *attributes: str) -> None:
-        """Take a value. ``attributes`` are in the metric's order, and empty if not applicable."""
+        """Take a value. ``attributes`` are in the metric's order; empty if it does not apply."""
 
     def started(self, event: OperationStarted) -> None:
         """Count the start."""
@@ -256,7 +256,7 @@ class MetricObserver(Observer):
         self.record(metrics.ATTEMPT_DURATION, event.seconds, event.method, event.outcome, why)
 
     def ended(self, event: OperationEnded) -> None:
-        """Measure the operation, and its time since the request to cancel if it has stopped."""
+        """Measure the operation and, if it was cancelled, its time since the request to cancel."""
         method, state = event.method, event.state
         outcome, why = "succeeded", ""
         if state is not State.SUCCEEDED:
@@ -287,7 +287,7 @@ class MetricObserver(Observer):
 
 
 class _LifeLog(Observer):
-    """Logs the life of operations at INFO; what is wrong is logged where it is found."""
+    """Logs the life of operations at INFO; problems are logged where they are found."""
 
     def started(self, event: OperationStarted) -> None:
         if event.outcome == "refused":
@@ -336,7 +336,7 @@ _HANDLERS: Final = {
 
 
 class StartTrace:
-    """A start as it is traced; this one is not."""
+    """The trace of a start; this base class traces nothing."""
 
     context = ""
     """The text that is stored with the operation: see ``Record.trace_context``."""
@@ -355,19 +355,19 @@ NO_START_TRACE: Final = StartTrace()
 
 
 class Tracer(Observer):
-    """Traces starts and attempts, and takes events, where it is ``on``; this one never is.
+    """Traces starts and attempts, and takes events, while it is ``on``; the base class never is.
 
-    It is so if there is a provider, which may be set at any time.
+    A subclass is on while there is a provider, which may be set at any time.
     """
 
     on = False
-    """True if it takes anything now."""
+    """True while the tracer takes starts, attempts and events."""
     _sources: Sequence[Callable[[], object]] | None = None
     _providers: Sequence[object] = ()
     _look_at = -math.inf
 
     def refresh(self) -> bool:
-        """Look whether there is a provider by now, or another one, if that is due again."""
+        """If the next check is due, take over new providers; return ``on``."""
         now = time.monotonic()
         if now >= self._look_at:
             if self._sources is None:
@@ -376,7 +376,7 @@ class Tracer(Observer):
             if found != self._providers:
                 self.use_providers(found)
                 self._providers = found
-            # Only now: until then other threads have to look themselves.
+            # Set last: until the providers are in use, other threads must check, too.
             self._look_at = now + LOOK_SECONDS
         return self.on
 
@@ -469,22 +469,22 @@ def emit_end(events: EventDispatch, after: Record, *, expired: bool = False) -> 
 
 
 def error_type(result: object) -> str:
-    """The name of the code of an error; empty of anything else."""
+    """Return the name of the status code of an error; empty for any other result."""
     return Code.of(result.code).name if isinstance(result, Status) else ""
 
 
 def code_name(error: LroError) -> str:
-    """The name of the code that callers get of an error: INTERNAL of one that cannot say it."""
+    """Return the name of the status code that callers get; INTERNAL if the error has none."""
     try:
         return Code(error.status_code).name
-    except BaseException as exc:  # an error of the application's: edges describe it as INTERNAL
+    except BaseException as exc:  # a faulty error class: edges answer INTERNAL
         if interrupts(exc):
             raise
         return Code.INTERNAL.name
 
 
 def about(name: str, method: str = "", attempt: int = 0) -> Mapping[str, object]:
-    """The ``extra`` of log lines about an operation: what is known of it, and the name always."""
+    """Return the ``extra`` of a log line about an operation: its name, and the facts given here."""
     facts: dict[str, object] = {"lro.operation": name}
     if method:
         facts["lro.method"] = method

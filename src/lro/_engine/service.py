@@ -114,8 +114,8 @@ class ServiceParts:
     """The parts of a service that edges use: :attr:`Service.edges`.
 
     An edge checks its methods by :meth:`check_own`, starts them by :meth:`start_flow`, and asks
-    ``access`` for the verbs that are offered and the permissions of callers. :meth:`begin_list` and
-    :meth:`begin_batch` check the arguments and call the hooks; the object that they return reads
+    ``access`` which verbs are offered and what callers may do. :meth:`begin_list` and
+    :meth:`begin_batch` check the arguments, call the hooks, and return an object, which then reads
     the operations in a thread. ``replies`` bounds the bytes of replies, ``waiters`` the waits.
     Servers call :meth:`start_maintenance` when they start, and :meth:`end_waits` before they stop.
     """
@@ -126,9 +126,9 @@ class ServiceParts:
         self.limits: Limits = given.limits
         self.maintained: bool = given.maintenance
         self.max_wait: timedelta = given.max_wait
-        """The longest that any wait lasts."""
+        """The longest time that a wait may last."""
         self.webhooks: WebhookSender | None = given.webhooks
-        """Notifies others of ends; None if nothing does."""
+        """Sends webhooks about ended operations; None if the service has none."""
         traces = None if given.telemetry is False else _telemetry_of(given.telemetry, executor)
         self.runtime: Runtime = _runtime_of(service, executor, given, traces)
         store = self.runtime.store
@@ -176,14 +176,14 @@ class ServiceParts:
         The service starts them when it is first used in a process (see :class:`lro.Service`). Call
         this to start them earlier: in a worker that only waits for work, or in a server whose
         framework does not report its start. Declare the methods first. Do not call it in a process
-        that only prepares others, such as the master of a preforking server. Idempotent. It has no
-        effect after the service is closed, or with ``maintenance=False``.
+        that only prepares its children, such as the master of a preforking server. Idempotent. It
+        has no effect after the service is closed, or with ``maintenance=False``.
         """
         if self.background.pending:
             self.background.start()
 
     def observe(self, observer: Observer) -> None:
-        """Call one more observer with each event from now on.
+        """Add an observer, which is called with each event from now on.
 
         Raises:
             DeclarationError: The object is not an observer.
@@ -195,7 +195,7 @@ class ServiceParts:
 
         From now on every Wait ends at once, unless its operation is done. This is for servers that
         let calls in flight end before they stop the application: a Wait may last ``max_wait``.
-        :meth:`lro.Service.close` does it, too, after the drain. Call it from any thread or event
+        :meth:`lro.Service.close` ends waits, too, after the drain. Call this in any thread or event
         loop, but not in a signal handler; use :meth:`end_waits_at_signals` for signals.
         """
         self.waiters.close()
@@ -203,11 +203,11 @@ class ServiceParts:
     def end_waits_at_signals(self) -> None:
         """Call :meth:`end_waits` when a signal asks this process to stop.
 
-        The signals are SIGTERM and SIGINT, if this process handles SIGTERM already; that handler is
-        called, too. Outside the main thread this does nothing. Edges call it themselves if they are
-        made or called in the main thread after the start of the server. Servers with threads that
-        load the application before they fork, such as gunicorn with ``--preload --threads``, do
-        not: call it where a worker begins.
+        The signals are SIGTERM and SIGINT; their present handlers are called, too. This does
+        nothing outside the main thread, or if the process does not handle SIGTERM yet. Edges call
+        it if they are made or called in the main thread after the start of the server. They are not
+        in a server with threads that loads the application before it forks, such as gunicorn with
+        ``--preload --threads``: there, call it where a worker begins.
         """
         STOP_SIGNALS.end_waits_of(self)
 
@@ -216,7 +216,7 @@ class ServiceParts:
 
         Raises:
             DeclarationError: Another service declares it, maybe under the same name: calls would
-                reach that service, whose callers this one's edges do not check.
+                reach that service without its checks of callers.
         """
         self.methods.check_own(method.spec)
 
@@ -267,7 +267,7 @@ class ServiceParts:
         return Batch(self.access, self.limits, wanted, caller, shown)
 
     def shown_by(self, view: View, caller: str | None, names: Sequence[str]) -> Flow[BasicView]:
-        """Return how a view shows these operations to a caller; asks for InspectOperation."""
+        """Return how a view shows these operations to a caller; FULL checks InspectOperation."""
         if view == "BASIC":
             return BASIC
         inspectable = yield from self.access.inspectable(caller, names)
@@ -306,7 +306,7 @@ class Service(PerProcess):
     - ``types`` (a new :class:`lro.TypeRegistry`): the registered message classes.
     - ``domain`` (``"lro.local"``): names the service in error details.
     - ``verbs`` (``lro.http.VERBS``): the RPCs that are offered; Get always is.
-    - ``max_wait`` (60 s): the longest that a Wait is held.
+    - ``max_wait`` (60 s): the longest time that a Wait may last.
     - ``keep_for`` (30 days): how long finished operations are kept.
     - ``lease`` (15 s): how long a worker may be silent before its work counts as lost; at least
       0.2 s. Use seconds, so that a disk that is slow for a moment loses no work.
@@ -320,11 +320,11 @@ class Service(PerProcess):
     - ``observers`` (none): called with each event, see :class:`lro.adapters.Observer`.
     - ``statistics`` (True): add counts to the store every 15 seconds, if it is a
       :class:`lro.adapters.StatisticsStore`.
-    - ``around`` (None): a function of a :class:`lro.Job` that returns a context manager, such as
-      one made with ``@contextlib.contextmanager``. Each function is called within it, also in the
-      child of a ProcessExecutor. It must let errors pass.
+    - ``around`` (None): a function that takes a :class:`lro.Job` and returns a context manager, for
+      example one made with ``@contextlib.contextmanager``. The method's function is called within
+      that context, also in the child of a ProcessExecutor. The context must let errors pass.
     - ``telemetry`` (None): how OpenTelemetry is used (:class:`lro.telemetry.Telemetry`). None uses
-      its global providers, False nothing.
+      its global providers; False switches it off.
     - ``webhooks`` (None): sends notifications of ended operations (:class:`lro.webhooks.Webhooks`),
       if the store is a :class:`lro.adapters.OutboxStore`.
     - ``clock`` (``time.monotonic``): the clock of maintenance, time limits and pages, in seconds.
@@ -342,7 +342,7 @@ class Service(PerProcess):
         """Refuse a subclass that overrides verbs.
 
         Raises:
-            DeclarationError: It overrides a verb. Edges would skip it, and the checks in it.
+            DeclarationError: The subclass overrides a verb: edges would skip its checks.
         """
         super().__init_subclass__(**options)
         for name in _VERB_METHODS.split():
@@ -398,14 +398,14 @@ class Service(PerProcess):
         """Return a decorator that makes a function a long-running method.
 
         The message classes come from the annotations ``def f(request: R, job: Job[M]) -> S``
-        unless given. The options are those of :class:`lro.Options`. Of a :class:`lro.Method`, which
-        another service may have made, the function and the classes are taken.
+        unless given. The options are those of :class:`lro.Options`. If a :class:`lro.Method` is
+        decorated, maybe another service's, only its function and its classes are used.
 
         Raises:
             TypeError: There is no such option.
             DeclarationError: The method or a message class cannot be declared so.
-            Unavailable: ``indexed_paths`` need an index, which the store cannot make now; a
-                store that connects when it is first used makes it then.
+            Unavailable: ``indexed_paths`` need an index, which the store cannot make now. (A store
+                that connects at its first use makes the index then.)
         """
         MethodName.parse(full_name)
         check_keywords("method", options, MethodKeywords)
@@ -451,10 +451,10 @@ class Service(PerProcess):
         """Declare a method whose work is done elsewhere, and reported through :meth:`reporter`.
 
         Raises:
-            DeclarationError: The method or a message class cannot be declared so, or an option is
-                about calls of a function.
-            Unavailable: ``indexed_paths`` need an index, which the store cannot make now; a
-                store that connects when it is first used makes it then.
+            DeclarationError: The method or a message class cannot be declared so, or an option
+                applies only to methods with a function.
+            Unavailable: ``indexed_paths`` need an index, which the store cannot make now. (A store
+                that connects at its first use makes the index then.)
         """
         if options is not None:
             check_instance("options", options, Options, "lro.Options")
@@ -481,14 +481,14 @@ class Service(PerProcess):
         caller: str = "",
         parent: str = "",
     ) -> None:
-        """Start an operation of a method at each tick, whichever processes have this schedule.
+        """Start one operation of a method at each tick, however many processes have this schedule.
 
-        ``when`` is a cron expression, which goes by ``timezone``, or an interval: it ticks at whole
-        multiples since 1970 UTC. ``name`` is the schedule's own on its store. ``request`` is the
-        message for each start, or a function of the tick's time that makes one. ``catch_up`` is how
-        many ticks that passed while nothing ran are started late: the latest ones. ``caller`` and
-        ``parent`` are those of ``Method.start``; hooks are asked as there. Processes in which the
-        service is not used start nothing.
+        ``when`` is a cron expression, evaluated in ``timezone``, or an interval, which ticks at its
+        whole multiples since 1970 UTC. ``name`` is unique on the store. ``request`` is the message
+        for each start, or a function that makes it from the time of the tick. ``catch_up`` is how
+        many of the ticks that passed while no process ran are started late: the latest ones.
+        ``caller`` and ``parent`` are those of ``Method.start``, and so are the calls of hooks. A
+        process in which the service is not used starts nothing.
 
         Raises:
             DeclarationError: An argument is refused, the method is not one of this service, the
@@ -521,7 +521,7 @@ class Service(PerProcess):
 
     @blocking
     def schedules(self) -> Flow[Sequence[Schedule]]:
-        """Return the schedules of all processes on the store, by name. For operators: no hook.
+        """Return the schedules of all processes on the store, by name. No hook is called.
 
         Raises:
             Unavailable: The store cannot be reached now.
@@ -560,21 +560,21 @@ class Service(PerProcess):
     ) -> Flow[Operation]:
         """Start again the work of an operation that has ended; return the new operation.
 
-        It is a start like any other, by the method's present name, with the stored request, the
-        parent and the caller of the first one; its target and its first metadata are those of a
-        new start. The request of what has failed or was cancelled is kept with the record.
+        This is a normal start, under the method's present name, with the stored request, parent and
+        caller of the ended operation; the target and the first metadata are determined anew. The
+        request of an operation that failed or was cancelled is kept with its record.
         ``request_id``: a UUID that makes a repeated call harmless, as for a start.
 
-        Without a ``caller`` it is for operators: every operation can be started again. Callers need
-        the verb RerunOperation, which a service offers only if its ``verbs`` name it, and
-        ``authorize`` is asked for that.
+        Without a ``caller`` the call is an operator's: every operation can be rerun. Callers need
+        the verb RerunOperation, which a service offers only if its ``verbs`` name it, and for which
+        ``authorize`` is called.
 
         Raises:
             InvalidOperationName, OperationNotFound, PermissionDenied, HookFailed: As for
                 :meth:`get`.
             NotRerunnable: It is in progress; its request is gone or cannot be read; or the service
                 does not declare its method.
-            MethodNotSupported: It is for a caller, and RerunOperation is switched off.
+            MethodNotSupported: There is a ``caller``, and RerunOperation is switched off.
             LroError: As for ``Method.start``.
         """
         self.edges.start_maintenance()
@@ -594,9 +594,9 @@ class Service(PerProcess):
     def rerun_all(self, filter: str, *, parent: str = "", dry_run: bool = False) -> Flow[int]:
         """Rerun all operations that match and failed or were cancelled; return how many.
 
-        Each is rerun with a request id made from its name. So a second call within 24 hours finds
-        and counts what the first has started. Operations that cannot be rerun are left out, and the
-        logger ``lro`` says why; ``dry_run`` counts them. The rest is as for :meth:`delete_all`.
+        Each is rerun with a request id made from its name, so a second call within 24 hours finds
+        and counts the reruns of the first. Operations that cannot be rerun are left out, and the
+        reason is logged; but ``dry_run`` counts them. The rest is as for :meth:`delete_all`.
 
         Raises:
             InvalidArgument, Unavailable: As for :meth:`delete_all`.
@@ -610,7 +610,7 @@ class Service(PerProcess):
                     request_id = rerun_request_id(record.name)
                     yield from self.edges.starter.rerun(spec, record, request_id)
                 count += record.error is not None
-            except Retryable:  # which holds for the next one too
+            except Retryable:  # the next rerun would fail, too
                 raise
             except LroError as exc:
                 log.warning("%s is not rerun: %s", record.name, exc)
@@ -637,8 +637,8 @@ class Service(PerProcess):
         """Return the latest state of an operation (spec §3.2).
 
         With the ``view`` FULL it has a ``description``: its method, times and attempts (spec
-        §3.11). The fields of that which are only for operators are shown to ``caller`` None, for
-        whom no hook is called, and to callers to whom ``verbs`` and ``authorize`` allow
+        §3.11). Some fields of the description are only for operators. They are shown to ``caller``
+        None, for whom no hook is called, and to callers to whom ``verbs`` and ``authorize`` allow
         InspectOperation.
 
         Raises:
@@ -673,11 +673,11 @@ class Service(PerProcess):
     ) -> Flow[ListOperationsResponse]:
         """Return a page of the operations of a parent that match a filter (spec §3.3, §3.4).
 
-        It has at most ``Limits.page_bytes``, or one operation. With the ``view`` FULL each has a
-        ``description``, without the fields that are only for operators: those are for :meth:`get`.
+        The page has at most ``Limits.page_bytes`` bytes, or one operation. With the ``view`` FULL
+        each has a ``description``, without the fields for operators, which :meth:`get` returns.
 
         Raises:
-            TypeError: It is not a request, but a filter for instance.
+            TypeError: The request is something else, for instance only a filter.
             InvalidArgument: The parent, page size, token, filter or view is wrong.
             PermissionDenied, HookFailed: As for :meth:`get`.
             MethodNotSupported: List is switched off.
@@ -694,9 +694,9 @@ class Service(PerProcess):
 
     @blocking
     def delete(self, name: str, *, caller: str = "") -> Flow[None]:
-        """Remove the record; callers cannot see the work, which goes on (spec §2.7).
+        """Remove the record; its work goes on, but callers can no longer see it (spec §2.7).
 
-        If no live worker declares the method, work that waits or has lost its worker is dropped.
+        If no live worker declares the method, waiting work and work of a lost worker are dropped.
 
         Raises:
             InvalidOperationName, OperationNotFound, PermissionDenied, HookFailed: As for
@@ -740,8 +740,8 @@ class Service(PerProcess):
     def cancel(self, name: str, *, caller: str = "") -> Flow[None]:
         """Request that the work stops; the operation shows whether it does (spec §2.6).
 
-        Work that no worker has ends at once: work that waits, and lost work of a method that no
-        live worker declares.
+        Work that no worker has ends at once. This is waiting work, and lost work of a method that
+        no live worker declares.
 
         Raises:
             InvalidOperationName, OperationNotFound, PermissionDenied, HookFailed: As for
@@ -784,17 +784,17 @@ class Service(PerProcess):
     ) -> Flow[BatchGetOperationsResponse]:
         """Return the states of 1 to 1000 operations, in the order of their names (spec §3.11).
 
-        The names of operations that do not exist, or that this caller cannot see, are ``missing``.
+        Names of operations that do not exist, or that this caller cannot see, are in ``missing``.
         A name given twice is answered once. ``view`` and ``caller`` are those of :meth:`get`.
 
         Raises:
             MalformedRequest: There are no names, or too many.
-            InvalidOperationName: One is malformed; ``field`` says which.
+            InvalidOperationName: A name is malformed; ``field`` says which.
             InvalidArgument: The view is neither BASIC nor FULL.
-            PermissionDenied: The ``authorize`` hook refuses one of them.
+            PermissionDenied: The ``authorize`` hook refuses one of the operations.
             HookFailed: The ``authorize`` hook does not answer as it must.
             MethodNotSupported: BatchGet is switched off.
-            BatchTooLarge: Together they have more bytes than ``Limits.page_bytes``.
+            BatchTooLarge: The operations have more bytes in total than ``Limits.page_bytes``.
         """
         batch = yield from self.edges.begin_batch(names, view=view, caller=caller)
         found, missing = batch.read(tuple)
@@ -809,15 +809,15 @@ class Service(PerProcess):
     async def watch(self, names: Sequence[str], *, caller: str = "") -> WatchStream:
         """Watch 1 to 1000 operations until all are done or gone (spec §3.11).
 
-        ``async for`` over what this gives, once: the state of each, then that of each again
-        whenever it has changed. No thread is held, however many watch.
+        Iterate over the returned stream once, with ``async for``. It yields the state of each
+        operation, then each changed state. No thread is held, however many callers watch.
 
         Raises:
             MalformedRequest, InvalidOperationName, PermissionDenied, HookFailed: As for
                 :meth:`batch_get`.
             MethodNotSupported: Watch is switched off.
             Unavailable: The store cannot be reached now, or the service is stopping.
-            ResourceExhausted: There are too many streams, or operations watched (``Limits``).
+            ResourceExhausted: There are too many streams or watched operations (``Limits``).
         """
         self.edges.start_maintenance()
         self.edges.access.require("WatchOperations")
@@ -825,7 +825,7 @@ class Service(PerProcess):
 
         def begin() -> Flow[None]:
             yield from self.edges.access.permit_each(caller, "GetOperation", wanted)
-            # A store that is away is reported at once.
+            # An unavailable store is reported at once.
             look = functools.partial(
                 self.edges.access.visible_records, wanted[:1], caller, self.edges.limits.least_bytes
             )
@@ -847,13 +847,13 @@ class Service(PerProcess):
         """Block until the operation is done, or the limit expires; return its state then.
 
         The limit is the least of ``timeout`` (a float is seconds), the deadline, and the service's
-        ``max_wait``, a minute unless it says otherwise (spec §4.1).
+        ``max_wait``, by default a minute (spec §4.1).
 
         Raises:
             InvalidOperationName, OperationNotFound, PermissionDenied, HookFailed: As for
                 :meth:`get`.
-            InvalidTimeout: The timeout is negative or no valid duration.
-            DeadlineExceeded: The deadline had passed when the call came.
+            InvalidTimeout: The timeout is negative or not a valid duration.
+            DeadlineExceeded: The deadline had passed when the call arrived.
             MethodNotSupported: Wait is switched off.
             ResourceExhausted: There are too many waits (``Limits.waits``).
         """
@@ -868,7 +868,7 @@ class Service(PerProcess):
         deadline_seconds: float | None = None,
         caller: str = "",
     ) -> Operation:
-        """:meth:`wait` for coroutines: no thread is held, however many wait."""
+        """:meth:`wait` for coroutines: no thread is held, however many callers wait."""
         limit = await on_loop(self._limit(name, timeout, deadline_seconds, caller))
         return await self.edges.waiters.wait_async(name, limit, caller)
 
@@ -876,12 +876,12 @@ class Service(PerProcess):
     def workers(self, *, all: bool = False) -> Flow[Sequence[Worker]]:
         """Return the live processes that run work of this store, the oldest first.
 
-        A live process is not lost, and was seen within the last minute and two of its leases: an
+        A live process is not lost, and was seen within the last minute plus two of its leases: an
         idle process renews its entry once a minute. With ``all``, return every process that the
-        store knows, also those that run no work (``capacity`` is 0), silent and lost ones. The
+        store knows, also those that run no work (``capacity`` is 0), are silent or are lost. The
         store forgets a process when its service is closed, or a day after it was seen last.
 
-        This only reads, and begins no maintenance here. For operators: no hook is called.
+        This only reads, and starts no maintenance. For operators: no hook is called.
 
         Raises:
             Unavailable: The store cannot be reached now.
@@ -898,8 +898,8 @@ class Service(PerProcess):
     def stranded(self) -> Flow[Sequence[WaitingWork]]:
         """Return the due work of methods that no live worker declares, by method.
 
-        This work waits for a process that declares the method, or an alias of this name. Meanwhile
-        a cancel ends it, and a delete drops it. For operators: no hook is called.
+        This work waits for a process that declares the method or has its name as an alias. Until
+        then a cancel ends it, and a delete drops it. For operators: no hook is called.
 
         Raises:
             Unavailable: The store cannot be reached now.
@@ -968,7 +968,7 @@ class Service(PerProcess):
         return await on_loop(flow_of(self.paused)())
 
     def run_maintenance(self) -> float:
-        """Do the maintenance that is due, and return the seconds until more is due.
+        """Do the maintenance that is due, and return the seconds until the next is due.
 
         For services made with ``maintenance=False``.
         """
@@ -977,22 +977,22 @@ class Service(PerProcess):
     def close(self, drain: timedelta | float | None = None) -> None:
         """Shut down: start nothing more, let work end within ``drain``, and release the rest.
 
-        ``drain`` is a timedelta, or seconds; by default that of the service. Waits then end with
-        the error that the service is stopping.
+        ``drain`` is a timedelta, or seconds; by default that of the service. After the drain, waits
+        end with the error that the service is stopping.
 
-        Released work is stored as waiting: another process on the store, or the next one, does it
-        again. The first call closes the service; other calls, from any thread, return when it is
-        closed, and a call with a drain of 0 ends the drain of the first. Do not call it in a signal
-        handler, which may have interrupted code that it would wait for: raise there, or set an
-        event. A service that is open at the exit of the interpreter is closed then.
+        Released work is stored as waiting: a process that uses the store, now or later, does it
+        again. The first call closes the service; further calls, from any thread, return when it is
+        closed, and one with a drain of 0 ends the drain of the first. Do not call ``close`` in a
+        signal handler, which may have interrupted code that the call would wait for: raise there,
+        or set an event. A service that is open at the exit of the interpreter is closed then.
 
         Raises:
             InvalidArgument: The drain is not a timedelta or a number of seconds.
         """
         span = self.drain if drain is None else _span(drain)
         caller = threading.get_ident()
-        # The callbacks run last to first, each even if others fail: a second signal may raise
-        # anywhere.
+        # The callbacks run last to first, each even if an earlier one fails: a second signal may
+        # raise anywhere.
         with contextlib.ExitStack() as steps, self._closing:
             if self._closing_by is None:
                 steps.callback(no_longer_open, self)
@@ -1021,9 +1021,9 @@ class Service(PerProcess):
         """Use the service for as long as an application runs: ``Starlette(lifespan=...)``.
 
         Maintenance begins with the application, and the service is closed when the application
-        ends, in a thread, so that work on the event loop can end meanwhile. ``app`` is what
-        frameworks hand over. If you have a lifespan, enter this one inside it, so that resources
-        of yours are closed after the service: running work may use them until its end.
+        ends, in a thread, so that work on the event loop can end meanwhile. ``app`` is the argument
+        that frameworks pass. If you have a lifespan, enter this one inside it, so that your own
+        resources are closed after the service: running work may use them until its end.
         """
         import asyncio
 
@@ -1084,9 +1084,9 @@ class Service(PerProcess):
         return query.batches(self.edges.runtime)
 
     def _lost_owners(self, record: Record, read: _ReadWorkers) -> Flow[Collection[str]]:
-        """Return the owners whose work nobody continues; none if anyone declares the method.
+        """Return the owners whose work of this method nobody continues.
 
-        That is this service, or a live worker. The empty owner stands for work that waits.
+        None if this service or a live worker declares it. The empty owner stands for waiting work.
         """
         if record.done or record.method in self.edges.methods.by_stored_name:
             return ()

@@ -53,7 +53,7 @@ Propagation: TypeAlias = Literal["link", "child", "none"]
 _OPERATION: Final = "lro.operation.name"
 _ERROR: Final = "error.type"
 _NO_PROVIDER: Final = ("opentelemetry.trace", "opentelemetry.metrics")
-"""Modules of the API's own providers, which do nothing."""
+"""Modules of the API package's own providers, which do nothing."""
 
 
 @attrs.frozen(kw_only=True)
@@ -61,10 +61,10 @@ class Telemetry:
     """Options of a service for OpenTelemetry.
 
     ``tracer_provider`` and ``meter_provider`` are used in place of the global ones.
-    ``propagation`` says how the span of an attempt belongs to the span of the start: by a link, as
+    ``propagation`` says how the span of an attempt relates to the span of the start: by a link, as
     is right for work that may take hours; as its child, for short work; or not at all. ``baggage``
     lists baggage keys: their entries are stored with an operation, and its function can read them.
-    Other entries are dropped. ``store_calls`` measures the calls of the store.
+    Entries with other keys are dropped. ``store_calls`` measures the calls of the store.
 
     Raises:
         DeclarationError: An option is not of its type.
@@ -89,7 +89,7 @@ class Telemetry:
 
 @attrs.frozen
 class _Api:
-    """The parts of OpenTelemetry's API package that are needed."""
+    """The parts of OpenTelemetry's API package that this module uses."""
 
     trace: Any
     metrics: Any
@@ -99,7 +99,7 @@ class _Api:
     baggage_propagator: Any
 
     def extracted(self, text: str) -> Any:
-        """Return the context that :meth:`text` has written; an empty context if there is none."""
+        """Parse a text of :meth:`text` into its context; an empty text gives an empty context."""
         trace, _, baggage = text.partition("\t")
         parent, _, state = trace.partition(" ")
         headers = {"traceparent": parent, "tracestate": state, "baggage": baggage}
@@ -157,7 +157,7 @@ def _api() -> _Api | None:
 
 
 def _harmless(instead: T) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Log any exception of a provider or its processors, and return ``instead``.
+    """Make a function log exceptions of providers and processors, and then return ``instead``.
 
     Span processors run when a span begins or ends, and may belong to any library.
     """
@@ -182,9 +182,9 @@ def _harmless(instead: T) -> Callable[[Callable[P, T]], Callable[P, T]]:
 class ServiceTelemetry(MetricObserver, Tracer):
     """The spans and metrics of one service.
 
-    ``executor`` is the kind of the executor. ``remote`` is true if the executor sends the names of
-    operations to workers elsewhere, as with Celery; the span of its transport may be current there.
-    ``gauges`` is set once the service has its parts.
+    ``executor`` is the class name of the executor. ``remote`` is true if it sends the names of
+    operations to workers elsewhere, as with Celery; in a worker, a span of Celery may be current.
+    ``gauges`` is set when the parts of the service are made.
     """
 
     gauges: Gauges | None = None
@@ -200,7 +200,7 @@ class ServiceTelemetry(MetricObserver, Tracer):
     def sources(self) -> Sequence[Callable[[], object]]:
         """Import the API package, and return the functions that return the providers.
 
-        There are none if the package is not installed.
+        The result is empty if the package is not installed.
         """
         api, given = _api(), self.options
         if api is None:
@@ -229,7 +229,7 @@ class ServiceTelemetry(MetricObserver, Tracer):
 
     @_harmless(NO_START_TRACE)
     def begin_start(self, method: str, headers: Headers | None) -> StartTrace:
-        """Begin the span of a start, as a child of the current span, else of the caller's span."""
+        """Begin the span of a start: a child of the current span or, without one, the caller's."""
         api, tracer = _api(), self._tracer
         if api is None or tracer is None:
             return NO_START_TRACE
@@ -249,7 +249,7 @@ class ServiceTelemetry(MetricObserver, Tracer):
 
     @_harmless(NO_ATTEMPT_TRACE)
     def begin_attempt(self, record: Record) -> AttemptTrace:
-        """The span of an attempt, which begins now."""
+        """Begin the span of an attempt."""
         api, tracer = _api(), self._tracer
         if api is None or tracer is None:
             return NO_ATTEMPT_TRACE
@@ -271,7 +271,7 @@ class ServiceTelemetry(MetricObserver, Tracer):
         return _TracedAttempt(api, span, context, self._keys)
 
     def _relation(self, api: _Api, text: str, base: Any) -> tuple[Any, list[Any], Any]:
-        """Return the parent and the links of a span of the work, and the context of its start."""
+        """Return the parent and links for a span of an operation, and the context of its start."""
         began = api.extracted(text)
         start = _of(api, began)
         if not start.is_valid or self.options.propagation == "none":
@@ -350,13 +350,13 @@ class _TracedStart(StartTrace):
 
     @_harmless(None)
     def stored(self, name: str, outcome: StartOutcome) -> None:
-        """Name the operation."""
+        """Record the name of the operation and the outcome."""
         facts = {_OPERATION: name, "messaging.message.id": name, "lro.start.outcome": outcome}
         self._span.set_attributes(facts)
 
     @_harmless(None)
     def failed(self, error: BaseException) -> None:
-        """Record the kind of the error, not its text, which may be only for the start's caller."""
+        """Record the kind of the error, but not its text: maybe only the caller may read that."""
         if isinstance(error, LroError):
             self._span.set_attribute("lro.start.outcome", "refused")
             self._span.set_attribute(_ERROR, code_name(error))
@@ -385,7 +385,7 @@ class _TracedAttempt(AttemptTrace):
         return self._api.text(self._context, self._keys)
 
     def attach(self) -> Callable[[], object]:
-        """Make the span the current one."""
+        """Make the span the current one; return a function that undoes this."""
         return functools.partial(self._api.context.detach, self._api.context.attach(self._context))
 
     @_harmless(None)
@@ -398,7 +398,7 @@ class _TracedAttempt(AttemptTrace):
 
 
 class ParentTrace(AttemptTrace):
-    """An attempt whose span is made by another process, which has sent its context."""
+    """The trace of an attempt whose span is in another process, which sent the span's context."""
 
     def __init__(self, context: str) -> None:
         self.context = context
@@ -419,7 +419,7 @@ class ParentTrace(AttemptTrace):
 class Instruments:
     """The instruments of one meter provider, which all services of the process share.
 
-    A provider takes the callback of an observed metric once, so one callback asks all services.
+    A provider takes only one callback for an observed metric, so the callback reads all services.
     """
 
     def __init__(self, api: _Api, meter: Any) -> None:
@@ -448,7 +448,7 @@ class Instruments:
         self._services = (*living, weakref.ref(service))
 
     def record(self, metric: Metric, value: float, attributes: Mapping[str, str]) -> None:
-        """Count, or measure."""
+        """Add a value to a counter, or record it in a histogram."""
         self._record[metric.name](value, attributes)
 
     def _observed(self, metric: Metric, _: object) -> Iterable[Any]:
