@@ -1,4 +1,4 @@
-"""The architecture page agrees with the code: the routes of three calls, the tables of states."""
+"""The architecture page agrees with the code: the routes of five calls, the tables of states."""
 
 from __future__ import annotations
 
