@@ -75,7 +75,7 @@ def test_lint_without_findings_prints_number_of_methods(command: Lro) -> None:
     assert command("lint", "good", status=0).out == "no findings in 1 long-running method\n"
 
 
-def test_a_finding_is_one_line(command: Lro) -> None:
+def test_finding_is_printed_on_one_line_after_its_position(command: Lro) -> None:
     """The line begins with the position, so that editors and CI can find it; the status is 1."""
     heading, line, summary = command("lint", "bad", status=1).lines
     assert heading.split() == ["where", "method", "code", "what"]
@@ -97,7 +97,7 @@ def test_lines_of_a_pipe_are_not_padded(command: Lro) -> None:
     assert len({line.index(" acme.v1.Books.") for line in lines[1:4]}) == 1
 
 
-def test_a_place_is_never_broken_in_a_terminal(
+def test_position_of_a_finding_is_not_wrapped(
     command: Lro, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Terminals and editors need the position in one piece; messages wrap between words."""
@@ -148,7 +148,7 @@ def test_warnings_count_only_when_strict(command: Lro, monkeypatch: pytest.Monke
     assert "standard input is closed" in command("lint", "-", status=2).err
 
 
-def test_allowances(command: Lro) -> None:
+def test_allowed_findings_are_not_reported(command: Lro) -> None:
     """Options and files allow findings; an unused allowance is a warning."""
     Path("allowed.txt").write_text("# known\n*:missing-operation-info\n", encoding="utf-8")
     by_file = ("lint", "--allow-file", "allowed.txt")
@@ -158,7 +158,7 @@ def test_allowances(command: Lro) -> None:
     command(*by_file, "--strict", "good", status=1)
 
 
-def test_several_sets_are_one(command: Lro) -> None:
+def test_several_descriptor_sets_are_merged(command: Lro) -> None:
     """Sets are merged, so a type and its method may be in different sets."""
     far = Declared("Export", ("ExportResponse", "far.Meta"))
     Path("a").write_bytes(packed(proto(far, imports=["far.proto"])))
@@ -167,7 +167,7 @@ def test_several_sets_are_one(command: Lro) -> None:
     command("lint", "a", "b", status=0)
 
 
-def test_targets(command: Lro) -> None:
+def test_target_option_limits_the_checked_files(command: Lro) -> None:
     """``--target`` limits the check to these files; ``breaking`` picks them from the old set."""
     other = proto(BARE, name="o.proto", service="O", messages=())
     Path("two").write_bytes(packed(proto(GOOD), other))
@@ -178,7 +178,7 @@ def test_targets(command: Lro) -> None:
     command("breaking", "two", "good", "--target", "acme/v1/books.proto", status=0)
 
 
-def test_breaking(command: Lro) -> None:
+def test_breaking_reports_old_and_new_types(command: Lro) -> None:
     """``breaking`` reports like ``lint``; its JSON also has the old and the new type."""
     command("breaking", "good", "good", status=0)
     command("breaking", "good", "bad", "--allow", "*:operation-info-removed", status=0)
@@ -187,7 +187,7 @@ def test_breaking(command: Lro) -> None:
     assert (found["old"], found["new"]) == ("acme.v1.ExportResponse", "acme.v1.Metadata")
 
 
-def test_a_python_service(command: Lro) -> None:
+def test_python_service_is_checked_like_a_descriptor_set(command: Lro) -> None:
     """A service is checked like a descriptor set; modules are found in the current folder."""
     module("kept")
     module("altered", "ExportResult")
@@ -264,7 +264,7 @@ def test_unusable_input_is_named(
         assert (found.out, why in found.err) == ("", True), found
 
 
-def test_version_and_help(command: Lro) -> None:
+def test_version_and_help_are_printed(command: Lro) -> None:
     """The version is the distribution's; the help lists the commands, and each has its own."""
     version = importlib.metadata.version("lro")
     assert command("--version", status=0).out == f"lro {version}\n"
@@ -297,14 +297,16 @@ def test_missing_extra_is_named(
     assert said in drawing("lint", "bad", status=2).err
 
 
-def test_another_missing_module_is_our_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_import_error_of_another_module_is_raised_unchanged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Its error is raised as it is, without advice to install an extra."""
     missing(monkeypatch, "lro.cli.", "lro.cli._commands")
     with pytest.raises(ModuleNotFoundError, match=r"lro\.cli\._commands"):
         main(["lint", "good"])
 
 
-def test_command_in_its_own_process(here: Path) -> None:
+def test_command_in_its_own_process_returns_the_status(here: Path) -> None:
     """A process returns the status, and a service's maintenance does not keep it running.
 
     Importing ``lro.cli.__main__`` does not run the command.

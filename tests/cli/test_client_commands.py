@@ -37,7 +37,7 @@ def refuse_one(caller: str, verb: str, name: str) -> bool:
 FAILURE = lro.StatusError(lro.Code.FAILED_PRECONDITION, "no\x1b[2J disk")
 
 
-def test_get(call: Lro, harness: Harness) -> None:
+def test_get_prints_all_fields_in_a_terminal(call: Lro, harness: Harness) -> None:
     """In a terminal, ``get`` prints all fields as text, with the progress of running work."""
     name = over(harness, ResizeMetadata(40), ResizeResponse(2**40))
     shown = Lro(call.capsys, terminal=True)
@@ -51,7 +51,7 @@ def test_get(call: Lro, harness: Harness) -> None:
         assert found.lines[2] == "progress  40%"
 
 
-def test_one_line_for_each_in_a_pipe(call: Lro, harness: Harness) -> None:
+def test_get_and_start_print_one_tabbed_line_in_a_pipe(call: Lro, harness: Harness) -> None:
     """``get`` and ``start`` print name, state, and result or progress, separated by tabs."""
     names = [over(harness, ResizeMetadata(40), ResizeResponse(7)), over(harness, FAILURE)]
     assert call("get", *names).lines == [
@@ -62,7 +62,7 @@ def test_one_line_for_each_in_a_pipe(call: Lro, harness: Harness) -> None:
     assert line.split("\t")[0].startswith("operations/")
 
 
-def test_get_as_json(call: Lro, harness: Harness) -> None:
+def test_get_prints_json_as_received(call: Lro, harness: Harness) -> None:
     """Each line is the object as received; a repeated name is printed once."""
     names = [over(harness, ResizeResponse(1)), over(harness, FAILURE)]
     found = call("get", "--json", *names, names[0], status=0)
@@ -72,7 +72,7 @@ def test_get_as_json(call: Lro, harness: Harness) -> None:
     assert "\x1b" not in found.out
 
 
-def test_get_says_the_state_by_its_status(call: Lro, harness: Harness) -> None:
+def test_get_exits_with_the_status_of_the_worst_state(call: Lro, harness: Harness) -> None:
     """The worst of several states sets the status; a missing operation does not hide others."""
     done, failed = over(harness, ResizeResponse()), over(harness, FAILURE)
     assert call("get", "--check", done).status == Exit.DONE
@@ -83,7 +83,7 @@ def test_get_says_the_state_by_its_status(call: Lro, harness: Harness) -> None:
     assert "SUCCEEDED" in found.out
 
 
-def test_list(call: Lro, harness: Harness) -> None:
+def test_list_prints_one_tabbed_line_per_operation_in_a_pipe(call: Lro, harness: Harness) -> None:
     """In a pipe each operation is a line with tabs, without terminal control characters."""
     names = [over(harness, ResizeMetadata(40), FAILURE), over(harness, ResizeResponse())]
     assert [line.split("\t") for line in call("list", status=0).lines] == [
@@ -92,7 +92,9 @@ def test_list(call: Lro, harness: Harness) -> None:
     ]
 
 
-def test_list_some(call: Lro, harness: Harness, asked: Asked) -> None:
+def test_list_takes_a_filter_a_parent_and_a_limit(
+    call: Lro, harness: Harness, asked: Asked
+) -> None:
     """A filter, a parent and a limit select the operations."""
     names = [over(harness, ResizeResponse()) for _ in range(3)]
     assert [one["name"] for one in call("list", "--json").json] == names[::-1]
@@ -103,7 +105,7 @@ def test_list_some(call: Lro, harness: Harness, asked: Asked) -> None:
     assert call("list", "--filter", "((").status == Exit.CALL_FAILED
 
 
-def test_wait(call: Lro, harness: Harness) -> None:
+def test_wait_prints_the_response_at_the_end(call: Lro, harness: Harness) -> None:
     """``wait`` prints the response on one line once the operation has ended."""
     name = started(harness, ResizeMetadata(40), ResizeResponse(7))
     found = call("wait", name)
@@ -113,7 +115,7 @@ def test_wait(call: Lro, harness: Harness) -> None:
     assert json.loads(response)["sizeBytes"] == "7"
 
 
-def test_wait_for_several(call: Lro, harness: Harness) -> None:
+def test_wait_accepts_several_operations(call: Lro, harness: Harness) -> None:
     names = [over(harness, ResizeResponse(1)), over(harness, FAILURE)]
     names.append(started(harness, ResizeResponse()))
     found = call("wait", *names, "operations/no", "--timeout", "60", status=Exit.CALL_FAILED)
@@ -122,7 +124,9 @@ def test_wait_for_several(call: Lro, harness: Harness) -> None:
     assert call("wait", "--json", *names).status == Exit.FAILED
 
 
-def test_polling_only(call: Lro, harness: Harness, asked: Asked) -> None:
+def test_poll_option_calls_neither_wait_nor_watch(
+    call: Lro, harness: Harness, asked: Asked
+) -> None:
     """With ``--poll`` no command calls Wait or Watch."""
     names = [started(harness) for _ in range(6)]
     harness.say(*[ResizeResponse(1)] * 8)
@@ -133,7 +137,7 @@ def test_polling_only(call: Lro, harness: Harness, asked: Asked) -> None:
     assert not [line for line, _ in asked.requests if line.endswith((":wait", ":watch"))]
 
 
-def test_no_server_there(call: Lro) -> None:
+def test_unreachable_server_is_reported_at_once(call: Lro) -> None:
     """The error appears at once, despite a longer timeout, and names the server."""
     with sockets.serving(sockets.closing) as url:
         for command in (["get"], ["wait", "--timeout", "1h"], ["cancel"], ["delete"]):
@@ -150,7 +154,7 @@ def test_no_server_there(call: Lro) -> None:
         call("get", *slow, "--call-timeout", "100ms", status=Exit.CALL_FAILED)
 
 
-def test_watch_in_a_pipe(call: Lro, harness: Harness) -> None:
+def test_watch_prints_a_line_per_change_in_a_pipe(call: Lro, harness: Harness) -> None:
     """``watch`` prints a line for each change."""
     name = over(harness, ResizeMetadata(40), FAILURE)
     last = call("watch", name, status=Exit.FAILED).lines[-1]
@@ -158,7 +162,9 @@ def test_watch_in_a_pipe(call: Lro, harness: Harness) -> None:
     assert call("watch", "--json", name).json[-1]["name"] == name
 
 
-def test_watch_by_filter(call: Lro, harness: Harness, asked: Asked) -> None:
+def test_watch_follows_the_operations_that_match_a_filter(
+    call: Lro, harness: Harness, asked: Asked
+) -> None:
     """``watch`` follows operations that match at its start, and says if the limit left some out."""
     names = [over(harness, ResizeResponse()) for _ in range(3)]
     found = call("watch", "--filter", "done = true", "--limit", "2", status=0)
@@ -170,7 +176,9 @@ def test_watch_by_filter(call: Lro, harness: Harness, asked: Asked) -> None:
     assert (found.status, found.out, found.err) == (0, "", "lro: no operation matches\n")
 
 
-def test_cancel(call: Lro, harness: Harness) -> None:
+def test_cancel_with_wait_succeeds_if_the_operation_is_cancelled(
+    call: Lro, harness: Harness
+) -> None:
     """With ``--wait``, a cancelled operation is a success, a failed one is not."""
     name, failed = started(harness, None), over(harness, FAILURE)
     assert call("cancel", name).status == Exit.DONE
@@ -181,7 +189,7 @@ def test_cancel(call: Lro, harness: Harness) -> None:
     assert call("cancel", "operations/no", "--wait").status == Exit.CALL_FAILED
 
 
-def test_delete(call: Lro, harness: Harness) -> None:
+def test_delete_removes_an_operation_and_reports_a_missing_one(call: Lro, harness: Harness) -> None:
     name = over(harness, ResizeResponse())
     found = call("delete", name, "operations/no")
     assert (found.status, found.out) == (Exit.CALL_FAILED, "")
@@ -245,7 +253,7 @@ def test_refusals_of_many_are_reported(call: Lro, harness: Harness) -> None:
     assert [line.split("\t")[0] for line in call("list").lines] == [names[1]]
 
 
-def test_start_and_wait(call: Lro, harness: Harness) -> None:
+def test_start_with_wait_exits_by_the_result(call: Lro, harness: Harness) -> None:
     """``start --wait`` returns once the operation ends; its result sets the exit status."""
     harness.say(ResizeResponse(7))
     assert call("start", PATH, START, "--wait", "--json").json[0]["response"]["sizeBytes"] == "7"
@@ -255,7 +263,7 @@ def test_start_and_wait(call: Lro, harness: Harness) -> None:
     assert call("start", PATH, START, "--watch").lines[-1].endswith('"sizeBytes":"7"}')
 
 
-def test_start_once(call: Lro, asked: Asked) -> None:
+def test_start_with_a_request_id_starts_once(call: Lro, asked: Asked) -> None:
     """One request ID starts one operation; ``auto`` makes an ID and prints it."""
     found = call("start", PATH, START, "--validate-only", "--json")
     assert (found.status, found.json[0]["done"], call("list").out) == (0, True, "")
@@ -273,7 +281,7 @@ def test_start_once(call: Lro, asked: Asked) -> None:
 
 
 @pytest.mark.parametrize("harness", [{"verbs": (*VERBS, "RerunOperation")}], indirect=True)
-def test_rerun(call: Lro, harness: Harness) -> None:
+def test_rerun_prints_or_awaits_the_new_operation(call: Lro, harness: Harness) -> None:
     """``rerun`` prints the new operation or waits for it; an error says why there is none."""
     name = over(harness, FAILURE)
     harness.say(ResizeResponse(7))
@@ -332,7 +340,9 @@ def test_rerun_of_many_reports_what_cannot_be_started_again(call: Lro, harness: 
     assert failed not in found.out
 
 
-def test_messages_from_files(call: Lro, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_is_read_from_a_file_or_standard_input(
+    call: Lro, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A request is read from a file or from standard input."""
     (here / "request.json").write_text(START, encoding="utf-8")
     assert call("start", PATH, "@request.json").status == 0
@@ -359,7 +369,7 @@ def test_control_characters_of_server_are_escaped(call: Lro) -> None:
                 assert found.json == [body]
 
 
-def test_bare_operations(call: Lro) -> None:
+def test_operation_without_result_or_error_code_is_printed(call: Lro) -> None:
     """An operation that is done without a result, and an error without a code, are printed."""
     for body, expected in (
         ({"name": "operations/a", "done": True}, "operations/a\tSUCCEEDED\n"),

@@ -96,7 +96,7 @@ def test_completion_without_a_server_prints_nothing(
             assert complete("get", "op") == []
 
 
-def test_help_of_commands_that_are_loaded_later(call: Lro) -> None:
+def test_help_of_lazily_loaded_commands_equals_their_own(call: Lro) -> None:
     """Their help is read from the source and equals the command's own help."""
     shown = call("--help").out
     added = _app.added_commands()

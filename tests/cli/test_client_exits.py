@@ -79,7 +79,7 @@ def test_unexpected_error_is_raised(
         call("wait", *names)
 
 
-def test_output_that_is_no_text_stream(
+def test_command_accepts_an_output_that_is_not_a_text_stream(
     asked: Asked, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other code, such as click's test runner, can call the command with its own streams."""
@@ -110,7 +110,7 @@ def test_interrupt_during_imports_exits_quietly(call: Lro, monkeypatch: pytest.M
         (["--request-id", ID], f"the same command with --request-id {ID} starts nothing twice"),
     ],
 )
-def test_interrupted_while_it_starts(
+def test_interrupt_during_a_start_says_how_to_find_the_operation(
     call: Lro, monkeypatch: pytest.MonkeyPatch, given: list[str], shown: str
 ) -> None:
     """The server may have received the start: the message says how to find out."""
@@ -123,7 +123,7 @@ def test_interrupted_while_it_starts(
     assert (found.status, found.err) == (Exit.INTERRUPTED, "")
 
 
-def test_interrupted_after_the_start(
+def test_interrupt_after_the_start_names_the_operation(
     call: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness.say()
@@ -133,7 +133,7 @@ def test_interrupted_after_the_start(
     assert re.fullmatch(r"lro: interrupted; the .* with: lro wait operations/\S+\n", found.err)
 
 
-def test_command_without_output_asks_nothing(
+def test_command_with_closed_output_sends_no_request(
     call: Lro, asked: Asked, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """If standard output is closed, the command sends no request."""

@@ -48,7 +48,9 @@ def test_every_command_works_over_grpc(call: Lro, harness: Harness, address: str
     call("get", name, status=Exit.CALL_FAILED)
 
 
-def test_messages_in_binary_form(call: Lro, harness: Harness, address: str) -> None:
+def test_messages_in_binary_form_are_sent_and_printed(
+    call: Lro, harness: Harness, address: str
+) -> None:
     name = over(harness, ResizeMetadata(40), ResizeResponse(7))
     (plain,) = call("get", "--json", name).json
     assert base64.b64decode(plain["response"]["value"]) == b"\x08\x07"
@@ -92,7 +94,7 @@ def test_headers_and_token_are_sent_as_metadata(call: Lro, monkeypatch: pytest.M
         call("get", "operations/a", "--header", "a$: 1", status=Exit.MISUSED)
 
 
-def test_details_and_unknown_types(call: Lro) -> None:
+def test_message_of_unknown_type_is_shown_in_base64(call: Lro) -> None:
     """A message of an unknown type is shown in base64, in errors too."""
     with odd_server(
         replying(
@@ -125,7 +127,7 @@ def test_grpcs_url_speaks_tls(call: Lro, address: str) -> None:
     assert f"(asked was grpcs://{address})" in said
 
 
-def test_a_host_that_is_a_scheme_of_grpcio_is_looked_up_as_a_host(call: Lro) -> None:
+def test_host_named_like_a_grpcio_scheme_is_resolved_as_a_host(call: Lro) -> None:
     options = ("--server", "grpc://unix:1", "--call-timeout", "500ms")
     assert "No such file" not in call("get", "operations/a", *options, status=5).err
 

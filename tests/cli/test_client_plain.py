@@ -46,7 +46,7 @@ def test_white_space_becomes_single_spaces() -> None:
     assert one_line(" a\r\n\tb\u2028\u00a0c\x1b ") == r"a b c\x1b"
 
 
-def test_no_word_with_a_sign_of_a_shell_is_safe() -> None:
+def test_word_with_a_shell_character_is_not_safe() -> None:
     """An empty word, or one that begins like an option, is unsafe too; operation names are safe."""
     for word in ("a", "operations/a-b_c.d", "projects/1/operations/a%2F+@x"):
         assert safe_in_shells(word)

@@ -50,7 +50,7 @@ def test_one_credential_is_sent(
     assert ("no bearer token" in said, SECRET in said) == (True, False)
 
 
-def test_the_token_stays_with_its_server(
+def test_token_is_not_sent_to_another_server(
     call: Lro, asked: Asked, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A URL or a token from a stranger must not send the secret to another server."""
@@ -94,7 +94,7 @@ def test_url_of_an_operation_gives_server_and_name(
         assert call("get", "--json", given).json[0]["name"] == name
 
 
-def test_the_address_in_messages(call: Lro) -> None:
+def test_url_in_messages_has_no_control_characters(call: Lro) -> None:
     """An address from a token cannot control the terminal."""
     token = Token(name="operations/a", server="http://127.0.0.1:1/\x9b\u202e\u200b").text
     said = call("get", token, status=Exit.CALL_FAILED).err
@@ -118,7 +118,7 @@ def test_token_gives_the_server(
     assert "operations of 2 servers" in found.err
 
 
-def test_redirects_and_pages_of_proxies(call: Lro) -> None:
+def test_redirect_or_proxy_page_is_a_failed_call(call: Lro) -> None:
     """A reply that is not from an operations API is a failed call."""
     for head, body in (
         ("302 Found\r\nLocation: http://127.0.0.1:1/", ""),
@@ -136,7 +136,7 @@ def test_redirects_and_pages_of_proxies(call: Lro) -> None:
             call(command, "--filter", "done = true", *options, status=Exit.CALL_FAILED)
 
 
-def test_proxies_of_the_environment(
+def test_proxy_of_the_environment_is_used_or_named_as_unusable(
     call: Lro, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """NO_PROXY entries that httpx cannot parse are ignored; an unusable proxy is named."""
@@ -220,7 +220,9 @@ def test_unusable_server_ends_with_a_sentence(call: Lro, asked: Asked) -> None:
     assert asked.requests == []
 
 
-def test_no_server_is_known(call: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_without_a_server_says_how_to_name_one(
+    call: Lro, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The error says how to name a server."""
     monkeypatch.delenv("LRO_SERVER")
     said = call("list", status=Exit.MISUSED).err

@@ -99,7 +99,7 @@ NOT_FULL: list[tuple[int, Any]] = [
 ]
 
 
-def test_list_of_server_without_views(drawing: Lro, asked: Asked) -> None:
+def test_list_of_a_server_without_views_has_no_method_column(drawing: Lro, asked: Asked) -> None:
     """Without descriptions the table has no column of methods."""
     for status, body in NOT_FULL:
         asked.app = server = Viewing(status, body)
@@ -175,7 +175,7 @@ def test_get_shows_full_description(drawing: Lro, call: Lro, asked: Asked, in_a_
     ]
 
 
-def test_full_view_as_json(call: Lro, asked: Asked) -> None:
+def test_full_view_as_json_has_the_known_fields(call: Lro, asked: Asked) -> None:
     """The description only has the fields that this release knows."""
     asked.app = Viewing(200, {**LISTED, "description": {**LASTING, "addedLater": 1}})
     found = call("get", "operations/a", "--view", "full", "--json")
@@ -245,7 +245,7 @@ class Screen(io.TextIOWrapper):
 
 
 @pytest.mark.parametrize("kind", ["dumb", "unknown", ""])
-def test_a_terminal_that_cannot_draw(
+def test_terminal_that_cannot_draw_gets_plain_lines(
     drawing: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """It gets plain lines, and no line that would have to be erased later."""

@@ -712,7 +712,7 @@ def test_leases_are_renewed_before_orphan_scan_after_store_outage(away, pair, cl
     assert pair.taken_over_after(6, 9, 1) == [False, False, True]
 
 
-def test_leases_that_expired_during_an_outage_prove_nothing(away, pair, clock):
+def test_leases_that_expired_during_an_outage_do_not_count_as_lost(away, pair, clock):
     """A process that tried no write has not noticed the outage."""
     away.unwritten = True
     for _ in range(6):
@@ -745,7 +745,7 @@ def test_outage_ends_with_a_successful_write(away, make_service, clock, caplog):
     assert "store is available again" in caplog.text
 
 
-def test_scan_that_waited_for_a_lock_proves_nothing(away, pair, clock):
+def test_scan_that_waited_for_a_lock_declares_no_worker_lost(away, pair, clock):
     """Renewals may have waited for the same lock, so the grace period begins again."""
     assert pair.taken_over_after(15) == [False]
     once(away, "orphans", lambda *_: clock.advance(0.6))
@@ -764,7 +764,7 @@ def test_slow_scans_find_lost_work(away, pair, clock):
     assert pair.taken_over_after(15, 1, 1)[-1]
 
 
-def test_scans_far_apart_prove_nothing(pair):
+def test_scan_after_a_stall_declares_no_worker_lost(pair):
     """The scanning process may have stalled, and all others with it."""
     assert pair.taken_over_after(15, 60, 0.5, 0.5) == [False, False, False, True]
 
@@ -913,7 +913,7 @@ def test_maintenance_thread_may_close_the_service(make_service):
         joined(thread)
 
 
-def test_orphan_that_ended_meanwhile_keeps_its_end(hung, build, store, clock, caplog):
+def test_orphan_that_ended_before_its_recovery_keeps_its_end(hung, build, store, clock, caplog):
     """The recovery comes after the worker's result, and is refused."""
     one = hung()
     name = one.start().name

@@ -86,7 +86,7 @@ def outcomes(service: Service, *names: str) -> list[Any]:
     return asyncio.run(main())
 
 
-def test_reads_of_one_moment_are_made_by_one_call(service, store, names):
+def test_concurrent_reads_share_one_store_call(service, store, names):
     """A repeated name is read once; a missing one gets its own error."""
     a, b, c, x = names
     assert outcomes(service, a) == [a]
@@ -116,7 +116,7 @@ def test_an_error_of_the_store_reaches_each_read(service, store, names, error, c
 
 
 @pytest.mark.parametrize("error", [None, Unavailable("away")])
-def test_a_read_whose_task_is_cancelled_disturbs_no_other(service, store, names, error):
+def test_cancelled_read_does_not_affect_other_reads(service, store, names, error):
     store.error = error
 
     async def main() -> list[Any]:
@@ -137,7 +137,7 @@ def held(store, names):
     return step
 
 
-def test_a_read_that_tidies_up_is_made_where_all_tasks_are_cancelled(service, names, held):
+def test_read_succeeds_while_all_tasks_are_cancelled(service, names, held):
     """All tasks are cancelled during a read, as when a loop ends; one of them reads again."""
 
     async def reads_again() -> str:
@@ -160,7 +160,7 @@ def test_a_read_that_tidies_up_is_made_where_all_tasks_are_cancelled(service, na
     assert asyncio.run(main()) == names[0]
 
 
-def test_a_loop_that_was_closed_during_a_read_is_let_go(service, names, held):
+def test_loop_closed_during_a_read_is_freed(service, names, held):
     """Its memory is freed, with the tasks that nothing will wake any more."""
     loop, threads = asyncio.new_event_loop(), ThreadPoolExecutor(1)
     loop.set_default_executor(threads)
@@ -226,7 +226,7 @@ def test_reads_end_with_the_threads_that_would_make_them(service, names):
     assert [type(one) for one in asyncio.run(main())] == [asyncio.CancelledError] * 2
 
 
-def test_reads_are_made_on_the_loop_where_there_are_no_threads(service, store, names):
+def test_reads_run_on_the_loop_if_its_threads_are_shut_down(service, store, names):
     """The loop's threads are shut down, as at interpreter exit; errors still reach each read."""
 
     async def main() -> list[Any]:

@@ -131,7 +131,7 @@ def test_operations_started_meanwhile_are_not_touched(
     assert left(service) == 2
 
 
-def test_store_that_is_away_is_reported(service: lro.Service) -> None:
+def test_outage_during_delete_all_is_raised(service: lro.Service) -> None:
     """Deletions made before the outage stay; the next call does the rest."""
     start(service, 3)
     store: Any = service.store
@@ -144,7 +144,7 @@ def test_store_that_is_away_is_reported(service: lro.Service) -> None:
     assert service.delete_all(ALL) == 1
 
 
-def test_arguments_are_checked(service: lro.Service) -> None:
+def test_empty_filter_for_all_operations_is_refused(service: lro.Service) -> None:
     """An empty filter would match all operations, so it is refused: pass ``name:*`` for that."""
     start(service, 1)
     for verb in (service.cancel_all, service.delete_all, service.rerun_all):
@@ -230,7 +230,7 @@ def newest(service: lro.Service, count: int) -> list[lro.Operation]:
 
 
 @EACH_STORE
-def test_what_cannot_be_rerun_is_left_out(
+def test_operations_that_cannot_be_rerun_are_left_out(
     store: Store, make_service: MakeService, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its method is gone, or now refuses the request; the log says why."""

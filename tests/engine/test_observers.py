@@ -410,7 +410,7 @@ def test_renewals_and_expiry_are_observed(observed, recorder, clock, step):
 
 
 @pytest.mark.parametrize("finder", ["maintenance", "claim"])
-def test_end_of_work_that_has_not_begun_in_time_is_told_apart(observed, recorder, clock, finder):
+def test_end_of_expired_work_is_flagged(observed, recorder, clock, finder):
     """Its end is flagged, unlike others with this code; maintenance or a late claim finds it."""
     service = observed(InlineExecutor())
     method = work(service, expires=timedelta(minutes=1), concurrency=1)  # a start leaves it waiting
@@ -580,7 +580,7 @@ def test_around_must_be_importable_for_child_processes(tmp_path):
 
 @pytest.mark.parametrize("kind", ["started", "attempt_began", "attempt_over", "ended"])
 @pytest.mark.parametrize("error", [ValueError(), SystemExit(3), asyncio.CancelledError()])
-def test_observer_that_fails_is_logged_and_ends_nothing(
+def test_failing_observer_is_logged_and_the_work_continues(
     make_service, recorder, kind, error, caplog
 ):
     """The work still runs to its end; the operation does not stay open."""
@@ -690,7 +690,7 @@ def test_counts_are_given_every_15_seconds(make_service, store, clock):
     assert store.read_counts(START) == [found]
 
 
-def test_counts_are_kept_while_the_store_is_away(make_service, clock, caplog):
+def test_counts_are_kept_during_an_outage_of_the_store(make_service, clock, caplog):
     """They are added when the store is back; the outage is logged once."""
     store, away = MemoryStore(clock), raising(Unavailable("it is away"))
     service = make_service(store, InlineExecutor())
@@ -711,7 +711,7 @@ def test_counts_are_kept_while_the_store_is_away(make_service, clock, caplog):
     assert "what was counted last cannot be stored, and is lost" in caplog.text
 
 
-def test_service_may_count_nothing(make_service, clock):
+def test_service_may_keep_no_statistics(make_service, clock):
     """Statistics are switched off, or the store does not keep any."""
 
     class Plain(MemoryStore):
@@ -722,7 +722,7 @@ def test_service_may_count_nothing(make_service, clock):
         service.run_maintenance()
 
 
-def test_many_threads_count_all(monkeypatch):
+def test_concurrent_counts_are_not_lost(monkeypatch):
     """No count is lost while others flush, and when many values come at once."""
     monkeypatch.setattr(module, "_MOST_VALUES", 7)
     store, over = MemoryStore(), threading.Event()
@@ -784,7 +784,7 @@ def test_negative_duration_counts_as_zero(seconds):
     assert counted(store)["M"] == {"queue.0": 1, "queue.5": 1, "queue.sum": 2}
 
 
-def test_store_refuses_what_it_could_not_read(tmp_path):
+def test_store_refuses_counts_that_it_could_not_read(tmp_path):
     store = SQLiteStore(tmp_path / "operations.db")
     with pytest.raises(ValueError, match="JSON compliant"):
         store.add_counts(START, {"M": {"queue.sum": float("nan")}})

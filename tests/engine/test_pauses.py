@@ -66,7 +66,7 @@ def test_starts_of_a_paused_method_wait(
     assert method.start(WorkRequest()).done
 
 
-def test_running_work_of_a_paused_method_goes_on(make_service: MakeService, step: Step) -> None:
+def test_running_work_of_a_paused_method_continues(make_service: MakeService, step: Step) -> None:
     """A cancel of waiting work still ends it at once."""
     service = make_service(executor=ThreadExecutor(2))
     method = method_of(service, lambda *_: step())
@@ -147,7 +147,7 @@ def test_unknown_method_is_refused_unless_its_work_waits(make_service: MakeServi
     assert service.paused() == {}
 
 
-def test_process_that_begins_knows_what_is_paused(make_service: MakeService) -> None:
+def test_new_process_reads_which_methods_are_paused(make_service: MakeService) -> None:
     """Its first start of a paused method waits, and fails if the store cannot be read."""
     first = make_service(executor=InlineExecutor())
     method_of(first)
@@ -203,7 +203,9 @@ def test_pause_and_resume_notify_other_processes(make_service: MakeService) -> N
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgres"], indirect=True)
-def test_other_processes_hear_of_it_at_once(store: Store, make_service: MakeService) -> None:
+def test_pause_and_resume_reach_other_processes_at_once(
+    store: Store, make_service: MakeService
+) -> None:
     """Their starts of the paused method wait; after the resume they claim the waiting work."""
     operator = make_service(store, InlineExecutor())
     method_of(operator)

@@ -97,7 +97,7 @@ def wsgi(service):
     return httpx.WSGITransport(lro.wsgi.OperationsApp(service, starts=True))
 
 
-def test_repeated_start_is_the_same_whatever_the_class_makes_of_it(make_service, clock):
+def test_repeated_start_is_compared_as_sent(make_service, clock):
     """One field has a random default, and another has a converter that the new release changed."""
 
     @named
@@ -133,7 +133,7 @@ class SmallPage:
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_defaults_within_messages_do_not_count_either(many, make_service, clock):
+def test_defaults_in_nested_messages_are_not_compared(many, make_service, clock):
     """Nested messages may also be in a list or in a map."""
     store, found = MemoryStore(clock), []
     for page in (SmallPage, Page):
@@ -175,7 +175,7 @@ def test_default_may_change_between_a_start_and_its_repetition(said, make_servic
     assert len(names) == 1
 
 
-def test_zero_that_was_said_is_not_a_default_that_was_not(make_service, clock):
+def test_explicit_zero_differs_from_an_unset_default(make_service, clock):
     @named
     @attrs.frozen
     class Request:
@@ -220,7 +220,7 @@ class OldMode(enum.Enum):
 
 @pytest.mark.parametrize("make", [attrs_class, pydantic_class, struct_class])
 @pytest.mark.parametrize("many", [False, True])
-def test_request_with_an_unknown_enum_value_is_not_acted_upon(
+def test_request_with_an_unknown_enum_value_fails_the_operation(
     make, many, make_service, clock, caplog
 ):
     """Otherwise it would be read as the first value. The operation's error and the log say why."""
@@ -246,9 +246,7 @@ def test_request_with_an_unknown_enum_value_is_not_acted_upon(
 
 
 @pytest.mark.parametrize("library", ["pydantic", "msgspec"])
-def test_request_without_a_field_that_is_required_now_is_not_acted_upon(
-    library, make_service, clock
-):
+def test_request_without_a_newly_required_field_fails_the_operation(library, make_service, clock):
     """Otherwise the field would be zero, which no caller has sent."""
     store = MemoryStore(clock)
     if library == "pydantic":
@@ -278,7 +276,7 @@ def requests_acted_upon(make_service, clock, first, second, request):
     return seen
 
 
-def test_request_with_a_field_that_this_release_has_not_is_acted_upon(make_service, clock):
+def test_request_with_a_field_of_a_newer_release_is_run(make_service, clock):
     """A process of the old release takes over work that the new release has started."""
     after, before = attrs_class(title="", copies=1), attrs_class(title="")
     seen = requests_acted_upon(make_service, clock, after, before, after(title="x", copies=3))
@@ -317,7 +315,7 @@ def test_work_whose_request_has_another_name_waits_for_its_release(make_service,
     assert ended.state == "SUCCEEDED"
 
 
-def test_work_that_is_left_is_not_in_the_way_of_other_work(make_service, clock, caplog):
+def test_work_left_to_another_release_does_not_block_other_work(make_service, clock, caplog):
     """This holds even if it is more than the hundred operations that one scan reads."""
     store, before = MemoryStore(clock), attrs_class(title="")
     service, method = release(store, make_service, Renamed, lambda request, job: job.sleep(100))
@@ -343,7 +341,9 @@ class Progress:
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-def test_metadata_of_another_release_do_not_spoil_the_end(cancelled, make_service, clock):
+def test_unreadable_metadata_of_another_release_does_not_fail_the_end(
+    cancelled, make_service, clock
+):
     """They stay unchanged; the operation ends with the function's result or the cancel."""
     store = MemoryStore(clock)
     request = attrs_class(title="")

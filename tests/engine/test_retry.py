@@ -166,7 +166,7 @@ def test_the_log_has_one_traceback_for_each_failed_attempt(
         ),
     ],
 )
-def test_attempt_is_not_retried(
+def test_last_or_unretryable_or_late_attempt_is_not_retried(
     make_service: MakeService,
     clock: ManualClock,
     errors: list[BaseException],
@@ -211,7 +211,7 @@ def test_the_longest_pause_is_a_hundred_years(
     assert service.get(name).state == "CANCELLED"
 
 
-def test_the_longest_pauses_of_a_retry(make_service: MakeService, clock: ManualClock) -> None:
+def test_retry_pauses_have_a_maximum(make_service: MakeService, clock: ManualClock) -> None:
     longest = timedelta(days=36_500)
     service = make_service()
     retry = Retry(first_pause=longest, max_pause=longest, factor=100, jitter=0)
@@ -292,7 +292,7 @@ def test_a_delete_ends_the_pause(
 
 
 @EACH_STORE
-def test_what_is_deleted_while_it_runs_is_not_tried_again(
+def test_work_deleted_while_it_runs_is_not_retried(
     make_service: MakeService, store: Store, clock: ManualClock
 ) -> None:
     """Its failed attempt is the last one and reported as failed, and the target is free."""
@@ -362,7 +362,7 @@ def all_wait(service: Service, names: Sequence[str]) -> bool:
     return not any(record.done or record.owner for record in records)
 
 
-def test_a_dependency_is_away_for_ten_minutes(
+def test_work_succeeds_after_a_ten_minute_outage_of_a_dependency(
     opened: Callable[[], Service], clock: ManualClock
 ) -> None:
     """Twenty operations wait without a worker while three processes come and go; all succeed."""
@@ -433,7 +433,7 @@ def test_a_wrong_value_of_a_retry_is_refused(name: str, value: object, wanted: s
         Retry(**{name: value})  # type: ignore[arg-type]
 
 
-def test_a_wrong_time_to_retry_is_the_functions_own_mistake() -> None:
+def test_retry_later_with_an_invalid_time_is_a_type_error() -> None:
     with pytest.raises(TypeError, match=r"^after: must be a timedelta, got 3$"):
         RetryLater(3)  # type: ignore[arg-type]
     assert RetryLater(timedelta(-1)).retry_after == timedelta(0)

@@ -121,7 +121,9 @@ TIMES: Final = [
 
 
 @pytest.mark.parametrize(("zone", "day", "expression", "times"), TIMES)
-def test_ticks_where_the_clock_is_changed(zone: str, day: str, expression: str, times: str) -> None:
+def test_ticks_at_a_daylight_saving_change_are_as_documented(
+    zone: str, day: str, expression: str, times: str
+) -> None:
     """Skipped and repeated local times tick as documented, on the day of the clock change."""
     begin = datetime.fromisoformat(day).replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)
     reports = reports_at(begin - timedelta(seconds=1), expression, timezone=zone)
@@ -272,7 +274,7 @@ def test_new_schedule_has_no_missed_ticks() -> None:
     assert other.known.next_tick == NOON.replace(day=3, hour=11)
 
 
-def test_a_process_that_comes_back_knows_what_was_missed() -> None:
+def test_restarted_process_finds_its_missed_ticks() -> None:
     """It reads that from the store, even if no tick was started yet."""
     reports = reports_at(NOON)
     reports.clock.advance(days=1)
@@ -420,7 +422,7 @@ def test_a_refused_start_is_tried_until_the_next_tick(caplog: pytest.LogCaptureF
     assert [record.caller for record in operations(reports.service.store)] == ["clock"]
 
 
-def test_a_begun_tick_is_tried_for_23_hours(caplog: pytest.LogCaptureFixture) -> None:
+def test_started_tick_is_retried_for_23_hours(caplog: pytest.LogCaptureFixture) -> None:
     """After that, the store may have forgotten its request id, so it is given up."""
     clock = ManualClock(NOON)
     reports = Reports(MemoryStore(clock), clock, authorize=lambda *_: False)
@@ -467,7 +469,7 @@ class Counted(MemoryStore):
         return super().schedules()
 
 
-def test_nothing_is_read_between_ticks() -> None:
+def test_store_is_not_read_between_ticks() -> None:
     """The process has computed the next tick."""
     clock = ManualClock(NOON)
     store = Counted(clock)
@@ -535,7 +537,7 @@ def test_a_service_in_use_starts_what_is_due() -> None:
         assert (known.name, known.method, known.timezone) == ("reports", NAME, "UTC")
 
 
-def test_a_closed_service_starts_nothing() -> None:
+def test_closed_service_starts_no_ticks() -> None:
     reports = reports_at(NOON, timedelta(hours=1))
     reports.clock.advance(hours=1)
     reports.service.close()

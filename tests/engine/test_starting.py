@@ -146,7 +146,7 @@ class Apart(Held):
 
 
 @pytest.mark.parametrize("case", ["it goes on", "it is over", "it has the thread"])
-def test_claimed_work_shows_its_start(store, make_service, case):
+def test_start_time_of_claimed_work_is_stored(store, make_service, case):
     """One write adds it: after a moment, at once in the claiming thread, or with the end."""
     executor, seconds = (Held if case == "it has the thread" else Apart)(busy=True), [0.0]
     service = make_service(store, executor, clock=lambda: seconds[0])
@@ -168,7 +168,7 @@ def test_claimed_work_shows_its_start(store, make_service, case):
     assert store.get(name).version == 3
 
 
-def test_start_that_could_not_be_shown_is_shown_later(store, make_service):
+def test_start_time_is_stored_after_an_outage(store, make_service):
     """The store was unavailable for a moment, and the function reports nothing itself."""
     executor, seconds = Apart(busy=True), [0.0]
     service = make_service(store, executor, clock=lambda: seconds[0])
@@ -220,7 +220,7 @@ def doubtful(make_service, clock):
     return service, store, method_of(service)
 
 
-def test_a_start_whose_answer_was_lost_is_begun_all_the_same(doubtful):
+def test_start_whose_reply_from_the_store_was_lost_is_run(doubtful):
     """It may have been stored, and a repeated start would return it, so it must not get lost."""
     service, store, method = doubtful
     once(store, "insert", raising(Unavailable("the connection was lost")), after=True)
@@ -233,7 +233,7 @@ def test_a_start_whose_answer_was_lost_is_begun_all_the_same(doubtful):
     assert store.get(again.name).lost_attempts == 0
 
 
-def test_a_start_that_was_not_stored_leaves_nothing_to_release(doubtful):
+def test_start_that_was_not_stored_is_not_released(doubtful):
     """No caller has received its name."""
     service, _, method = doubtful
     method.start(WorkRequest("x"), target="t")
@@ -425,7 +425,7 @@ NO_VERDICT = (HookFailed, "validate must return None or True to accept")
         (raising(ZeroDivisionError("x")), ZeroDivisionError, "x"),
     ],
 )
-def test_validate_that_gives_no_verdict_starts_nothing(make_service, validate, error, sentence):
+def test_validate_that_returns_no_bool_fails_the_start(make_service, validate, error, sentence):
     """Any value but None or a bool is a mistake, even a text; other errors are passed on."""
     service = make_service()
     with pytest.raises(error, match=sentence):
@@ -456,7 +456,7 @@ def test_repeated_start_returns_the_same_operation(quick):
     assert calls == [1, 1]
 
 
-def test_a_full_queue_still_knows_its_requests(store, make_service):
+def test_full_queue_still_answers_repeated_starts(store, make_service):
     """A repeat and a conflicting start get their usual answers; a new start is refused."""
     service, step = make_service(store, ThreadExecutor(1), limits=Limits(backlog=0)), Step()
     method = method_of(service, step)
@@ -487,7 +487,7 @@ class SlowClaims(MemoryStore):
         return super().claim(claim)
 
 
-def test_a_look_for_work_leaves_the_only_worker_to_a_start(make_service):
+def test_start_begins_at_once_during_a_claim(make_service):
     """A start begins at once even during a claim, and even if no work may wait."""
     store, step = SlowClaims(), Step()
     service = make_service(store, ThreadExecutor(1), limits=Limits(backlog=0))
@@ -519,7 +519,7 @@ class Halting(MemoryStore):
         return found
 
 
-def test_what_has_begun_since_a_count_takes_no_room(make_service, clock):
+def test_work_begun_since_a_count_does_not_count_for_the_queue(make_service, clock):
     """Only a fresh count refuses a start, not the number of starts since the last one."""
 
     class Slow(MemoryStore):
@@ -668,7 +668,7 @@ REFUSALS = pytest.mark.parametrize(
 @pytest.mark.parametrize("store", ["memory", "sqlite", "postgres"], indirect=True)
 @pytest.mark.parametrize("request_id", ["", ID])
 @REFUSALS
-def test_an_operation_survives_when_the_executor_refuses(
+def test_stored_operation_waits_if_the_executor_refuses_it(
     store, make_service, clock, error, request_id
 ):
     """It is stored, and another caller may have received it: it runs later, or ends."""
@@ -714,7 +714,7 @@ def test_an_answered_operation_may_be_deleted_before_the_executor_refuses(store,
     assert stored(service) == 0
 
 
-def test_a_start_that_is_refused_takes_no_room(store, make_service, step):
+def test_refused_start_frees_its_place_in_the_queue(store, make_service, step):
     """The reserved place in the queue is freed, even after an error of the store."""
     service = make_service(store, ThreadExecutor(1), limits=Limits(backlog=1))
     method = method_of(service, step)

@@ -126,7 +126,7 @@ def test_deleted_work_that_is_delayed_begins(
         ("expires", timedelta(0), "must be a timedelta above zero"),
     ],
 )
-def test_a_wrong_value_is_refused(
+def test_invalid_scheduling_option_is_refused(
     make_service: MakeService, argument: str, value: object, wanted: str
 ) -> None:
     service = make_service()
@@ -141,7 +141,7 @@ def test_a_wrong_value_is_refused(
 
 
 @pytest.mark.parametrize("argument", ["dellay", "origin", "headers", "sent"])
-def test_a_start_takes_no_other_argument(make_service: MakeService, argument: str) -> None:
+def test_unknown_argument_of_a_start_is_refused(make_service: MakeService, argument: str) -> None:
     """Internal arguments, such as ``origin``, are refused as well."""
     service = make_service()
     method, seen = noting(service)
@@ -170,7 +170,7 @@ def started(method: Any, texts: str, *, awaited: bool, **options: Any) -> list[A
 @EACH_STORE
 @pytest.mark.parametrize("awaited", [False, True])
 @pytest.mark.parametrize("given", ["delay", "at"])
-def test_all_starts_of_a_call_have_one_turn(
+def test_delay_and_priority_of_a_call_hold_for_all_its_starts(
     make_service: MakeService, store: Store, clock: ManualClock, given: str, awaited: bool
 ) -> None:
     """Delay, time, priority and expiry of the call hold for each of its starts."""
@@ -200,7 +200,7 @@ def test_all_starts_of_a_call_have_one_turn(
 
 
 @pytest.mark.parametrize("awaited", [False, True])
-def test_wrong_turn_of_a_call_is_the_answer_of_each_start(
+def test_invalid_option_of_a_call_fails_each_of_its_starts(
     make_service: MakeService, awaited: bool
 ) -> None:
     """Each start returns the error; arguments that only a single start takes are refused."""
@@ -384,7 +384,7 @@ def test_keys_take_turns(make_service: MakeService, store: Store, clock: ManualC
 
 @EACH_STORE
 @pytest.mark.parametrize("keyed", [False, True])
-def test_a_rate_is_kept(
+def test_work_over_the_rate_waits(
     make_service: MakeService, store: Store, clock: ManualClock, keyed: bool
 ) -> None:
     """Work over the rate waits; if there are keys, each key has its own rate."""
@@ -401,7 +401,7 @@ def test_a_rate_is_kept(
     assert all(service.get(name).done for name in names)
 
 
-def test_a_key_is_a_text(make_service: MakeService) -> None:
+def test_concurrency_key_must_be_a_string(make_service: MakeService) -> None:
     service = make_service()
     wrong: Any = lambda request: 3  # noqa: E731
     method, _ = noting(service, concurrency=1, concurrency_key=wrong)
@@ -431,7 +431,7 @@ def test_concurrency_key_is_freed_after_the_start(make_service: MakeService) -> 
 
 @pytest.mark.parametrize("name", ["concurrency_key", "exclusive_target", "parent"])
 @pytest.mark.parametrize(("error", "raised"), [(KeyError, KeyError), (SystemExit, HookFailed)])
-def test_the_error_of_an_option_that_is_a_function_comes_out(
+def test_start_raises_the_error_of_an_option_function(
     make_service: MakeService, name: str, error: type[BaseException], raised: type[Exception]
 ) -> None:
     """The start raises the function's own error, unless that would end a server."""

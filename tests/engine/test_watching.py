@@ -101,7 +101,7 @@ def over(sighting):
 
 
 @virtually
-async def test_values_that_python_holds_equal_are_different_states(harness):
+async def test_json_values_equal_in_python_are_different_states(harness):
     """1, 1.0 and true are three JSON values; text is no number; bytes are no text."""
     (name,) = harness.start()
 
@@ -122,7 +122,7 @@ EVENTS = st.one_of(
 
 @settings(max_examples=40)
 @given(st.lists(EVENTS, max_size=40))
-def test_whatever_happens_the_last_state_is_reported(events):
+def test_watch_reports_the_last_state_of_each_name(events):
     """The last sighting of each name is its last state; none is repeated or follows an end."""
     with services(ManualClock()) as make_service:
         harness = Harness(make_service, ManualClock())
@@ -159,7 +159,7 @@ def test_whatever_happens_the_last_state_is_reported(events):
 
 
 @virtually
-async def test_changes_are_gathered(harness):
+async def test_changes_within_a_short_time_are_read_together(harness):
     """Changes within a short time are read together; several changes of a name are one state."""
     names = harness.start(50)
 
@@ -248,7 +248,7 @@ async def test_watch_reads_missed_changes_after_an_outage(harness):
 
 
 @virtually
-async def test_lost_notification_is_made_good(harness, caplog):
+async def test_change_without_a_notification_is_found_by_the_next_read(harness, caplog):
     """Changes, ends and removals without a notification are found by the next regular read."""
     names = first, second, _ = harness.start(3)
     changes = (
@@ -309,7 +309,7 @@ async def test_unnamed_changes_are_read_soon(harness):
 
 
 @virtually
-async def test_many_names_are_looked_at_in_pieces(harness):
+async def test_store_call_gets_at_most_a_thousand_names(harness):
     """No call of the store gets more than a thousand names."""
     names = harness.start(1500)
 

@@ -58,7 +58,9 @@ def service(make_service: MakeService, store: Store) -> lro.Service:
     return made
 
 
-def test_worker_is_listed_as_what_it_is(service: lro.Service, clock: ManualClock) -> None:
+def test_worker_is_listed_from_its_first_maintenance_on(
+    service: lro.Service, clock: ManualClock
+) -> None:
     """It is listed from its first maintenance on; the call itself registers no worker."""
     assert owners(service) == owners(service, all=True) == []
     began = clock()
@@ -77,7 +79,7 @@ def test_worker_is_listed_as_what_it_is(service: lro.Service, clock: ManualClock
     assert not found.lost
 
 
-def test_work_in_hand_is_counted(make_service: MakeService) -> None:
+def test_running_work_of_each_worker_is_counted(make_service: MakeService) -> None:
     """``running`` is the store's count of operations that run now."""
     at_work = make_service(MemoryStore())
     inside: list[int] = []
@@ -92,7 +94,7 @@ def test_work_in_hand_is_counted(make_service: MakeService) -> None:
     assert inside == [1]
 
 
-def test_front_is_listed_among_all(service: lro.Service) -> None:
+def test_process_that_runs_no_work_is_listed_only_with_all(service: lro.Service) -> None:
     """It runs nothing, so it is listed only with ``all``; it sees the workers of others."""
     front = lro.Service(service.store, None, maintenance=False)
     service.run_maintenance()
@@ -104,7 +106,7 @@ def test_front_is_listed_among_all(service: lro.Service) -> None:
         assert [(one.capacity, tuple(one.methods)) for one in others] == [(0, ())]
 
 
-def test_lost_one_is_listed_among_all(service: lro.Service, clock: ManualClock) -> None:
+def test_lost_worker_is_listed_only_with_all(service: lro.Service, clock: ManualClock) -> None:
     """A worker that was not declared lost stays in the plain list."""
     store = service.store
     for owner in ("a", "b"):
@@ -115,7 +117,7 @@ def test_lost_one_is_listed_among_all(service: lro.Service, clock: ManualClock) 
 
 
 @pytest.mark.parametrize("lease", [LEASE, timedelta(hours=1)])
-def test_silent_one_is_listed_for_a_minute_and_two_leases(
+def test_silent_worker_is_listed_for_a_minute_and_two_leases(
     service: lro.Service, clock: ManualClock, lease: timedelta
 ) -> None:
     """The worker's own lease counts, not that of the service that lists it."""
@@ -127,7 +129,7 @@ def test_silent_one_is_listed_for_a_minute_and_two_leases(
     assert owners(service, all=True) == ["a"]
 
 
-def test_idle_one_stays_listed(service: lro.Service, clock: ManualClock) -> None:
+def test_idle_worker_stays_listed(service: lro.Service, clock: ManualClock) -> None:
     """It renews its row often enough, even without work."""
     service.run_maintenance()
     for _ in range(40):
@@ -137,7 +139,7 @@ def test_idle_one_stays_listed(service: lro.Service, clock: ManualClock) -> None
 
 
 @pytest.mark.anyio
-async def test_coroutine_gets_the_same(service: lro.Service) -> None:
+async def test_async_form_lists_the_same_workers(service: lro.Service) -> None:
     """The async form returns the same, with and without ``all``."""
     service.run_maintenance()
     assert await service.workers_async() == service.workers()
@@ -177,7 +179,7 @@ def test_work_that_no_live_worker_declares_is_stranded(
     assert [work.method for work in service.stranded()] == ["acme.v1.Works.Old", METHOD]
 
 
-def test_methods_of_a_silent_worker_stop_counting_at_once(
+def test_work_of_a_silent_workers_methods_is_stranded_at_once(
     service: lro.Service, store: Store, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Only the log line waits for a minute, as it does for other work without a worker."""
@@ -227,7 +229,7 @@ def test_maintenance_goes_on_if_waiting_work_cannot_be_counted(
 
 
 @pytest.mark.anyio
-async def test_coroutine_reads_what_is_stranded(
+async def test_async_form_lists_stranded_work(
     service: lro.Service, store: Store, clock: ManualClock
 ) -> None:
     insert(store, waiting(clock))

@@ -81,7 +81,7 @@ def request(**fields: Any) -> bytes:
     return binary(CountRequest(**fields))
 
 
-def test_bytes_that_are_no_message(kind: str) -> None:
+def test_bytes_that_are_not_a_message_are_an_invalid_argument(kind: str) -> None:
     """Such bytes get INVALID_ARGUMENT with a message that says why (spec §1.7(6))."""
     wrong = [*((path, b"\xff") for path in (*VERBS, COUNT)), (VERBS[0], b"\x07")]
     with serving(kind, build().service, max_request=100) as address:
@@ -118,14 +118,16 @@ def test_path_that_no_service_has_is_unimplemented(kind: str) -> None:
             assert ask(address, path).code is grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_server_may_serve_operations_alone(kind: str) -> None:
+def test_server_may_serve_only_operations(kind: str) -> None:
     """With ``methods=False`` only the Operations service is served."""
     with serving(kind, build().service, methods=False) as address:
         assert ask(address, COUNT).code is grpc.StatusCode.UNIMPLEMENTED
         assert isinstance(ask(address, VERBS[1]), bytes)
 
 
-def test_a_method_declared_later_and_a_start_of_any_size(kind: str, counting: CountService) -> None:
+def test_method_declared_later_is_served_with_a_large_start(
+    kind: str, counting: CountService
+) -> None:
     """A later method is served too, and its start may be large enough to be read in a thread."""
     with serving(kind, counting.service) as address:
         counting.declare("Later.Count")
@@ -134,7 +136,7 @@ def test_a_method_declared_later_and_a_start_of_any_size(kind: str, counting: Co
             assert counting.service.get(started.name) == lro.Operation(name=started.name)
 
 
-def test_parent_and_metadata_of_a_start(kind: str, counting: CountService) -> None:
+def test_parent_and_metadata_of_a_start_are_computed(kind: str, counting: CountService) -> None:
     """Functions compute parent and metadata from the request and the call's metadata."""
 
     def parent(message: CountRequest, metadata: Mapping[str, str]) -> str:
@@ -227,7 +229,7 @@ def test_request_id_of_another_type_is_refused(kind: str) -> None:
     assert refused.message == "request_id: must be a str, got 5"
 
 
-def test_protobuf_classes(kind: str) -> None:
+def test_method_may_use_generated_protobuf_classes(kind: str) -> None:
     """A method's messages may be generated protobuf classes."""
     service = build().service
     seen: list[Any] = []
@@ -280,7 +282,9 @@ def test_circular_imports_are_refused() -> None:
         pass
 
 
-def test_late_circular_imports_cost_details(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_errors_have_no_details_after_a_late_circular_import(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """If such classes are registered later, errors have no details, and the log says why."""
     service = build().service
     with serving(kind, service) as address:
@@ -292,7 +296,7 @@ def test_late_circular_imports_cost_details(kind: str, caplog: pytest.LogCapture
     assert "the details of the error of google.longrunning.Operations/GetOperation" in caplog.text
 
 
-def test_names_too_long_for_trailers(kind: str) -> None:
+def test_message_and_details_are_cut_to_the_trailer_limit(kind: str) -> None:
     """Message and details are cut to the size that clients accept; code and reason stay."""
     with serving(kind, build().service) as address:
         for character in ("x", "ä", "\N{GRINNING FACE}", "%"):
@@ -329,7 +333,7 @@ def test_defects_are_logged_once_and_refusals_are_not(
     assert "ZeroDivisionError: secret" in caplog.text
 
 
-def test_written_operations_are_kept() -> None:
+def test_encoded_small_operations_are_cached() -> None:
     """A small operation is converted once, but a large, copied or long unused one again."""
     types = lro.TypeRegistry(CountMetadata)
     writer = OperationWriter(types, "acme")

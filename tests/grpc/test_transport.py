@@ -270,7 +270,7 @@ def test_a_call_has_a_deadline(asking: Asking) -> None:
     assert left[0] < 1
 
 
-def test_the_deadline_of_the_channel(face: Face) -> None:
+def test_deadline_enforced_by_grpcio_has_the_same_error(face: Face) -> None:
     """If only grpcio enforces the deadline, the error has the same message."""
     over = threading.Event()
     with odd_server(lambda _: bytes(over.wait(PATIENCE) * 0)) as odd:
@@ -283,7 +283,7 @@ def test_the_deadline_of_the_channel(face: Face) -> None:
         face.run(made.close)
 
 
-def test_reply_of_another_form_is_unknown(asking: Asking) -> None:
+def test_reply_that_is_not_the_message_is_unknown(asking: Asking) -> None:
     """Bytes that are not the expected message are UNKNOWN, and the error is not transient.
 
     So is a start in progress without a name, because it would be polled forever.
@@ -302,7 +302,7 @@ def test_reply_of_another_form_is_unknown(asking: Asking) -> None:
         assert (caught.value.code, caught.value.passing) == (lro.Code.UNKNOWN, False)
 
 
-def test_a_reply_that_is_too_large(asking: Asking) -> None:
+def test_reply_that_is_too_large_is_an_error(asking: Asking) -> None:
     options = [("grpc.max_receive_message_length", 1000)]
     _, client = asking(replying(name="x" * 1001), send={"options": options})
     error = failure(client)
@@ -314,7 +314,7 @@ def test_a_reply_that_is_too_large(asking: Asking) -> None:
 
 
 @pytest.mark.parametrize("who", ["", "SERVER: "])
-def test_a_start_that_the_server_finds_too_large(who: str, asking: Asking) -> None:
+def test_start_that_is_too_large_has_the_error_of_the_server(who: str, asking: Asking) -> None:
     """The error is the server's refusal, although grpcio uses the same words for replies."""
     text = f"{who}Received message larger than max (9 vs. 8)"
     _, client = asking(refusing(Code.RESOURCE_EXHAUSTED, text))
@@ -323,7 +323,7 @@ def test_a_start_that_the_server_finds_too_large(who: str, asking: Asking) -> No
     assert not isinstance(caught.value, UnreadableReply)
 
 
-def test_a_reply_without_any_field(asking: Asking) -> None:
+def test_empty_reply_is_retried_three_times(asking: Asking) -> None:
     """The client asks three more times, then raises UnreadableReply."""
     odd, client = asking(sending(b""), clock=Clock(), polling=Polling(wait_first=False))
     with pytest.raises(UnreadableReply, match="says nothing: it is an operation without any"):
@@ -350,7 +350,7 @@ def test_channel_of_the_user_is_used(face: Face) -> None:
     assert len(odd.calls) == 2
 
 
-def test_a_transport_that_was_closed_says_so(face: Face) -> None:
+def test_closed_transport_raises_its_own_error(face: Face) -> None:
     """A transport that was never used, or that was closed twice, raises the same error."""
     with odd_server(replying(name=NAME)) as odd:
         for uses in (0, 1):
@@ -379,7 +379,7 @@ def test_a_connection_that_dies_silently_is_replaced(face: Face) -> None:
     assert dict(making.call_args.args[1])["grpc.client_idle_timeout_ms"] == 60_000
 
 
-def test_a_channel_that_is_replaced_serves_those_who_wait_on_it() -> None:
+def test_calls_on_a_replaced_channel_still_complete() -> None:
     """If the server was only slow, calls on the replaced connection still complete."""
     over = threading.Event()
 
@@ -404,7 +404,7 @@ def test_a_channel_that_is_replaced_serves_those_who_wait_on_it() -> None:
         asyncio.run(main(odd))
 
 
-def test_credentials_are_those_of_the_channel(face: Face) -> None:
+def test_call_uses_the_credentials_of_the_channel(face: Face) -> None:
     odd = Odd([replying(name=NAME)])
     with ThreadPoolExecutor(2) as pool:
         server = grpc.server(pool)
@@ -419,7 +419,7 @@ def test_credentials_are_those_of_the_channel(face: Face) -> None:
             server.stop(None).wait()
 
 
-def test_a_channel_that_is_closed_under_a_call(face: Face) -> None:
+def test_channel_closed_during_a_call_raises_call_error(face: Face) -> None:
     """The call raises a CallError, not CancelledError, because nobody cancelled the task."""
     module: Any = grpc if face.name == "sync" else grpc.aio
     channel = face.run(lambda: module.insecure_channel("127.0.0.1:1"))
@@ -429,7 +429,7 @@ def test_a_channel_that_is_closed_under_a_call(face: Face) -> None:
         face.run(made.send, Call(request=lro.wire.GetOperationRequest(NAME), budget=5.0))
 
 
-def test_a_call_that_ends_with_the_channel() -> None:
+def test_call_cancelled_by_grpcio_raises_call_error() -> None:
     """If grpcio cancels the call, it raises CallError; a cancelled task raises CancelledError."""
 
     class Channel:
@@ -461,7 +461,7 @@ def test_a_call_that_ends_with_the_channel() -> None:
     asyncio.run(main())
 
 
-def test_ok_without_a_message_says_nothing() -> None:
+def test_ok_without_a_message_is_unreadable() -> None:
     """Like an empty HTTP body it is unreadable, so it is retried; a cancel needs no message."""
     coder = GrpcCoder((), lro.TypeRegistry())
     with pytest.raises(UnreadableReply, match="it is OK without a message") as caught:

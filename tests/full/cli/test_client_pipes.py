@@ -31,7 +31,7 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(SOURCE / "src"), **more}
 
 
-def test_a_pipe_that_is_closed() -> None:
+def test_closed_pipe_ends_the_command_without_an_error() -> None:
     """The command prints no error and exits with the status of a closed pipe."""
     page = {"operations": [{"name": f"operations/{number}"} for number in range(20_000)]}
     with sockets.serving(sockets.answering("200 OK", json.dumps(page))) as url:
@@ -52,7 +52,7 @@ def test_a_pipe_that_is_closed() -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is full")
-def test_a_full_device() -> None:
+def test_full_device_is_reported() -> None:
     """The command reports a full device, even if the write fails only at exit."""
     for arguments in (["--help"], ["list", "--json"], ["completion", "bash"]):
         page = {"operations": [{"name": "operations/a"}]}
@@ -72,7 +72,7 @@ def test_a_full_device() -> None:
         assert found.stderr == "Error: input or output failed: No space left on device\n"
 
 
-def test_a_locale_without_letters() -> None:
+def test_characters_that_the_locale_lacks_are_escaped() -> None:
     """Characters that the encoding lacks are escaped, and JSON stays valid."""
     body: Any = {"name": "operations/a", "metadata": {"@type": "x/a.B", "message": "5 ≥ 3"}}
     with sockets.serving(sockets.answering("200 OK", json.dumps(body))) as url:

@@ -83,7 +83,9 @@ def terminal(asked: Asked, here: Path) -> Iterator[Terminal]:
         made.tmux("kill-server")
 
 
-def test_watching_and_interrupting(terminal: Terminal, harness: Harness) -> None:
+def test_interrupt_ends_the_watch_and_not_the_operation(
+    terminal: Terminal, harness: Harness
+) -> None:
     """The table follows the operation; Ctrl-C ends the command, not the operation."""
     name = started(harness)
     terminal.run(f"lro watch {name}")
@@ -100,7 +102,7 @@ def test_watching_and_interrupting(terminal: Terminal, harness: Harness) -> None
     assert "IN_PROGRESS" not in screen
 
 
-def test_colours_and_completion(terminal: Terminal, harness: Harness) -> None:
+def test_list_has_colours_and_tab_completes_names(terminal: Terminal, harness: Harness) -> None:
     """A list has colours unless NO_COLOR is set; the Tab key completes options and names."""
     name = over(harness, ResizeResponse(7))
     for before in ("", "NO_COLOR=1 "):

@@ -33,7 +33,9 @@ def test_watch_shows_age_that_server_describes(drawing: Lro, asked: Asked) -> No
     assert server.asked == 1
 
 
-def test_watching(drawing: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_table_of_a_watch_stays_on_the_screen(
+    drawing: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """At the end the last table stays on the screen, at the terminal's current width."""
     monkeypatch.setattr("rich._console", Console(width=80))
     names = [over(harness, ResizeMetadata(40), FAILURE), over(harness, ResizeResponse())]
@@ -47,7 +49,7 @@ def test_watching(drawing: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatc
     assert last[3].split() == ["operations/no", "not", "known"]
 
 
-def test_ages(drawing: Lro) -> None:
+def test_age_counts_from_the_creation_time(drawing: Lro) -> None:
     """The age counts from the creation time, which is also used to estimate the end."""
     body = {
         "name": "operations/a",
@@ -62,7 +64,9 @@ def test_ages(drawing: Lro) -> None:
         assert re.search(r"\d{4,}d \d+h", drawing("list", "--server", url).out)
 
 
-def test_how_many_are_left(drawing: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_shows_the_number_of_pending_operations(
+    drawing: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A line on standard error shows the number until the wait ends."""
     monkeypatch.setattr(sys, "stderr", screen := Screen())
     names = [over(harness, ResizeResponse()), started(harness)]

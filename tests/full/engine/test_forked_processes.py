@@ -73,7 +73,7 @@ def ended_program(program, *arguments):
 
 @pytest.mark.parametrize("executor", ["threads", "asyncio"])
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
-def test_both_processes_live_on(tmp_path, store, executor):
+def test_parent_and_child_continue_after_a_fork(tmp_path, store, executor):
     """The child has its own threads, connections and leases; the parent keeps its work."""
     where = "memory" if store == "memory" else str(tmp_path / "operations.db")
     ran = ended_program(PROGRAM, where, executor)
@@ -110,7 +110,7 @@ print([one for one in known if one[0] in ("lro-maintenance", "lro-claims")])
 """
 
 
-def test_background_threads_import_nothing(tmp_path):
+def test_background_threads_import_no_module(tmp_path):
     """A child forked during another thread's import would wait for that import for ever."""
     ran = ended_program(IMPORTING, tmp_path / "operations.db")
     assert (ran.returncode, ran.stderr, ran.stdout) == (0, "", "[]\n")
@@ -148,7 +148,7 @@ print(notifier.calls)
 
 
 @pytest.mark.parametrize("use", ["preloaded", "used"])
-def test_a_forked_process_begins_for_itself(tmp_path, use):
+def test_forked_process_starts_again_at_its_first_use(tmp_path, use):
     """It begins at the first use; a server that only preloads sends nothing."""
     ran = ended_program(FORKED, tmp_path / "operations.db", use)
     assert (ran.returncode, ran.stderr) == (0, "")

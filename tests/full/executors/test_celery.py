@@ -78,7 +78,7 @@ def test_a_worker_is_sent_the_name_after_the_commit(broker, tmp_path):
         assert answer(harness.service, ended(harness.service, name)) == "cba"
 
 
-def test_a_name_may_come_twice(harness):
+def test_repeated_message_runs_the_work_once(harness):
     """Before, during and after the work: it runs once, and each message is acknowledged."""
     gate, tally = harness.gate("gate"), harness.gate("tally")
     with harness.worker("prefork") as worker:
@@ -136,7 +136,7 @@ def test_a_message_that_names_no_operation_is_dropped(broker, tmp_path, pool):
         assert not worker.count("Traceback")
 
 
-def test_a_worker_is_killed(harness):
+def test_work_of_a_killed_worker_ends_or_runs_again(harness):
     """As the method says, the work ends WORKER_LOST, or another worker runs it again."""
     gate = harness.gate("gate")
     with harness.worker("prefork") as worker:
@@ -166,7 +166,7 @@ def test_steps_that_a_killed_worker_has_completed_do_not_run_again(harness):
 
 
 @pytest.mark.parametrize("pool", ["threads", "prefork"])
-def test_a_worker_notifies_the_ends_of_its_work(broker, tmp_path, monkeypatch, pool):
+def test_worker_sends_the_webhooks_of_its_work(broker, tmp_path, monkeypatch, pool):
     """A process of the worker sends the webhook; the process that started the work does not."""
     with receiver() as hooks:
         monkeypatch.setenv(celery_app.URL, hooks.url)
@@ -180,7 +180,7 @@ def test_a_worker_notifies_the_ends_of_its_work(broker, tmp_path, monkeypatch, p
 
 
 @pytest.mark.parametrize("pool", ["threads", "prefork"])
-def test_a_worker_that_stops_ends_what_it_has_begun(harness, pool):
+def test_warm_shutdown_ends_the_running_work(harness, pool):
     """SIGTERM is Celery's warm shutdown."""
     gate = harness.gate("gate")
     with harness.worker(pool) as worker:
@@ -193,7 +193,7 @@ def test_a_worker_that_stops_ends_what_it_has_begun(harness, pool):
         assert worker.process.wait(PATIENCE) == 0
 
 
-def test_a_worker_that_stops_coldly_hands_its_work_back(harness):
+def test_cold_shutdown_releases_the_running_work(harness):
     """After SIGQUIT another worker runs it at once, even if the method is not retried when lost."""
     gate = harness.gate("gate")
     with harness.worker("prefork") as worker:
@@ -234,7 +234,7 @@ def far(broker: Redis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cal
         yield make
 
 
-def test_the_store_is_on_another_machine(far):
+def test_pool_processes_have_their_own_connections_to_the_store(far):
     """Each pool process has its own connections to PostgreSQL, and gets cancel requests."""
     harness = far()
     with harness.worker("prefork"):
@@ -291,7 +291,7 @@ def test_start_fails_while_the_broker_is_unavailable(mortal, shaky, request_id):
     assert shaky.stored() == []
 
 
-def test_the_broker_answers_nothing(mortal, shaky, monkeypatch):
+def test_stored_work_waits_while_the_broker_does_not_answer(mortal, shaky, monkeypatch):
     """It was reachable when checked: stored work waits, and its name is sent later."""
     monkeypatch.setattr(_celery_messages, "FRESH_SECONDS", PATIENCE)
     names = [shaky.start("Echo", "abc")]
@@ -305,7 +305,7 @@ def test_the_broker_answers_nothing(mortal, shaky, monkeypatch):
         assert [answer(shaky.service, ended(shaky.service, one)) for one in names] == ["cba"] * 2
 
 
-def test_the_broker_dies_in_the_midst_of_a_start(mortal, shaky, monkeypatch):
+def test_work_is_done_though_the_broker_dies_during_the_start(mortal, shaky, monkeypatch):
     """The work is done, although the broker was killed and lost its messages."""
     monkeypatch.setattr(_celery_messages, "FRESH_SECONDS", PATIENCE)
     names = [shaky.start("Echo", "abc")]
@@ -317,7 +317,7 @@ def test_the_broker_dies_in_the_midst_of_a_start(mortal, shaky, monkeypatch):
         assert [answer(shaky.service, ended(shaky.service, one)) for one in names] == ["cba"] * 2
 
 
-def test_the_broker_comes_back_empty(mortal, shaky):
+def test_work_is_done_after_the_broker_restarts_empty(mortal, shaky):
     """One worker runs what was started before and after the restart."""
     with shaky.worker("threads"):
         assert ended(shaky.service, shaky.start("Echo", "abc")).done
@@ -329,7 +329,7 @@ def test_the_broker_comes_back_empty(mortal, shaky):
         assert answer(shaky.service, ended(shaky.service, after)) == "cba"
 
 
-def test_the_broker_loses_what_was_sent(mortal, shaky):
+def test_names_that_the_broker_lost_are_sent_again(mortal, shaky):
     """Lost names are sent again, except those of work that was cancelled meanwhile."""
     tally = shaky.gate("tally")
     first, second = shaky.start("Count", str(tally)), shaky.start("Count", str(tally))
@@ -444,7 +444,7 @@ def test_expired_work_does_not_begin(harness):
     assert not tally.exists()
 
 
-def test_a_rate_is_kept_in_workers(broker, tmp_path):
+def test_names_are_sent_as_the_rate_allows(broker, tmp_path):
     """Each name is sent once, when the rate lets its work begin."""
     harness = Harness(broker.url, tmp_path, redelivery=600)
     tally = harness.gate("tally")

@@ -117,7 +117,7 @@ def plain(request: Plain, job: lro.Job[WorkMetadata]) -> WorkResponse:
 """
 
 
-def test_a_decorated_function_brings_its_registry(module, service, caplog):
+def test_child_uses_the_registry_of_the_decorated_function(module, service, caplog):
     """The child knows the registry's custom codecs, and does not use the module's own service."""
     made = module("declared_place", DECLARED)
     service.closing(made.service)
@@ -209,21 +209,21 @@ def spec_of(function, **options):
         (functools.partial(process_methods.short), "no other process can import"),
     ],
 )
-def test_some_functions_are_refused_at_once(function, why):
+def test_function_that_cannot_be_imported_is_refused_at_declaration(function, why):
     """A function that no other process can import is refused by its declaration."""
     spec = attrs.evolve(spec_of(process_methods.task), function=function)
     with pytest.raises(DeclarationError, match=f"{NAME}: needs .*{why}"):
         ProcessExecutor(1).check_method(spec)
 
 
-def test_an_error_to_try_again_after_must_be_found():
+def test_retryable_error_class_must_be_importable():
     error = type("Local", (Exception,), {"__qualname__": "here.<locals>.Local"})
     with pytest.raises(DeclarationError, match=r"here.<locals>.Local"):
         ProcessExecutor(1).check_method(spec_of(process_methods.task, retry=Retry(on=error)))
 
 
 @pytest.mark.parametrize("function", [None, process_methods.task, Callable.static, Hidden])
-def test_other_functions_are_admitted(function):
+def test_function_that_may_be_found_later_is_accepted(function):
     """The function may be found later, or the method has no function."""
     spec = spec_of(None if function is Hidden else function)
     ProcessExecutor(1).check_method(spec)
@@ -400,7 +400,7 @@ def test_work_that_waits_for_a_child_can_be_cancelled(service, monkeypatch):
     assert reason(ended(service, operation)) == (Code.CANCELLED, "CANCELLED")
 
 
-def test_a_child_runs_as_its_parent_does(service, monkeypatch):
+def test_child_has_the_warnings_options_and_path_of_its_parent(service, monkeypatch):
     """It gets the same warning filters, options, arguments and first entry of ``sys.path``."""
     monkeypatch.setattr(sys, "warnoptions", ["error::FutureWarning"])
     monkeypatch.setattr(sys, "_xoptions", {"utf8": "1", "no_debug_ranges": True})

@@ -160,13 +160,13 @@ def test_properties_of_the_process_executor():
         ({"grace": 5}, DeclarationError),
     ],
 )
-def test_options_are_checked(options, error):
+def test_invalid_option_of_the_process_executor_is_refused(options, error):
     """Invalid options are refused by the constructor."""
     with pytest.raises(error):
         ProcessExecutor(**options)
 
 
-def test_it_needs_posix(monkeypatch):
+def test_process_executor_is_refused_without_posix_signals(monkeypatch):
     """A system without POSIX signals is refused."""
     monkeypatch.setattr(os, "name", "nt")
     with pytest.raises(DeclarationError, match="POSIX signals; this is nt"):
@@ -264,7 +264,7 @@ def test_a_failure_is_reported_as_in_a_thread(both, method, how):
         *((method, "flaky", tries) for method in ("Again", "Aagain") for tries in (2, 3, 4)),
     ],
 )
-def test_an_end_is_as_in_a_thread(both, method, do, size):
+def test_result_and_metadata_are_as_in_a_thread(both, method, do, size):
     """The results are equal, and so are the last metadata if one thread reports."""
     asked = request(do, text="text", size=size)
     in_thread, in_child = both(method, asked)
@@ -282,7 +282,7 @@ def test_reports_after_the_end_are_dropped(both):
 # -- messages between parent and child -------------------------------------------------------------
 
 
-def test_a_function_has_the_main_thread_of_a_child(harness):
+def test_child_runs_several_operations_in_its_main_thread(harness):
     """One child process runs several operations one after the other."""
     service, method = harness()
     (found,) = {answer(service, ended(service, method.start(request("who")))) for _ in range(3)}
@@ -290,7 +290,7 @@ def test_a_function_has_the_main_thread_of_a_child(harness):
     assert found != f"{os.getpid()},True"
 
 
-def test_large_messages_cross(harness):
+def test_large_messages_reach_the_child_and_return(harness):
     """Messages of many megabytes go to the child and come back."""
     service, method = harness(limits=Limits(response_bytes=30_000_000))
     text = "0123456789" * 2_000_000
@@ -308,7 +308,7 @@ def test_large_messages_cross(harness):
         (process_methods.async_task, "give:half a pair"),
     ],
 )
-def test_lone_surrogates_end_the_operation(harness, function, do):
+def test_lone_surrogate_fails_the_operation(harness, function, do):
     service, method = harness(function)
     who = service.method(f"{NAME}Who", **CLASSES)(process_methods.task)
     before = child_of(service, who)
@@ -372,14 +372,14 @@ def test_children_work_under_gevent():
     assert "WORKER_LOST" not in ran.stdout
 
 
-def test_signals_from_elsewhere_stop_nothing(harness):
+def test_child_ignores_signals_of_the_terminal_and_supervisor(harness):
     """Ctrl-C and a supervisor's SIGTERM are handled by the parent only."""
     service, method = harness()
     operation = ended(service, method.start(request("signals")))
     assert answer(service, operation) == "still here"
 
 
-def test_a_child_starts_no_work(harness):
+def test_service_in_a_child_cannot_start_work(harness):
     """It would otherwise run a second service beside that of its parent."""
     service, method = harness()
     operation = ended(service, method.start(request("start_more")))
@@ -402,7 +402,7 @@ LADDER = [
 
 
 @pytest.mark.parametrize(("function", "do", "said"), LADDER)
-def test_cancelled_work_stops(harness, mail, function, do, said):
+def test_cancelled_work_is_stopped_or_killed(harness, mail, function, do, said):
     """It stops at a check or an ``await``; otherwise a signal interrupts or kills its process."""
     service, method = harness(function)
     operation = method.start(request(do, mail))
@@ -419,7 +419,7 @@ def test_cancelled_work_stops(harness, mail, function, do, said):
 
 
 @pytest.mark.parametrize(("function", "do", "said"), LADDER)
-def test_overdue_work_stops(harness, mail, function, do, said):
+def test_overdue_work_ends_with_deadline_exceeded(harness, mail, function, do, said):
     """The same holds for overdue work, which always ends with DEADLINE_EXCEEDED."""
     service, method = harness(function, time_limit=timedelta(seconds=0.5))
     warm = service.method(f"{NAME}Warm", **CLASSES)(process_methods.task)
@@ -432,7 +432,7 @@ def test_overdue_work_stops(harness, mail, function, do, said):
 @pytest.mark.parametrize(
     ("function", "do"), [(process_methods.task, "look"), (process_methods.async_task, "await_on")]
 )
-def test_work_that_is_to_stop_may_end_otherwise(harness, mail, function, do):
+def test_result_after_a_cancel_is_stored(harness, mail, function, do):
     """A result that comes after the cancel is stored, and so is an error."""
     service, method = harness(function, own={"grace": timedelta(seconds=PATIENCE)})
     found = []
@@ -446,7 +446,7 @@ def test_work_that_is_to_stop_may_end_otherwise(harness, mail, function, do):
 
 
 @pytest.mark.parametrize("do", ["look", "stubborn"])
-def test_work_is_released(harness, mail, store, do):
+def test_closing_service_releases_work_and_ends_its_children(harness, mail, store, do):
     """A service that closes leaves the work to another process, and no child survives."""
     service, method = harness(own={})
     operation = method.start(request(do, mail))
@@ -536,7 +536,7 @@ def test_a_dead_child_ends_its_operation(harness, mail, caplog, do, size, how):
     assert answer(service, ended(service, method.start(request("echo")))) == " 0"
 
 
-def test_lost_work_is_done_again(harness):
+def test_lost_work_runs_again_in_a_new_child(harness):
     """If the method allows it, a new child runs it as another attempt."""
     service, method = harness()
     operation = method.start(request("die_once"))
@@ -572,7 +572,7 @@ MIXED = {
 }
 
 
-def test_many_at_once(harness, mail):
+def test_many_concurrent_operations_have_their_expected_ends(harness, mail):
     """Each operation has its expected end, whatever runs beside it, and no child survives."""
     service, method = harness(own={"grace": timedelta(seconds=0.05), "workers": 4})
     started = [(do, method.start(request(do, mail))) for do in 4 * [*MIXED]]
@@ -590,7 +590,7 @@ def test_many_at_once(harness, mail):
 # -- children that end -------------------------------------------------------------------------
 
 
-def test_children_are_recycled(harness):
+def test_child_is_replaced_after_its_number_of_calls(harness):
     service, method = harness(own={"recycle": 2})
     found = [child_of(service, method) for _ in range(5)]
     assert found[0::2] == [found[0], found[2], found[4]]
@@ -600,7 +600,7 @@ def test_children_are_recycled(harness):
     assert [gone(child) for child in found] == [True] * 4 + [False]
 
 
-def test_a_child_that_does_not_leave_is_killed(harness):
+def test_child_that_does_not_exit_is_killed(harness):
     """A thread that the function left behind blocks its exit."""
     service, method = harness(own={"recycle": 1})
     ended(service, method.start(request("hang_at_exit")))

@@ -134,7 +134,7 @@ def held(tmp_path: Path) -> Deployment:
     return Deployment(shared_server(), tmp_path, "held")
 
 
-def test_the_executor_is_short() -> None:
+def test_executor_of_the_page_is_short() -> None:
     """The page is not a library: its example can be read in a minute."""
     assert sum(bool(line.strip()) for line in files(PAGE)[EXECUTOR].splitlines()) <= 80
 
@@ -262,7 +262,7 @@ def test_executor_passes_the_remote_checks(
     run_remote_check(check, make_remote)
 
 
-def test_a_queue_that_is_away_takes_no_name(held: Deployment, monkeypatch: Any) -> None:
+def test_start_is_stored_while_the_queue_is_unavailable(held: Deployment, monkeypatch: Any) -> None:
     """The operation has been stored by then, and its name is sent later."""
     monkeypatch.chdir(held.folder)
     _, executor = attached(f"postgresql://lro@127.0.0.1:{free_port()}/none", lambda _: None)

@@ -141,7 +141,7 @@ def afuture(started: Any, client: Any) -> Any:
     return operation_async.from_gapic(started, client, wrappers_pb2.StringValue, **types)
 
 
-def test_get(served: Served, client: Any) -> None:
+def test_google_client_gets_metadata_and_later_the_response(served: Served, client: Any) -> None:
     """Get returns the started operation with its metadata, and later its response."""
     started = served.start(percent=5.5)
     assert client.get_operation(started.name) == started
@@ -152,7 +152,7 @@ def test_get(served: Served, client: Any) -> None:
     assert (done.done, value.value) == (True, "ann")
 
 
-def test_list_through_pages(served: Served, client: Any) -> None:
+def test_google_client_lists_all_pages(served: Served, client: Any) -> None:
     """The pager reads all pages of a filtered list and finds each match once."""
     started = [served.start("projects/many", number=number) for number in range(7)]
     wanted = "metadata.number >= 2 AND NOT metadata.number = 4"
@@ -167,7 +167,7 @@ def test_list_through_pages(served: Served, client: Any) -> None:
     assert list(client.list_operations("projects/none", "")) == []
 
 
-def test_cancel_and_delete(served: Served, client: Any) -> None:
+def test_google_client_cancels_and_deletes(served: Served, client: Any) -> None:
     """The work sees the cancellation; after the delete, a Get answers NOT_FOUND."""
     started = served.start()
     client.cancel_operation(started.name)
@@ -185,7 +185,7 @@ def test_cancel_and_delete(served: Served, client: Any) -> None:
         (lambda client: client.get_operation("projects/-/operations/x"), "INVALID_OPERATION_NAME"),
     ],
 )
-def test_errors_are_understood(client: Any, call: Any, reason: str) -> None:
+def test_google_client_raises_its_class_for_the_code(client: Any, call: Any, reason: str) -> None:
     """The client raises its class for the code, with message, reason and details."""
     with pytest.raises(exceptions.BadRequest) as refused:
         call(client)
@@ -193,7 +193,7 @@ def test_errors_are_understood(client: Any, call: Any, reason: str) -> None:
     assert refused.value.message
 
 
-def test_a_future_of_a_success(served: Served, client: Any) -> None:
+def test_future_returns_the_typed_result(served: Served, client: Any) -> None:
     """The future polls until done, has typed metadata meanwhile, and returns the typed result."""
     started = served.start(percent=1)
     found = future(started, client)
@@ -210,7 +210,7 @@ def test_a_future_of_a_success(served: Served, client: Any) -> None:
     assert not found.cancelled()
 
 
-def test_a_future_of_a_failure(served: Served, client: Any) -> None:
+def test_future_raises_the_error_of_the_operation(served: Served, client: Any) -> None:
     """The future raises the error of the operation's code, with the status and details."""
     started = served.start()
     error = lro.errors.PermissionDenied("not you")
@@ -222,7 +222,7 @@ def test_a_future_of_a_failure(served: Served, client: Any) -> None:
     assert status.details[0].TypeName() == "google.rpc.ErrorInfo"
 
 
-def test_a_future_that_is_cancelled(served: Served, client: Any) -> None:
+def test_cancelled_future_cancels_the_operation(served: Served, client: Any) -> None:
     """The future requests the cancellation, and sees when the work has stopped."""
     started = served.start()
     found = future(started, client)
@@ -245,7 +245,9 @@ def test_a_future_that_is_cancelled(served: Served, client: Any) -> None:
         (lro.types.Value(None), struct_pb2.Value(null_value=0)),
     ],
 )
-def test_other_well_known_types(served: Served, client: Any, response: Any, wanted: Any) -> None:
+def test_protobuf_reads_each_well_known_type(
+    served: Served, client: Any, response: Any, wanted: Any
+) -> None:
     """protobuf reads each of the library's well-known types as the same type."""
     method = served.service.declare(
         f"acme.v1.Things.Get{type(response).__name__}",
@@ -260,7 +262,7 @@ def test_other_well_known_types(served: Served, client: Any, response: Any, want
 
 
 @pytest.mark.parametrize("served", ["threads", "asyncio"], indirect=True)
-def test_the_asynchronous_client(served: Served) -> None:
+def test_async_google_client_gets_lists_cancels_and_deletes(served: Served) -> None:
     """Get, list, cancel and delete work; a missing operation raises NotFound."""
     started = [served.start("projects/async") for _ in range(3)]
 
@@ -278,7 +280,7 @@ def test_the_asynchronous_client(served: Served) -> None:
 
 
 @pytest.mark.parametrize("served", ["threads", "asyncio"], indirect=True)
-def test_asynchronous_futures(served: Served) -> None:
+def test_async_futures_return_results_and_raise_errors(served: Served) -> None:
     """They return the typed result and metadata, raise errors, and see the cancellation."""
     good, bad, stopped = (served.start(percent=1) for _ in range(3))
 

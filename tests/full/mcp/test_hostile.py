@@ -150,7 +150,7 @@ def check_refusal_or_result(reply: httpx.Response) -> None:
 
 @settings(max_examples=150)
 @given(request=requests)
-def test_requests_of_any_form(anyone: Caller, request: Any) -> None:
+def test_any_request_gets_a_reply_of_the_protocol(anyone: Caller, request: Any) -> None:
     """Arguments, task IDs, capabilities, request IDs, headers and whole bodies are arbitrary."""
     body, headers = request
     check_refusal_or_result(send(anyone, body, **headers))
@@ -159,7 +159,7 @@ def test_requests_of_any_form(anyone: Caller, request: Any) -> None:
 @pytest.mark.parametrize(
     "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=a"]
 )
-def test_forms_of_pages_are_refused(anyone: Caller, kind: str) -> None:
+def test_content_types_of_web_forms_are_refused(anyone: Caller, kind: str) -> None:
     """A web page can send these content types to another site without a CORS preflight."""
     body, headers = call_of(TOOL, {"steps": 1}, True)
     assert send(anyone, body, **headers).json()["result"]
@@ -169,7 +169,7 @@ def test_forms_of_pages_are_refused(anyone: Caller, kind: str) -> None:
 
 
 @pytest.mark.parametrize("depth", [50, 99, 200, 900, 100_000])
-def test_deep_arguments(anyone: Caller, depth: int) -> None:
+def test_deep_arguments_get_a_result_or_a_refusal(anyone: Caller, depth: int) -> None:
     body, headers = call_of(TOOLS[1], {"a": "DEEP"}, True)
     content = json.dumps(body).replace('"DEEP"', "[" * depth + "]" * depth).encode()
     check_refusal_or_result(send(anyone, content, **headers))
