@@ -1,1 +1,1 @@
-"""The console: a page that shows operations, and the two reads of its own."""
+"""The console: a page that shows operations, and the calls that only this page makes."""

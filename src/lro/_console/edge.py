@@ -1,7 +1,7 @@
-"""The edge of the console: the page, what it asks once, the tally, and the operations themselves.
+"""The edge of the console: the page, its session and tally, and the operations.
 
-The page is a client of the public interface, which is served here once more, below the console:
-so what the console lets callers see and do is decided by this edge, and not by its buttons.
+The page is a client of the public interface, which is served a second time below the console. So
+this edge, not the page's buttons, decides what callers of the console may see and do.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ from lro.types import Json
 log = logging.getLogger("lro")
 
 Allow: TypeAlias = Callable[[str, str, str], "bool | Awaitable[bool | None] | None"]
-"""Whether a caller may do this: caller, one of :data:`ACTIONS`, name of the operation or method."""
+"""Returns if an action is allowed; gets the caller, one of :data:`ACTIONS`, and a name."""
 
 ACTIONS: Final = ("cancel", "delete", "rerun", "pause")
-"""What the console can do to operations, and to methods: ``"pause"``, which also resumes."""
+"""The actions of the console on operations, and on methods: ``"pause"``, which also resumes."""
 
 _LINKS: Final = ("trace", "logs")
 _PLACEHOLDERS: Final = ("trace_id", "name")
@@ -91,7 +91,7 @@ _CHANGES: Final = ("/pause", "/resume")
 _READS: Final = ("GET", "HEAD", "OPTIONS")
 
 _API: Final = "v1"
-"""Where the operations are, below the console: as clients have it by default."""
+"""The version in the paths of operations below the console, the default of clients."""
 
 _ALL_PARENTS: Final = "-"
 """The parent that ``authorize`` gets for the counts, which cover all parents."""
@@ -100,7 +100,7 @@ R = TypeVar("R", bound=HttpReply | EventStream)
 
 
 class ConsoleOptions(TypedDict, total=False):
-    """The options of :class:`ConsoleEdge` that say what the console shows and does."""
+    """The options of :class:`ConsoleEdge` for the content and actions of the console."""
 
     actions: Collection[str]
     allow: Allow | None
@@ -125,7 +125,7 @@ class _CheckedOptions:
     """The checked options of a console: see :class:`ConsoleEdge`.
 
     Raises:
-        DeclarationError: An option is not of its type, or out of its bounds.
+        DeclarationError: An option has the wrong type, or is out of bounds.
     """
 
     actions: Collection[str] = ACTIONS
@@ -153,12 +153,12 @@ class _CheckedOptions:
 class Console:
     """A console that an integration into a framework serves at a path, such as ``/console``.
 
-    ``options`` are those of :class:`ConsoleEdge` in :class:`ConsoleOptions`. Callers are those of
-    the integration.
+    ``options`` are those in :class:`ConsoleOptions`; :class:`ConsoleEdge` explains them. Callers
+    are found as for the integration.
 
     Raises:
-        DeclarationError: ``path`` is not a path, or an option is not known, not of its type, or out
-            of its bounds.
+        DeclarationError: ``path`` is not a path, or an option is unknown, has the wrong type, or is
+            out of bounds.
     """
 
     def __init__(self, path: str = "/console", **options: Unpack[ConsoleOptions]) -> None:
@@ -176,35 +176,34 @@ class Console:
 
 
 class ConsoleEdge(OperationsEdge):
-    """The console of a service: a page that shows its operations, and what that page asks for.
+    """The console of a service: a page that shows its operations, and the calls of that page.
 
-    The page, its scripts and styles have no data, and are for every caller. All else asks
-    ``authenticate``, as :class:`lro.http.OperationsEdge` does, and ``authorize`` of the service.
-    Without ``authenticate`` the console answers only callers on the same machine: the address that
-    the connection comes from is a loopback one, the header Host is ``localhost`` or a loopback
-    address, and no header says that a proxy has passed the call on. Where all who reach
-    the server may see it, say so: ``authenticate=lambda headers: None``.
+    The page, its scripts and styles contain no data, and every caller may read them. All other
+    calls are checked by ``authenticate``, as in :class:`lro.http.OperationsEdge`, and by the
+    service's ``authorize``. Without ``authenticate`` the console answers only callers on the same
+    machine: the connection must come from a loopback address, the header Host must be ``localhost``
+    or a loopback address, and no header may show that a proxy has forwarded the call. To admit
+    everyone who can reach the server, pass ``authenticate=lambda headers: None``.
 
-    ``actions`` are those that callers may take: ``"cancel"``, ``"delete"``, ``"rerun"`` (if the
-    service offers RerunOperation), ``"pause"`` (PauseMethod), or ``()`` for a console that only
-    shows. ``allow`` decides further, as ``allow(caller, action, name)``: True or None allows, False
-    refuses; the name is that of the operation or method, and empty when the page asks which buttons
-    to show. ``redact`` gives what callers are shown of an
-    operation, as its JSON object: it gets a copy, which it may change and return; it must be quick,
-    since an event loop calls it too. Filters still compare what is stored. All of these are kept by
-    the calls that the page makes, not by its buttons.
+    ``actions`` are the actions that the console offers: ``"cancel"``, ``"delete"``, ``"rerun"`` (if
+    the service offers RerunOperation) and ``"pause"`` (if PauseMethod); ``()`` makes it read-only.
+    ``allow(caller, action, name)`` may refuse an action: True or None allows it, False refuses. The
+    name is that of the operation or method; it is empty when the page asks which buttons to show.
+    ``redact`` gets a copy of an operation's JSON object, and returns the object that callers see,
+    which may be the changed copy; it must be fast, because it also runs on an event loop. Filters
+    still compare the stored values. The server enforces all this for every call of the page.
 
-    ``parents`` are the parents whose operations are shown beside those that have none, such as
-    ``projects/p`` (spec §5.6); in a pattern such as ``projects/*`` the page asks for the rest.
-    ``links`` has addresses for one operation: ``{"trace": "https://.../{trace_id}", "logs":
-    "https://...{name}"}``; each may have both placeholders, and no others. ``title`` is the page's
-    heading, ``refresh_seconds`` how often it looks for new operations. ``frame`` are the origins
-    whose pages may show the console in a frame, ``"self"`` for this server's own. ``path`` is where
-    the console is, such as ``/console``, below which all is its own; by default it is wherever it
-    is mounted. ``clock`` gives the seconds by which a tally is kept for 5 s.
+    ``parents`` are the parents, such as ``projects/p`` (spec §5.6), whose operations are shown in
+    addition to those without a parent; for a pattern such as ``projects/*`` the page asks for the
+    parent. ``links`` has link templates for an operation: ``{"trace": "https://.../{trace_id}",
+    "logs": "https://...{name}"}``; each may use only these two placeholders. ``title`` is the
+    heading, ``refresh_seconds`` the interval between reads of new operations. ``frame`` has the
+    origins whose pages may show the console in a frame; ``"self"`` is this server. ``path`` is the
+    path of the console, such as ``/console``, which owns all paths below it; by default it is the
+    path of the mount. ``clock`` returns seconds, by which a tally is cached for 5 s.
 
     Raises:
-        DeclarationError: An option is not of its type, or out of its bounds; or as for
+        DeclarationError: An option has the wrong type, or is out of bounds; or as for
             :class:`lro.http.OperationsEdge`.
     """
 
@@ -243,7 +242,7 @@ class ConsoleEdge(OperationsEdge):
         }
 
     def check_plain(self, where: str) -> None:
-        """See :meth:`lro.http.OperationsEdge.check_plain`; ``allow`` is looked at too."""
+        """See :meth:`lro.http.OperationsEdge.check_plain`; checks ``allow`` too."""
         super().check_plain(where)
         if self._allow is not None:
             self._allow.check_plain(where)
@@ -263,7 +262,7 @@ class ConsoleEdge(OperationsEdge):
         )
 
     def exchange(self, request: HttpRequest, found: RouteResult | None = None) -> Exchange:
-        """See :meth:`lro.http.OperationsEdge.exchange`; every reply has the console's headers."""
+        """See :meth:`lro.http.OperationsEdge.exchange`; adds the console's headers to replies."""
         try:
             if self.options.authenticate is None:
                 check_loopback(request)
@@ -284,15 +283,15 @@ class ConsoleEdge(OperationsEdge):
     def path_at(self, path: str, whole: str) -> str:
         """See :meth:`lro.http.OperationsEdge.path_at`.
 
-        The console itself, asked for without a slash at its end, is known by its name alone: the
-        page has relative addresses, so the caller is sent to the path with the slash.
+        For a request of the console without a slash at the end, this is only its name: since the
+        page has relative addresses, the caller is then redirected to the path with the slash.
         """
         if path != "/" or self.mount or whole.endswith("/"):
             return path
         return quote(whole.rpartition("/")[2], safe="", errors="surrogateescape") or path
 
     def _below(self, path: str) -> str | None:
-        """The path below the console; its name, if the console is asked for without a slash."""
+        """Return the path below the console, or its name if the path has no slash at the end."""
         if self.mount and path == self.mount:
             return path.rpartition("/")[2]
         return strip_mount(path, self.mount)
@@ -344,7 +343,7 @@ class ConsoleEdge(OperationsEdge):
     def _paused(self) -> Flow[Mapping[str, datetime]]:
         try:
             return (yield from flow_of(self.service.paused)())
-        except Unavailable:  # the page says so when it asks for operations
+        except Unavailable:  # the page shows the error when it reads operations
             return {}
 
     def _may(self, caller: str, action: str) -> Flow[bool]:
@@ -362,10 +361,10 @@ class ConsoleEdge(OperationsEdge):
             yield from ask_permission(self._allow, caller, action, name)
 
     def _listed_parents(self, caller: str) -> Flow[list[str]]:
-        """The parents whose operations this caller may list.
+        """Return the parents whose operations this caller may list.
 
         Raises:
-            PermissionDenied: There is none.
+            PermissionDenied: The caller may list none of them.
         """
         found, refusal = [], None
         for parent in self._shown_parents:
@@ -394,16 +393,16 @@ class ConsoleEdge(OperationsEdge):
         caller = yield from self._caller(request)
         minutes = window_minutes(request.query)
         yield InThreads(self._permit_tally(caller))
-        # In one of the few threads that make large replies: pages must not take all there are.
+        # In one of the few threads that make large replies, so that pages do not use all threads.
         read = functools.partial(self._tally_reader.read, minutes)
         return json_reply(200, (yield from in_few_threads(self.service, read)))
 
     def _permit_tally(self, caller: str) -> Flow[None]:
         self.service.edges.start_maintenance()
         self.service.edges.access.require("ListOperations")
-        if self.service.edges.access.owner_only:  # the numbers are of all callers
+        if self.service.edges.access.owner_only:  # the counts include all callers
             raise PermissionDenied("the service shows each caller only its own operations")
-        for parent in (*self._shown_parents, _ALL_PARENTS):  # the counts are of all of them
+        for parent in (*self._shown_parents, _ALL_PARENTS):  # the counts include all of them
             yield from self.service.edges.access.permit(caller, "ListOperations", parent)
 
     def _pause(self, request: HttpRequest) -> Flow[HttpReply]:
@@ -469,9 +468,9 @@ def _is_own(request: HttpRequest, found: RouteResult) -> bool:
 
 
 def _moved(request: HttpRequest) -> Flow[HttpReply]:
-    """The redirect to the console with its slash, from which its relative addresses go on."""
+    """Redirect to the console's path with a slash, to which the page's addresses are relative."""
     yield from ()
-    # By its own name, since a proxy may have cut off a part of what stands before it.
+    # Relative to its own name, since a proxy may have cut off a part of the path before it.
     location = f"./{request.path}/" + (f"?{request.query}" if request.query else "")
     location = quote(location, safe=punctuation, errors="surrogateescape")
     return HttpReply(307, (("location", location), ("cache-control", "no-cache")))

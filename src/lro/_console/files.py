@@ -35,9 +35,9 @@ _LEXEMES: Final = re.compile(
     rb"| *([-=+*/?:,;{}()<>&|!]) *|(\n)\s+",
     re.DOTALL,
 )
-"""String literals, comments, regular expressions, operators with spaces, and indented lines.
+"""Matches string literals, comments, regular expressions, spaced operators, and indentation.
 
-In a script, write a space after each division sign, and no string literal in a template literal.
+So in a script, write a space after each division sign, and no string literal in a template literal.
 """
 _SIGNS: Final = re.compile(rb"""("[^"]*")|/\*.*?\*/\s*|\s*([{};,])\s*|(:) |\n\s*""", re.DOTALL)
 _NO_GZIP: Final = re.compile(r"gzip\s*;\s*q=0(\.0*)?\s*$")
@@ -50,7 +50,7 @@ def secure_headers(frame: Collection[str] = ()) -> tuple[tuple[str, str], ...]:
     Types), and no other site can refer to the page's window.
 
     Raises:
-        DeclarationError: One of them is neither ``self`` nor an origin.
+        DeclarationError: A value of ``frame`` is neither ``self`` nor an origin.
     """
     check_texts("frame", frame)
     wanted = "'self', or origins such as 'https://portal.example.com', without a path"
@@ -83,12 +83,12 @@ _FEATURES: Final = (
     "payment",
     "usb",
 )
-"""Permissions that a page could ask for, and this one never does."""
+"""Permissions that pages can ask for; the console never does."""
 
 
 @attrs.frozen
 class PackedFile:
-    """A file as sent, plain and gzipped, with the headers of both."""
+    """A file as it is sent, plain and gzipped, with the headers for both forms."""
 
     content: bytes
     packed: bytes
@@ -115,14 +115,14 @@ def takes_gzip(accepted: str) -> bool:
 
 def _packed(name: str, content: bytes, caching: str) -> PackedFile:
     kind = _TYPES[name.rpartition(".")[2]]
-    etag = f'W/"{_hash(content)}"'  # weak: the gzipped form has the same one
+    etag = f'W/"{_hash(content)}"'  # weak, because the gzipped form has the same tag
     headers = (
         ("content-type", f"{kind}; charset=utf-8"),
         ("cache-control", caching),
         ("etag", etag),
         ("vary", "accept-encoding"),
     )
-    # Without a time in it, so that each process sends the same bytes.
+    # Without a timestamp, so that each process sends the same bytes.
     return PackedFile(content, gzip.compress(content, _LEVEL, mtime=0), headers, etag)
 
 

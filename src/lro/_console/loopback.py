@@ -50,7 +50,7 @@ def name_of_host(host: str) -> str:
 def check_loopback(request: HttpRequest) -> None:
     """Refuse a request that does not come from this machine, or may have come through a proxy.
 
-    An unknown peer is refused too: callers on a Unix socket are mostly proxies.
+    A peer without an address is refused too: callers on a Unix socket are mostly proxies.
 
     Raises:
         PermissionDenied: The message says why, and how to admit callers.

@@ -34,7 +34,7 @@ _WORDS: Final = {
 def methods_json(service: Service, paused: Mapping[str, datetime]) -> Json:
     """Return the methods of a service: types, options, and the fields that filters can use.
 
-    ``paused`` has the paused methods, and since when.
+    ``paused`` has the time of the pause for each paused method.
     """
     return [
         _method(service, spec, paused.get(spec.full_name)) for spec in service.edges.specs.values()
@@ -47,7 +47,7 @@ def _method(service: Service, spec: MethodSpec, paused: datetime | None) -> Json
         "metadata": service.types.codec(spec.info.metadata_type).shape,
         "response": service.types.codec(spec.info.response_type).shape,
     }
-    # Only as many as are shown: messages that contain their own type have millions of paths.
+    # Limited, because messages that contain their own type have millions of paths.
     paths = chain.from_iterable(_fields(name, shape, _DEPTH) for name, shape in shapes.items())
     return {
         "name": spec.full_name,
@@ -70,7 +70,7 @@ def _span(span: timedelta) -> str:
 
 
 def _fields(path: str, shape: Shape | None, depth: int) -> Iterator[Json]:
-    """Yield the paths that filters take, with their types, also those within messages."""
+    """Yield the field paths that filters accept, and their types; nested messages included."""
     for field in shape.fields if shape is not None else ():
         kind = type_of_field(field)
         below = f"{path}.{field.name}"

@@ -18,27 +18,27 @@ from lro.types import Json
 from lro.wire import datetime_text
 
 MAX_MINUTES: Final = 4320
-"""The longest window: counts are kept for 72 hours."""
+"""The longest window, in minutes: counts are kept for 72 hours."""
 
 LIMIT: Final = 10_000
-"""The most operations in progress that are counted."""
+"""Maximum number of operations in progress that are counted."""
 
 KEPT_SECONDS: Final = 5.0
-"""How long an answer is cached."""
+"""Seconds that an answer is cached."""
 
 _KEPT_WINDOWS: Final = 8
 _FINE: Final = 2 * 60
 _MIDDLE: Final = 24 * 60
 _SETTLED: Final = timedelta(minutes=1)
-"""A minute that is past for this long does not change: counts go to the minute of their write."""
+"""How long after its end a minute's counts can change: a write is counted in its own minute."""
 
 
 def window_minutes(query: str) -> int:
     """Return the minutes that a query asks for; by default an hour.
 
     Raises:
-        MalformedRequest: It is not a whole number from 1 to :data:`MAX_MINUTES`, or there are other
-            parameters.
+        MalformedRequest: The number is not an integer from 1 to :data:`MAX_MINUTES`, or there are
+            other parameters.
     """
     found = "60"
     for name, value in read_parameters(query)[0]:
@@ -76,7 +76,7 @@ class _Kept(Generic[T]):
 
 @attrs.frozen
 class _Window:
-    """The counts up to ``now``, step by step, summed over methods so that the reply stays small."""
+    """Counts up to ``now``, one for each step, summed over methods so that the reply is small."""
 
     now: datetime
     step: int
@@ -84,7 +84,7 @@ class _Window:
 
     @classmethod
     def read(cls, store: StatisticsStore, minutes: int, before: _Window | None) -> _Window:
-        """Read the window that ends now; reuse what cannot have changed since the last one."""
+        """Read the window that ends now; reuse counts of ``before`` that cannot have changed."""
         now = store.now()
         first = since = now - timedelta(minutes=minutes)
         step = 1 if minutes <= _FINE else 5 if minutes <= _MIDDLE else 30
@@ -97,7 +97,7 @@ class _Window:
         return cls(now, step, points)
 
     def json(self, minutes: int) -> dict[str, Json]:
-        """Return the window as the page reads it."""
+        """Return the window as JSON for the page."""
         return {
             "now": datetime_text(self.now),
             "minutes": minutes,
@@ -124,8 +124,8 @@ def _sums(counted: Iterable[MinuteCounts]) -> Mapping[datetime, Mapping[str, flo
 class Tally:
     """Reads the counts, and caches each answer for :data:`KEPT_SECONDS` of ``clock``.
 
-    So the store is read once in that time for each window, and once for operations in progress,
-    however many pages are open.
+    So however many pages are open, the store is read in that time at most once for each window, and
+    once for the operations in progress.
     """
 
     def __init__(

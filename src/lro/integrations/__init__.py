@@ -1,5 +1,5 @@
-"""The edge as each framework has it: routes, dependencies, errors, start and stop.
+"""Integrations of operations into web frameworks: routes, dependencies, errors, start and stop.
 
-Each module here is of one framework, and needs the extra of its name: ``lro.integrations.fastapi``
-is installed by ``lro[fastapi]``. Django's is an app, ``lro.integrations.django``.
+Each module is for one framework, and needs the extra of the same name: for
+``lro.integrations.fastapi`` install ``lro[fastapi]``. ``lro.integrations.django`` is a Django app.
 """

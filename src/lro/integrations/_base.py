@@ -1,4 +1,4 @@
-"""What the integrations share: an edge, the paths of its routes, and errors of frameworks."""
+"""Code shared by the integrations: an edge, the paths of its routes, and errors of frameworks."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ Reply = TypeVar("Reply")
 class FrameworkOperations(Generic[Find, Reply]):
     """A service in an application of a framework.
 
-    ``caller`` is the application's function that finds the caller of a native request, be it a
-    coroutine function or not. ``console`` is a path, or an ``lro.console.Console``; without
+    ``caller`` is the application's function that returns the caller of a request of the framework;
+    it may be a coroutine function. ``console`` is a path, or an ``lro.console.Console``; without
     ``caller`` the console answers only callers on the same machine. The other options are those
     of :class:`lro.http.OperationsEdge`.
 
@@ -66,13 +66,13 @@ class FrameworkOperations(Generic[Find, Reply]):
     """
 
     refusal: ClassVar[type[Exception]] = LroError
-    """The exception by which applications of the framework refuse a call."""
+    """The exception that applications of the framework raise to refuse a call."""
     nobody: ClassVar[str] = "lambda request: None"
-    """The function that users of the framework write if no caller has a name."""
+    """The source of a ``caller`` function for an application whose callers have no names."""
     dependency: ClassVar[bool] = False
-    """True if the framework calls ``caller`` itself, and each request comes with the name."""
+    """True if the framework calls ``caller``, so that the edge gets each request with the name."""
     blocking: ClassVar[str] = ""
-    """The name of the place that calls the edge, if that place has no event loop."""
+    """The code that calls the edge, such as ``a Django view``, if it has no event loop."""
 
     def __init__(
         self,
@@ -98,15 +98,15 @@ class FrameworkOperations(Generic[Find, Reply]):
                 edge.streams = False
 
     def arguments(self, native: Any) -> tuple[Any, ...]:
-        """Return the arguments of ``caller`` for a request as the server has it."""
+        """Return the arguments of ``caller`` for the server's request, such as an ASGI scope."""
         return (native,)
 
     def ours(self, error: Any) -> LroError:
-        """Return the error of ours that says what a ``refusal`` says."""
+        """Convert an exception of the class ``refusal`` to an error of this library."""
         raise NotImplementedError
 
     def response(self, reply: Any) -> Reply:
-        """Return the reply of an edge as a response of the framework."""
+        """Convert the reply of an edge to a response of the framework."""
         raise NotImplementedError
 
     def refuse(self, asked: HttpRequest, error: Exception) -> Reply:
@@ -120,7 +120,7 @@ class FrameworkOperations(Generic[Find, Reply]):
         message: Req | None,
         options: EndpointStartKeywords[Meta],
     ) -> Flow[Reply]:
-        """Start an operation for an endpoint of the application: see ``OperationsEdge.start``."""
+        """Start an operation for an endpoint of the application; see ``OperationsEdge.start``."""
         try:
             reply = (yield from self.edge.start(asked, method, message, **options))[1]
         except LroError as exc:
@@ -130,7 +130,7 @@ class FrameworkOperations(Generic[Find, Reply]):
     def _console(
         self, console: str | Console, hook: Authenticate | None, options: IntegrationKeywords
     ) -> OperationsEdge:
-        import lro.console  # loaded only where it is used
+        import lro.console  # loaded only if it is used
 
         made = lro.console.Console(console) if isinstance(console, str) else console
         check_instance("console", made, lro.console.Console, "a path, or an lro.console.Console")
@@ -156,7 +156,7 @@ class FrameworkOperations(Generic[Find, Reply]):
             except self.refusal as exc:
                 raise self.ours(exc) from exc
 
-        def ask(_: Mapping[str, str], native: Any) -> Any:  # an event loop asks it in a thread
+        def ask(_: Mapping[str, str], native: Any) -> Any:  # an event loop calls it in a thread
             try:
                 return caller(*self.arguments(native))
             except self.refusal as exc:
@@ -166,18 +166,18 @@ class FrameworkOperations(Generic[Find, Reply]):
 
 
 def _without_name(headers: Mapping[str, str]) -> None:
-    """Every caller is one without a name."""
+    """Return None: no caller has a name."""
 
 
 def _named_by_framework(headers: Mapping[str, str]) -> None:  # pragma: no cover - never asked
-    """The hook of an edge whose requests all come with the name of their caller."""
+    """A placeholder for the hook of an edge that gets each request with its caller's name."""
 
 
 def caller_name(found: object) -> str:
-    """Return the name of the caller that a dependency of a framework has found.
+    """Return the name of a caller, from the value that a dependency of a framework returned.
 
     Raises:
-        HookFailed: It is not a text or None.
+        HookFailed: The value is neither a text nor None.
     """
     if found is None or isinstance(found, str):
         return found or ""
@@ -187,13 +187,13 @@ def caller_name(found: object) -> str:
 
 @attrs.frozen
 class PathRule:
-    """A route of an edge as frameworks declare routes.
+    """A route of an edge, in the parts from which frameworks declare routes.
 
-    ``rpc`` is the verb, or the full name of the method that is started here. ``parts`` are literal
-    text and names of path parameters in turn: ``("/v1/operations/", "operation", ":cancel")``.
-    The OpenAPI document has the same names. ``many`` are the parameters whose values can have
-    slashes: wildcards of many segments, and the id of an operation, whose slashes can be encoded,
-    so that only the edge reads it right.
+    ``rpc`` is the verb, or the full name of the method that the route starts. ``parts`` alternate
+    between literal text and names of path parameters: ``("/v1/operations/", "operation",
+    ":cancel")``. The OpenAPI document has the same names. ``many`` has the parameters whose values
+    can contain slashes: wildcards of many segments, and the id of an operation, in which slashes
+    may be percent-encoded; only the edge decodes those correctly.
     """
 
     method: str
@@ -203,7 +203,7 @@ class PathRule:
 
     @classmethod
     def of(cls, route: Route, rpc: str) -> PathRule:
-        """Return the rule of a route."""
+        """Make the rule of a route."""
         parts, many, collection = [""], set(), ""
         names = iter(parameter_names(route.template))
         for segment in route.template.segments:
@@ -221,9 +221,9 @@ class PathRule:
         return cls(route.method, rpc, tuple(parts if parts[-1] else parts[:-1]), frozenset(many))
 
     def path(self, one: str, many: str) -> str:
-        """Return the path in the framework's syntax for parameters, where ``*`` stands for a name.
+        """Return the path with parameters in a framework's syntax, such as ``<*>`` for ``<name>``.
 
-        ``one`` is for parameters without a slash, ``many`` for the others.
+        ``one`` is the syntax for parameters without slashes, ``many`` for those in :attr:`many`.
         """
         return "".join(
             (many if part in self.many else one).replace("*", part) if place % 2 else part
@@ -231,17 +231,17 @@ class PathRule:
         )
 
     def filled(self, values: Mapping[str, Any]) -> str:
-        """Return the path with the values of its parameters, decoded."""
+        """Return the path with these decoded values of its parameters."""
         return "".join(
             str(values[part]) if place % 2 else part for place, part in enumerate(self.parts)
         )
 
 
 def path_rules(edge: OperationsEdge) -> Sequence[PathRule]:
-    """Return the routes of an edge, first those with a verb after a colon: they match less.
+    """Return the routes of an edge, those with a verb after a colon first: they match fewer paths.
 
-    The edge itself finds the route by the raw path, whichever rule the framework matches. So one
-    handler can serve all rules, and a pattern of the framework can match too much.
+    Whichever rule the framework matches, the edge finds the route by the raw path. So one handler
+    can serve all rules, and it does no harm if a pattern of the framework matches too many paths.
     """
     routes = [*edge.start_routes, *edge.verb_routes]
     routes.sort(key=lambda route: (route.template.verb is None, route.template.specificity))
@@ -249,7 +249,7 @@ def path_rules(edge: OperationsEdge) -> Sequence[PathRule]:
 
 
 PAGE: Final = "ConsolePage"
-"""Stands for an RPC where the page of a console is served, which is for every caller."""
+"""The ``rpc`` of the rules that serve the page of a console, which every caller may read."""
 
 EVERY_METHOD: Final = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 
@@ -257,11 +257,11 @@ EVERY_METHOD: Final = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"
 def rules_by_path(
     edge: OperationsEdge, one: str, many: str
 ) -> Mapping[str, tuple[PathRule, frozenset[str]]]:
-    """Return the paths to declare, in their order, each with one of its rules and its HTTP methods.
+    """Return the paths to declare, in order, each with one of its rules and its HTTP methods.
 
-    For frameworks that declare a path once. ``one`` and ``many`` are as for :meth:`PathRule.path`.
-    The edge gets all methods of a path of operations, and refuses those that it does not serve. At
-    a path of starts, the application can have other methods.
+    It is for frameworks that declare a path once. ``one`` and ``many`` are as for
+    :meth:`PathRule.path`. At a path of operations the edge gets all HTTP methods, and refuses those
+    that it does not serve. At a path that starts operations, the application may use the rest.
     """
     if edge.mount:
         rules = [PathRule("GET", PAGE, (path,), frozenset()) for path in edge.pages]
@@ -281,8 +281,8 @@ def rules_by_path(
 def below_prefix(raw: str, decoded: str, own: str) -> str:
     """Return the raw path without the prefix at which a framework has included our routes.
 
-    ``decoded`` is the whole path as the framework matched it, ``own`` its end, which our route
-    matched. In the prefix no slash is encoded, because frameworks match decoded paths.
+    ``decoded`` is the whole path as the framework matched it; ``own`` is the end of it that our
+    route matched. No slash in the prefix is encoded, because frameworks match decoded paths.
     """
     segments = decoded.removesuffix(own).count("/")
     return "/" + raw.split("/", segments + 1)[-1] if segments else raw
@@ -291,21 +291,21 @@ def below_prefix(raw: str, decoded: str, own: str) -> str:
 def path_below(scope: Scope, own: str) -> str:
     """Return the raw path of an ASGI call below the mounts and prefixes of a framework.
 
-    ``own`` is the decoded end of the path, which one of our routes has matched.
+    ``own`` is the decoded end of the path that one of our routes has matched.
     """
     raw = wire_text(scope.get("raw_path") or b"").partition("?")[0]
     return below_prefix(raw_form(raw, scope["path"]), scope["path"], own)
 
 
 def gone_away() -> StatusError:
-    """Return the error of a call whose caller has disconnected, and reads no reply."""
+    """Return the error for a call whose caller has disconnected, so that nobody reads the reply."""
     return StatusError(Code.CANCELLED, "the caller has gone away")
 
 
 def heard_by(request: HttpRequest, receive: Receive) -> HttpRequest:
-    """Return a request to an endpoint of the application, whose waits end when the caller leaves.
+    """Return a copy of an endpoint's request whose waits end when the caller disconnects.
 
-    ``receive`` gives, as under ASGI, what comes after the body of the request.
+    ``receive`` returns the ASGI messages that follow the body of the request.
     """
 
     async def while_connected(waiting: Awaitable[T]) -> T:
@@ -318,10 +318,10 @@ def heard_by(request: HttpRequest, receive: Receive) -> HttpRequest:
 
 
 def mounted_at(request: HttpRequest, prefix: str) -> HttpRequest:
-    """Return a request to an endpoint of the application, for an edge whose routes have a prefix.
+    """Return a copy of an endpoint's request, for an edge whose routes have a prefix.
 
-    ``prefix`` is below the mount of the endpoint, decoded. Where it has variables, as ``<tenant>``
-    or ``{tenant}``, the operations' place is not known.
+    ``prefix`` is decoded, and is below the mount of the endpoint. If it has variables, such as
+    ``<tenant>`` or ``{tenant}``, the path of the operations is unknown.
     """
 
     def mount(_: HttpRequest) -> str | None:
@@ -339,10 +339,10 @@ _KINDS: Final[Mapping[Code, Callable[[str], LroError]]] = {
 
 
 def error_of(status: int, text: str, headers: Mapping[str, str] | None = None) -> LroError:
-    """Return the error of ours that says what an HTTP exception of a framework says.
+    """Convert an HTTP exception of a framework to an error of this library.
 
-    Authentication of the framework raises such exceptions; callers get one format all the same.
-    ``headers`` are those of the exception: ``WWW-Authenticate`` becomes the challenge.
+    The framework's authentication raises such exceptions; callers then get the usual error format.
+    ``headers`` are those of the exception; ``WWW-Authenticate`` becomes the challenge.
     """
     if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
         return RequestTooLarge("body", text)

@@ -1,7 +1,7 @@
-"""How calls and schemas of our OpenAPI document become parts of FastAPI's.
+"""Copy calls and schemas of our OpenAPI document into the document of FastAPI.
 
-FastAPI has schemas only of types. So one type brings all of ours along, and what routes say of
-themselves refers to them by their names.
+FastAPI makes schemas only from types. So one type brings in all our schemas, and the descriptions
+of routes refer to them by name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SCHEMAS: Final = "#/components/schemas/"
 
 
 def type_with(schemas: OperationSchemas, top: Mapping[str, Any]) -> type:
-    """A type by which FastAPI takes all of the schemas into its document; ``top`` is its own."""
+    """Return a type that adds all the schemas to FastAPI's document; ``top`` is its own schema."""
     name = _schema_name(top["$ref"].rpartition("/")[2])
 
     class Documented:
@@ -30,7 +30,7 @@ def type_with(schemas: OperationSchemas, top: Mapping[str, Any]) -> type:
         @classmethod
         def __get_pydantic_json_schema__(cls, _: Any, handler: GetJsonSchemaHandler) -> Any:
             references = {}
-            for name in schemas.named:  # within another schema, which keeps it by its name
+            for name in schemas.named:  # in a list schema, so that FastAPI keeps it by name
                 one = core_schema.any_schema(ref=_schema_name(name))
                 references[name] = handler(core_schema.list_schema(one))["items"]
             for name, schema in schemas.named.items():
@@ -42,7 +42,7 @@ def type_with(schemas: OperationSchemas, top: Mapping[str, Any]) -> type:
 
 
 def route_options(said: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of FastAPI's routes for a call of our document."""
+    """Return the arguments of FastAPI's route for a call of our document."""
     extra = {key: said[key] for key in ("parameters", "requestBody", _TYPES) if key in said}
     replies = said["responses"]
     extra["responses"] = {key: replies[key] for key in replies if key != "default"}
@@ -51,10 +51,10 @@ def route_options(said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_in_fastapi(said: Any, references: Mapping[str, Any] | None = None) -> Any:
-    """A part of our document in the words of FastAPI, whose names of schemas have no dots.
+    """Convert a part of our document to FastAPI's form, in which names of schemas have no dots.
 
-    ``references`` stand for those to our schemas, by name. Older versions of FastAPI know no lists
-    of types.
+    ``references`` has, by name, the replacement of each reference to our schemas. A list of types
+    becomes ``anyOf``, because older versions of FastAPI do not support such lists.
     """
     if isinstance(said, list):
         return [as_in_fastapi(one, references) for one in said]
@@ -70,5 +70,5 @@ def as_in_fastapi(said: Any, references: Mapping[str, Any] | None = None) -> Any
 
 
 def _schema_name(name: str) -> str:
-    """The name of a schema there: one that no class of the application has, so it is kept."""
+    """Return a schema's name for FastAPI, which keeps it because no class of the app has it."""
     return (name if "." in name else f"lro.{name}").replace(".", "__")

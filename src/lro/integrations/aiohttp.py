@@ -33,14 +33,14 @@ Meta = TypeVar("Meta")
 FindCaller: TypeAlias = Callable[[web.Request], str | Awaitable[str | None] | None]
 
 _LOOK_SECONDS: Final = 0.5
-"""How often a held call looks whether its caller is still there: aiohttp does not report it."""
+"""Seconds between checks if a waiting call's caller has left, which aiohttp does not report."""
 
 
 class AiohttpOperations(FrameworkOperations[FindCaller, web.Response]):
     """The operations of a service, for an aiohttp application.
 
-    ``caller`` gives the name of the caller of a request: a plain function, which is called in a
-    thread, or a coroutine function. None is a caller without a name. It may raise aiohttp's HTTP
+    ``caller`` returns the name of a request's caller, or None for a caller without a name. It is a
+    plain function, called in a thread, or a coroutine function. It may raise aiohttp's HTTP
     exceptions and :class:`lro.errors.Unauthenticated`. The other options are those of
     :class:`lro.http.OperationsEdge`. With ``starts``, POSTs to these paths start operations.
     ``console`` is a path such as ``"/console"`` at which the console is served, or an
@@ -54,23 +54,23 @@ class AiohttpOperations(FrameworkOperations[FindCaller, web.Response]):
     _operation: web.Resource | None = None
 
     def arguments(self, native: Any) -> tuple[Any, ...]:
-        """Return the request."""
+        """Return the request of aiohttp."""
         return (native["aiohttp.request"],)
 
     def ours(self, error: web.HTTPException) -> LroError:
-        """Return the error of ours for an HTTP exception."""
+        """Convert an HTTP exception to an error of this library."""
         return error_of(error.status, error.text or error.reason, error.headers)
 
     def response(self, reply: HttpReply) -> web.Response:
-        """Return the reply as a response of the framework."""
+        """Convert a reply to a response of aiohttp."""
         body, status, headers = reply.parts
         return web.Response(body=body, status=status, headers=headers)
 
     def setup(self, app: web.Application) -> None:
-        """Serve the operations in an application, or in one that is made a part of another.
+        """Serve the operations in an application or a subapplication.
 
-        The service starts and stops with the application. What ``cleanup_ctx`` opens before this
-        call is closed after the service: running work may use it until its end.
+        The service starts and stops with the application. Resources that you added to
+        ``cleanup_ctx`` before this call are closed after the service, so running work can use them.
         """
         check_instance("app", app, web.Application, "an aiohttp.web.Application")
         for edge in self.edges:
@@ -92,8 +92,8 @@ class AiohttpOperations(FrameworkOperations[FindCaller, web.Response]):
     ) -> web.Response:
         """Start an operation for a request, in a handler of your own.
 
-        Without ``message`` it is read from the JSON body of the request. ``requestId`` and
-        ``validateOnly`` count if the body has them, and the caller is found. The rest is as for
+        The caller is that of the request. ``requestId`` and ``validateOnly`` in the JSON body are
+        honoured. Without ``message``, the body is the message. The other arguments are those of
         ``Method.start``.
 
         Returns:
@@ -108,14 +108,14 @@ class AiohttpOperations(FrameworkOperations[FindCaller, web.Response]):
             return self.refuse(request_of(scope, path), error)
         except web.RequestPayloadError:
             return self._unreadable(scope, path)
-        except OSError:  # the body has no end
+        except OSError:  # the caller left before the end of the body
             return self.refuse(request_of(scope, path), gone_away())
         asked = attrs.evolve(request_of(scope, path, body), mount=self._mount)
         asked = heard_by(asked, _Exchange(request).receive)
         return await on_loop(self.started(asked, method, message, options))
 
     def _mount(self, _: HttpRequest) -> str | None:
-        """The path before those of the operations, which may be those of a part of the server."""
+        """Return the path before ``/v1/operations``, with the prefix of a subapplication."""
         if self._operation is None:
             return None
         path = self._operation.url_for(operation="-").raw_path
@@ -130,12 +130,12 @@ class AiohttpOperations(FrameworkOperations[FindCaller, web.Response]):
             await respond(edge, scope, exchange.receive, exchange.send, path=path)
         except web.RequestPayloadError:
             return self._unreadable(scope, path)
-        return exchange.response or web.Response(status=499)  # the caller has gone away
+        return exchange.response or web.Response(status=499)  # the caller has disconnected
 
     def _unreadable(self, scope: Scope, path: str) -> web.Response:
         error = MalformedRequest("body", "could not be read to its end")
         response = self.refuse(request_of(scope, path), error)
-        response.force_close()  # aiohttp closes it: where does the next request begin?
+        response.force_close()  # the start of the next request is unknown
         return response
 
     async def _running(self, app: web.Application) -> AsyncIterator[None]:
@@ -168,7 +168,7 @@ def _raw_path(scope: Scope) -> str:
 
 
 class _Exchange:
-    """A call of aiohttp, as the edge receives its body and sends the answer."""
+    """The ASGI functions with which the edge reads a request of aiohttp and answers it."""
 
     def __init__(self, request: web.Request) -> None:
         self.response: web.StreamResponse | None = None
@@ -176,14 +176,14 @@ class _Exchange:
         self._read = False
 
     async def receive(self) -> MutableMapping[str, Any]:
-        """Return the next part of the body, and after it the message that the caller has left.
+        """Return the next part of the body; after its end, wait until the caller disconnects.
 
-        What aiohttp raises for a body that is not what its encoding says passes.
+        Exceptions of aiohttp for a body that does not match its encoding are not caught.
         """
         if not self._read:
             try:
                 body = await self._request.content.readany()
-            except OSError:  # the body has no end
+            except OSError:  # the caller left before the end of the body
                 return {"type": "http.disconnect"}
             more = not self._request.content.at_eof()
             self._read = not more
@@ -201,7 +201,7 @@ class _Exchange:
             self.response = web.StreamResponse(status=message["status"], headers=headers)
             await self.response.prepare(self._request)
             return
-        assert self.response is not None  # the edge begins with the head
+        assert self.response is not None  # the edge sends the head first
         await self.response.write(message["body"])
         if not message.get("more_body"):
             await self.response.write_eof()

@@ -1,4 +1,4 @@
-"""Operations in a FastAPI application: its routes, its dependencies, ``/docs``, start and stop.
+"""Operations in a FastAPI application: routes, dependencies, ``/docs``, start and stop.
 
 Needs the extra ``fastapi``.
 """
@@ -61,10 +61,10 @@ Meta = TypeVar("Meta")
 
 
 class Operation(Response, Generic[Resp, Meta]):
-    """What an endpoint that starts an operation returns, as its return type says.
+    """The response, and the return type, of an endpoint that starts an operation.
 
     ``Operation[ResizeResponse, ResizeMetadata]`` shows both classes in ``/docs``. ``operation`` is
-    the operation as it was started.
+    the operation in its state after the start.
     """
 
     def __init__(self, operation: lro.Operation, reply: HttpReply) -> None:
@@ -78,7 +78,7 @@ class Operation(Response, Generic[Resp, Meta]):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
-        schemas = OperationSchemas(TypeRegistry())  # beside the router nothing knows the service
+        schemas = OperationSchemas(TypeRegistry())  # only the router knows the service
         return handler.generate_schema(type_with(schemas, schemas.operation_of(*get_args(source))))
 
 
@@ -91,7 +91,7 @@ class FastAPIOperations:
     """A service in a FastAPI application.
 
     ``caller`` is a dependency, plain or async, with or without ``yield``; its value is the caller's
-    name, or None for a caller without a name. The options are those of
+    name, or None for a caller without a name. The other options are those of
     :class:`lro.http.OperationsEdge`.
 
     In an endpoint, ``Annotated[RequestOperations, Depends(operations)]`` starts operations for the
@@ -121,7 +121,7 @@ class FastAPIOperations:
         if caller is not None:
             default = Depends(caller)
             parameters.append(inspect.Parameter("caller", kind, default=default, annotation=Any))
-        # FastAPI reads its dependencies there.
+        # FastAPI reads the dependencies of a callable from its signature.
         self.__signature__: inspect.Signature = inspect.Signature(parameters)
 
     def _served(self, starts: Starts, console: str | Console) -> _ServedOperations:
@@ -130,10 +130,10 @@ class FastAPIOperations:
         )
 
     async def __call__(self, *, request: Request, caller: Any = None) -> RequestOperations:
-        """The dependency of endpoints: the operations, for the caller of a request.
+        """Return the operations for the caller of a request: endpoints depend on this object.
 
         Raises:
-            DeclarationError: The errors of the endpoint would not reach callers.
+            DeclarationError: Nothing would turn the endpoint's errors into replies.
             HookFailed: The caller is neither a text nor None.
         """
         handled = isinstance(request.scope.get("route"), OperationsRoute)
@@ -146,14 +146,14 @@ class FastAPIOperations:
     def router(
         self, *, starts: Starts = False, console: str | Console = "", **options: Any
     ) -> APIRouter:
-        """A router with the operations, and with ``starts`` as ``OperationsApp`` takes them.
+        """Make a router of the operations and of ``starts``, which are as for ``OperationsApp``.
 
         ``console`` is a path such as ``"/console"`` at which the console is served, or an
         :class:`lro.console.Console`; without ``caller`` it answers only on this machine.
         ``options`` are those of ``APIRouter``, such as ``prefix``, ``tags`` and ``dependencies``.
-        Endpoints of your own that start operations belong on this router: their errors, those of
-        FastAPI's validation and of dependencies too, then have the form of all errors here.
-        Included in an application, the router starts and closes the service with it.
+        Declare your own endpoints that start operations on this router: all their errors, even of
+        FastAPI's validation and of dependencies, are then answered in this library's format.
+        An application that includes the router starts and closes the service with itself.
 
         Raises:
             DeclarationError: As for ``OperationsApp``.
@@ -182,7 +182,7 @@ class FastAPIOperations:
                 )
         for one in served.edges:
             for path, (rule, methods) in rules_by_path(one, "{*}", "{*:path}").items():
-                endpoint = self._endpoint(one, rule)  # the edge says what it allows here
+                endpoint = self._endpoint(one, rule)  # the edge itself refuses other HTTP methods
                 router.add_api_route(path, endpoint, methods=list(methods), include_in_schema=False)
         return router
 
@@ -198,15 +198,15 @@ class FastAPIOperations:
         return page if rule.rpc == PAGE else call
 
     async def refuse(self, request: Request, error: Exception) -> Response:
-        """The handler of our errors, for endpoints that are not on :meth:`router`.
+        """Answer an error of this library, for endpoints that are not on :meth:`router`.
 
-        ``app.add_exception_handler(lro.LroError, operations.refuse)``.
+        Use it as ``app.add_exception_handler(lro.LroError, operations.refuse)``.
         """
         return _refusal(self._edge, request, error)
 
 
 class RequestOperations:
-    """The operations, for the caller of a request: see :class:`FastAPIOperations`."""
+    """The operations for the caller of a request; see :class:`FastAPIOperations`."""
 
     def __init__(self, edge: OperationsEdge, request: Request, caller: str) -> None:
         self.request = request
@@ -219,20 +219,20 @@ class RequestOperations:
         message: Req | None = None,
         **options: Unpack[EndpointStartKeywords[Meta]],
     ) -> Operation[Resp, Meta]:
-        """Start an operation of the caller. The rest is as for ``Method.start``.
+        """Start an operation of the caller. The other arguments are those of ``Method.start``.
 
-        ``requestId`` and ``validateOnly`` count if the request's JSON body has them. Without
-        ``message`` the body is the message.
+        ``requestId`` and ``validateOnly`` in the request's JSON body are honoured. Without
+        ``message``, the body is the message.
 
         Raises:
-            LroError: The operation is not started; the route turns it into the reply.
+            LroError: The operation is not started; the route turns the error into the reply.
         """
         wanted = await request_with_body(self._edge, self.request, self.caller)
         return Operation(*await on_loop(self._edge.start(wanted, method, message, **options)))
 
 
 class OperationsRoute(APIRoute):
-    """A route whose errors have the form of all errors of this library."""
+    """A route that answers all errors in this library's format."""
 
     edge: ClassVar[OperationsEdge]
     describer: ClassVar[Describer]
@@ -247,7 +247,7 @@ class OperationsRoute(APIRoute):
             self.response_field: Any = None
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The handler of FastAPI, and what becomes of its errors."""
+        """Return FastAPI's handler, with its errors turned into replies."""
         handle = super().get_route_handler()
 
         async def handle_or_refuse(request: Request) -> Response:
@@ -287,7 +287,7 @@ def _refusal(
 
 
 async def _invalid(request: Request, error: RequestValidationError) -> LroError:
-    """The error of ours for what FastAPI has found wrong, in the words of the edge if it can."""
+    """Convert FastAPI's validation error; for a body that the edge refuses, return its error."""
     found = error.errors()
     if any(one["loc"][:1] == ("body",) for one in found):
         try:

@@ -1,4 +1,4 @@
-"""Operations in a Flask application: routes of a blueprint, callers by Flask's authentication."""
+"""Operations in a Flask application: routes in a blueprint, callers from its authentication."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ View: TypeAlias = Callable[..., Any]
 class FlaskOperations(FrameworkOperations[Callable[[], "str | None"], Response]):
     """The operations of a service, for Flask applications.
 
-    ``caller`` gives the name of the caller of the present request, such as
-    ``lambda: current_user.get_id()``; None is a caller without a name. It may raise Flask's HTTP
+    ``caller`` returns the name of the current request's caller, or None for a caller without a
+    name; an example is ``lambda: current_user.get_id()``. It may raise Flask's HTTP
     exceptions (``abort(401)``) and :class:`lro.errors.Unauthenticated`. The other options are those
     of :class:`lro.http.OperationsEdge`. With ``starts``, POSTs to these paths start operations.
     ``console`` is a path such as ``"/console"`` at which the console is served, or an
@@ -51,19 +51,19 @@ class FlaskOperations(FrameworkOperations[Callable[[], "str | None"], Response])
     blocking = "a WSGI application"
 
     def arguments(self, native: Any) -> tuple[Any, ...]:  # noqa: ARG002 - Flask has it in a context
-        """Return nothing: the request is in Flask's context."""
+        """Return no arguments: the request is in Flask's context."""
         return ()
 
     def ours(self, error: HTTPException) -> LroError:
-        """Return the error of ours for an HTTP exception."""
+        """Convert an HTTP exception to an error of this library."""
         headers = dict(error.get_headers())
         return error_of(error.code or 500, error.description or error.name, headers)
 
     def response(self, reply: HttpReply) -> Response:
-        """Return the reply as a response of the framework."""
+        """Convert a reply to a response of Flask."""
         response = Response(*reply.parts)
         if reply.reserved is not None:
-            reply.reserved.release()  # the bytes are the response's now
+            reply.reserved.release()  # the response owns the bytes now
         return response
 
     def init_app(
@@ -75,13 +75,13 @@ class FlaskOperations(FrameworkOperations[Callable[[], "str | None"], Response])
     ) -> Blueprint:
         """Serve the operations in an application, below a prefix if one is given.
 
-        ``decorators`` are applied to each view, as those of your own views are: ``login_required``
-        for instance. An HTTP exception that one of them raises is answered in the format of all
-        errors here.
+        ``decorators``, such as ``login_required``, are applied to each view as if written above it
+        in this order. If one raises an HTTP exception, the caller gets an error in this library's
+        format.
 
         Returns:
-            The blueprint of the views, for ``CSRFProtect.exempt``: pages of other sites are refused
-            here anyway.
+            The blueprint of the views. Pass it to ``CSRFProtect.exempt``: the views themselves
+            refuse calls from pages of other sites.
         """
         check_instance("app", app, Flask, "a Flask application")
         routes = Blueprint("lro", __name__, url_prefix=url_prefix)
@@ -105,7 +105,7 @@ class FlaskOperations(FrameworkOperations[Callable[[], "str | None"], Response])
             )
         app.register_blueprint(routes)
         app.extensions["lro"] = self
-        self.edge.service.edges.end_waits_at_signals()  # its calls may all come in other threads
+        self.edge.service.edges.end_waits_at_signals()  # calls may come in other threads
         return routes
 
     def start(
@@ -114,10 +114,10 @@ class FlaskOperations(FrameworkOperations[Callable[[], "str | None"], Response])
         message: Req | None = None,
         **options: Unpack[EndpointStartKeywords[Meta]],
     ) -> Response:
-        """Start an operation for the present request, in a view of your own.
+        """Start an operation for the current request, in a view of your own.
 
-        Without ``message`` it is read from the JSON body of the request. ``requestId`` and
-        ``validateOnly`` count if the body has them, and the caller is found. The rest is as for
+        The caller is that of the request. ``requestId`` and ``validateOnly`` in the JSON body are
+        honoured. Without ``message``, the body is the message. The other arguments are those of
         ``Method.start``.
 
         Returns:
@@ -135,7 +135,7 @@ class FlaskOperations(FrameworkOperations[Callable[[], "str | None"], Response])
         try:
             return view(**values)
         except HTTPException as exc:
-            if exc.response is not None:  # a redirect, for instance: complete as it is
+            if exc.response is not None:  # already a complete response, such as a redirect
                 return exc.response
             return self.refuse(request_of(request.environ), self.ours(exc))
 
@@ -149,15 +149,15 @@ class FlaskOperations(FrameworkOperations[Callable[[], "str | None"], Response])
             return self.response(edge.refusal(asked, exc))
 
     def _body(self) -> bytes:
-        """Read the body of the present request, up to the limit.
+        """Read the body of the current request, up to the limit.
 
         Raises:
-            RequestTooLarge, MalformedRequest: It is, or could not be read.
+            RequestTooLarge, MalformedRequest: It is too large, or could not be read to its end.
         """
         length = declared_length(request.environ) or 0
         own, limit = request.max_content_length, self.edge.options.max_body
         limit = limit if own is None else min(own, limit)
-        request.max_content_length = limit + 1  # Flask cuts a body without a length off there
+        request.max_content_length = limit + 1  # at which Flask cuts a body without a length
         try:
             body = request.get_data()
             over = len(body) > limit
@@ -167,7 +167,7 @@ class FlaskOperations(FrameworkOperations[Callable[[], "str | None"], Response])
             raise MalformedRequest("body", "could not be read to its end") from exc
         if over:
             raise RequestTooLarge("body", f"must have at most {limit} bytes")
-        if body:  # the edge refuses an empty one, which the application may have read
+        if body:  # the edge refuses an empty one: the application may have read it
             check_whole(body, length)
         return body
 

@@ -59,12 +59,12 @@ AnyRequest: TypeAlias = Request[Any, Any, Any]
 Guard: TypeAlias = Callable[[ASGIConnection[Any, Any, Any, Any], BaseRouteHandler], Any]
 
 _INJECTED: Final = "by its name"
-"""Newer versions have ``NamedDependency``, and warn of what is not annotated."""
+"""Marks dependencies: newer versions have ``NamedDependency``, and warn of unmarked ones."""
 
 
 @attrs.frozen
 class OperationBody(Generic[Resp, Meta]):
-    """An operation, as the document of the application describes it."""
+    """The schema of an operation in the OpenAPI document of the application."""
 
     name: str
     metadata: Meta | None = None
@@ -88,7 +88,7 @@ Operation: TypeAlias = OperationReply[OperationBody[Resp, Meta]]
 
 
 class LitestarOperations:
-    """The operations, for the caller of a request: a dependency of handlers."""
+    """A dependency of handlers: the operations for the caller of a request."""
 
     def __init__(self, edge: OperationsEdge, request: AnyRequest, caller: str, prefix: str) -> None:
         self.caller = caller
@@ -100,13 +100,13 @@ class LitestarOperations:
         message: Req | None = None,
         **options: Unpack[EndpointStartKeywords[Meta]],
     ) -> Operation[Resp, Meta]:
-        """Start an operation of the caller. The rest is as for ``Method.start``.
+        """Start an operation of the caller. The other arguments are those of ``Method.start``.
 
-        ``requestId`` and ``validateOnly`` count if the request's JSON body has them. Without
-        ``message`` the body is the message.
+        ``requestId`` and ``validateOnly`` in the request's JSON body are honoured. Without
+        ``message``, the body is the message.
 
         Raises:
-            LroError: The operation is not started; the plugin turns it into the reply.
+            LroError: The operation is not started; the plugin turns the error into the reply.
         """
         scope: Any = self._request.scope
         wanted = request_of(scope, raw_path(scope), await self._request.body(), self.caller)
@@ -121,9 +121,9 @@ class OperationsPlugin(InitPlugin, FrameworkOperations[Callable[..., Any], Respo
     """A service in a Litestar application: ``Litestar(plugins=[OperationsPlugin(service)])``.
 
     ``caller`` is a dependency; its value is the caller's name, or None for a caller without a name.
-    ``guards`` are those of the operations and ``starts``, which are served below ``prefix``.
-    ``console`` is a path such as ``"/console"`` below that, at which the console is served, or an
-    :class:`lro.console.Console`; without ``caller`` it answers only on this machine. The
+    ``guards`` protect the routes of operations and ``starts``, which are served below ``prefix``.
+    ``console`` is a path below ``prefix``, such as ``"/console"``, at which the console is served,
+    or an :class:`lro.console.Console`; without ``caller`` it answers only on this machine. The
     other options are those of :class:`lro.http.OperationsEdge`. A handler that has a parameter
     ``operations: NamedDependency[LitestarOperations]`` gets the operations for its caller. The
     service is started and closed with the application.
@@ -154,15 +154,15 @@ class OperationsPlugin(InitPlugin, FrameworkOperations[Callable[..., Any], Respo
         self._guards, self._prefix = guards, prefix
 
     def __deepcopy__(self, _: object) -> OperationsPlugin:
-        return self  # Litestar copies routers, and what their functions are bound to
+        return self  # Litestar copies routers with the objects of their methods
 
     @property
     def exception_handlers(self) -> dict[Any, Any]:
-        """Handlers of a handler of yours: its errors then have the form of all errors here."""
+        """Exception handlers for handlers of yours, to answer errors in this library's format."""
         return {LroError: self._refuse, HTTPException: self._refuse}
 
     def on_app_init(self, app_config: AppConfig) -> AppConfig:
-        """Add the handlers, the dependency, the form of our errors, and start and stop."""
+        """Add the route handlers, the dependency, an exception handler, and the lifespan."""
         threaded = None if Hook("caller", self._caller).awaited else True
         caller = Provide(self._caller, sync_to_thread=threaded)
         operations = Provide(self._operations)
@@ -196,9 +196,9 @@ class OperationsPlugin(InitPlugin, FrameworkOperations[Callable[..., Any], Respo
         return reply
 
     def _handlers(self) -> Any:
-        """One handler for each path and method.
+        """Yield one handler for each path and HTTP method.
 
-        Litestar has no verbs after a parameter: a POST to an operation is Cancel or Wait.
+        Litestar cannot match a verb after a parameter, so one handler serves both Cancel and Wait.
         """
         described: dict[str, dict[str, list[PathRule]]] = {}
         for rule in path_rules(self.edge):
@@ -206,14 +206,14 @@ class OperationsPlugin(InitPlugin, FrameworkOperations[Callable[..., Any], Respo
             described.setdefault(path, {}).setdefault(rule.method, []).append(rule)
         for edge in self.edges[1:]:
             for path in (*edge.pages, f"{edge.mount}/{{console_path:path}}"):
-                if path == edge.mount or path[-1] != "/":  # to Litestar a slash there is nothing
+                if path == edge.mount or path[-1] != "/":  # Litestar ignores the slash
                     public = path in edge.pages
                     yield self._handler(path, sorted(EVERY_METHOD), edge=edge, public=public)
         for path, methods in described.items():
             starts = set(self.edge.starts.values())
             if not any(rule.rpc in starts for rules in methods.values() for rule in rules):
                 others = EVERY_METHOD - set(methods)
-                yield self._handler(path, sorted(others))  # first, or Litestar adds OPTIONS itself
+                yield self._handler(path, sorted(others))  # first, or Litestar adds an OPTIONS
             for method, rules in methods.items():
                 yield self._handler(path, [method], rules)
 
@@ -228,7 +228,7 @@ class OperationsPlugin(InitPlugin, FrameworkOperations[Callable[..., Any], Respo
         def answered(request: AnyRequest, caller: str) -> Any:
             scope: Any = request.scope
             below = "/" + raw_path(scope).split("/", segments + 1)[-1]
-            if public and scope["raw_path"].endswith(b"/"):  # which Litestar has cut off
+            if public and scope["raw_path"].endswith(b"/"):  # Litestar has cut off the slash
                 below = f"{below.rstrip('/')}/"
             return _EdgeReply(edge or self.edge, below, caller, request)
 
@@ -244,7 +244,7 @@ class OperationsPlugin(InitPlugin, FrameworkOperations[Callable[..., Any], Respo
         handler: Any = page if public else call
         handler.__annotations__["return"] = _EdgeReply[self._body_of(rules)]  # type: ignore[misc]
         names = [rule.rpc.rpartition(".")[2] for rule in rules]
-        handler.__name__ = "_or_".join(names) or handler.__name__  # a part of the operationId
+        handler.__name__ = "_or_".join(names) or handler.__name__  # part of the operationId
         return route(
             path,
             http_method=methods,
@@ -269,7 +269,7 @@ def _path(rule: PathRule) -> str:
 
 
 def _without_name() -> None:
-    """The caller where there is no authentication."""
+    """Return None as the caller, if there is no authentication."""
 
 
 def _ours(error: HTTPException) -> LroError:
@@ -292,16 +292,16 @@ class _EdgeReply(Response[T]):
         self._respond = partial(respond, edge, path=path, caller=caller, read=read)
 
     def to_asgi_response(self, *_: Any, **__: Any) -> Any:
-        """Gives the edge as an application."""
+        """Return the ASGI application that answers the request by the edge."""
         return self._respond
 
 
 async def _read(request: AnyRequest) -> bytes | None:
-    """The body, also if the application has read it; None if the caller left.
+    """Return the body, even if the application has read it; None if the caller has disconnected.
 
-    Litestar bounds it by its ``request_max_body_size``.
+    Litestar limits its size by ``request_max_body_size``.
     """
     try:
         return await request.body()
-    except InternalServerException:  # it was cut off, or only a form is left of it
+    except InternalServerException:  # cut off, or already read as a form
         return None if request.is_connected else b""

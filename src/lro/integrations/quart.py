@@ -1,4 +1,4 @@
-"""Operations in a Quart application: views, callers, starts.
+"""Operations in a Quart application: its views, callers and starts.
 
 Needs the extra ``quart``.
 """
@@ -47,10 +47,10 @@ View: TypeAlias = Callable[..., Any]
 class QuartOperations(FrameworkOperations[FindCaller, Response]):
     """A service in a Quart application: ``QuartOperations(service, ...).init_app(app)``.
 
-    ``caller`` gives the caller's name, or None for a caller without a name; it is called in the
-    context of the request, so that ``quart.request`` and ``current_user`` of Quart-Auth are there.
-    A plain function is called in a thread. An HTTPException that it raises, as ``abort`` does,
-    refuses the call. ``console`` is a path such as ``"/console"`` at which the console is
+    ``caller`` returns the caller's name, or None for a caller without a name. It is called in the
+    context of the request, so it can use ``quart.request``, and ``current_user`` of Quart-Auth.
+    A plain function is called in a thread. It may raise an HTTPException, as ``abort`` does, to
+    refuse the call. ``console`` is a path such as ``"/console"`` at which the console is
     served, or an :class:`lro.console.Console`; without ``caller`` it answers only on this machine.
     The other options are those of :class:`lro.http.OperationsEdge`.
 
@@ -64,28 +64,28 @@ class QuartOperations(FrameworkOperations[FindCaller, Response]):
     nobody = "lambda: None"
 
     def arguments(self, native: Any) -> tuple[Any, ...]:  # noqa: ARG002 - Quart has it in a context
-        """Return nothing: the request is in Quart's context."""
+        """Return no arguments: the request is in Quart's context."""
         return ()
 
     def ours(self, error: HTTPException) -> LroError:
-        """Return the error of ours for an HTTP exception."""
+        """Convert an HTTP exception to an error of this library."""
         return error_of(error.code or 500, error.description or "", dict(error.get_headers()))
 
     def response(self, reply: HttpReply | EventStream) -> Response:
-        """Return the reply as a response of the framework."""
+        """Convert a reply to a response of Quart."""
         if isinstance(reply, EventStream):
             response = Response(reply.events, reply.status, dict(reply.headers))
-            response.timeout = None  # it goes on for as long as the operations run
+            response.timeout = None  # the stream lasts as long as the operations run
             return response
         return Response(*reply.parts)
 
     def init_app(
         self, app: Quart, *, url_prefix: str = "", decorators: Sequence[Callable[[View], View]] = ()
     ) -> None:
-        """Add the views, below a prefix, and have the service start and stop with ``app``.
+        """Add the views below a prefix; the service then starts and stops with ``app``.
 
-        ``decorators`` are applied to each view, such as ``login_required``.
-        The service is closed before what ``app`` closes by functions that are registered later.
+        ``decorators``, such as ``login_required``, are applied to each view. Functions that you
+        register with ``app.after_serving`` later run after the service has been closed.
         """
         self._prefix = url_prefix
         for edge in self.edges:
@@ -106,15 +106,15 @@ class QuartOperations(FrameworkOperations[FindCaller, Response]):
         message: Req | None = None,
         **options: Unpack[EndpointStartKeywords[Meta]],
     ) -> Response:
-        """Start an operation for the present request; return the operation, or the error.
+        """Start an operation for the current request; return the operation, or the error.
 
-        The caller is that of the request. ``requestId`` and ``validateOnly`` count if the request's
-        JSON body has them. Without ``message`` the body is the message. The rest is as for
+        The caller is that of the request. ``requestId`` and ``validateOnly`` in the JSON body are
+        honoured. Without ``message``, the body is the message. The other arguments are those of
         ``Method.start``.
         """
         try:
             asked = await self._request(raw_path(_scope()))
-        except HTTPException as exc:  # the body is too large for Quart, or does not come
+        except HTTPException as exc:  # the body is too large for Quart, or too slow
             asked = request_of(_scope(), request.path)
             return self.refuse(asked, self.ours(exc))
         asked = mounted_at(asked, self._prefix)

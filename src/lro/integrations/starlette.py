@@ -1,4 +1,4 @@
-"""Operations in a Starlette application: routes, callers, starts.
+"""Operations in a Starlette application: its routes, callers and starts.
 
 Needs the extra ``starlette``.
 """
@@ -50,8 +50,8 @@ FindCaller: TypeAlias = Callable[[Request], str | Awaitable[str | None] | None]
 class StarletteOperations(FrameworkOperations[FindCaller, Response]):
     """A service in a Starlette application.
 
-    ``caller`` gives the caller's name for a request, or None for a caller without a name; an
-    HTTPException that it raises refuses the call. Plain functions are called in a thread.
+    ``caller`` returns the name of a request's caller, or None for a caller without a name; it may
+    raise an HTTPException to refuse the call. A plain function is called in a thread.
     ``console`` is a path such as ``"/console"`` at which the console is served, or an
     :class:`lro.console.Console`; without ``caller`` it answers only on this machine. ``starts`` and
     the other options are those of :class:`lro.http.OperationsEdge`.
@@ -64,15 +64,15 @@ class StarletteOperations(FrameworkOperations[FindCaller, Response]):
     refusal: ClassVar[type[Exception]] = HTTPException
 
     def arguments(self, native: Any) -> tuple[Any, ...]:
-        """Return the request."""
+        """Return the ASGI scope as a request of Starlette."""
         return (Request(native),)
 
     def ours(self, error: HTTPException) -> LroError:
-        """Return the error of ours for an HTTP exception."""
+        """Convert an HTTP exception to an error of this library."""
         return error_of(error.status_code, error.detail, error.headers)
 
     def response(self, reply: HttpReply) -> Response:
-        """Return the reply as a response of the framework."""
+        """Convert a reply to a response of Starlette."""
         return Response(*reply.parts)
 
     @property
@@ -93,8 +93,8 @@ class StarletteOperations(FrameworkOperations[FindCaller, Response]):
     ) -> Response:
         """Start an operation for a request; return the operation, or the error.
 
-        The caller is that of the request. ``requestId`` and ``validateOnly`` count if the request's
-        JSON body has them. Without ``message`` the body is the message. The rest is as for
+        The caller is that of the request. ``requestId`` and ``validateOnly`` in the JSON body are
+        honoured. Without ``message``, the body is the message. The other arguments are those of
         ``Method.start``.
         """
         try:
@@ -108,10 +108,10 @@ class StarletteOperations(FrameworkOperations[FindCaller, Response]):
 async def request_with_body(
     edge: OperationsEdge, request: Request, caller: str | None = None
 ) -> HttpRequest:
-    """A request to an endpoint, with its body, which is read until it is over the limit at most.
+    """Return the request to an endpoint with its body, read until it ends or exceeds the limit.
 
     Raises:
-        StatusError: The caller has gone away.
+        StatusError: The caller has disconnected.
     """
     body = await read_once(request, edge.options.max_body)
     if body is None:
@@ -123,9 +123,9 @@ async def request_with_body(
 
 
 async def read_once(request: Request, limit: int) -> bytes | None:
-    """The body, also if the application has read it; as for :func:`lro.asgi.read_body`.
+    """Return the body as :func:`lro.asgi.read_body` does, even if the application has read it.
 
-    It is empty if only a form is left of it.
+    The body is empty if the application has read it as a form and Starlette has not kept it.
     """
     body = bytearray()
     try:
@@ -141,7 +141,7 @@ async def read_once(request: Request, limit: int) -> bytes | None:
 
 
 def _mount(request: Request) -> str | None:
-    """The path before those of the operations, which may be anywhere in the application."""
+    """Return the path before ``/v1/operations``, which may be anywhere in the application."""
     try:
         path = request.url_for("GetOperation", operation="-").path
     except NoMatchFound:
@@ -150,7 +150,7 @@ def _mount(request: Request) -> str | None:
 
 
 class _Endpoint:
-    """Answers a route of the edge as an ASGI application, so that it gets every method."""
+    """Answers a route of the edge, as an ASGI application because these get every HTTP method."""
 
     def __init__(self, edge: OperationsEdge, rule: PathRule) -> None:
         self._edge, self._rule = edge, rule

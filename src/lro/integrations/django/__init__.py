@@ -1,11 +1,11 @@
-"""Operations in a Django project: an app with settings, URLs, permissions, commands and an admin.
+"""Operations in a Django project: an app with settings, URLs, permissions, a command and an admin.
 
-Put ``"lro.integrations.django"`` into ``INSTALLED_APPS``, the settings into ``LRO``, and
-``path("", include("lro.integrations.django.urls"))`` into the ``urlpatterns``. The settings:
+Add ``"lro.integrations.django"`` to ``INSTALLED_APPS``, the dict ``LRO`` to the settings, and
+``path("", include("lro.integrations.django.urls"))`` to ``urlpatterns``. The keys of ``LRO``:
 
-- ``SERVICE``: where the :class:`lro.Service` is, such as ``"shop.work.service"``.
-- ``CALLER``: where the function is that gives the name of the caller of a request; by default
-  :func:`signed_in_user`.
+- ``SERVICE``: the dotted path of the :class:`lro.Service`, such as ``"shop.work.service"``.
+- ``CALLER``: the function, or its dotted path, that returns the name of a request's caller; by
+  default :func:`signed_in_user`.
 - ``PERMISSION``: a permission that ``request.user`` must have, such as ``"shop.use_operations"``.
 - ``STARTS``, ``PARENTS``, ``TRUSTED_ORIGINS``, ``MAX_BODY``, ``POLL_SECONDS``: options of
   :class:`lro.http.OperationsEdge`.

@@ -1,4 +1,4 @@
-"""The settings, the edge that they ask for, and how Django's requests reach it."""
+"""Read the settings, make the edge that they describe, and pass it Django's requests."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def signed_in_user(request: Request) -> str:
     """Return the primary key of the user who is signed in, as a text.
 
     Raises:
-        Unauthenticated: No user is.
+        Unauthenticated: No user is signed in.
     """
     user = getattr(request, "user", None)
     if user is None or not user.is_authenticated:
@@ -50,10 +50,10 @@ def signed_in_user(request: Request) -> str:
 
 
 def configured() -> Mapping[str, Any]:
-    """Return the settings in ``LRO``.
+    """Return the setting ``LRO``.
 
     Raises:
-        ImproperlyConfigured: There are none, or one has an unknown name.
+        ImproperlyConfigured: It is missing, is not a dict with ``SERVICE``, or has an unknown key.
     """
     found: Any = getattr(settings, "LRO", None)
     if not isinstance(found, Mapping) or "SERVICE" not in found:
@@ -70,7 +70,7 @@ def service() -> Service:
     """Return the service of the project.
 
     Raises:
-        ImproperlyConfigured: The settings name none.
+        ImproperlyConfigured: The setting ``LRO`` names no service.
     """
     path = configured()["SERVICE"]
     found = import_string(path)
@@ -80,27 +80,27 @@ def service() -> Service:
 
 
 class DjangoOperations(FrameworkOperations[Callable[[Request], "str | None"], HttpResponse]):
-    """The operations of a project."""
+    """The operations of a Django project."""
 
     refusal = PermissionDenied
     blocking = "a Django view"
 
     def ours(self, error: PermissionDenied) -> errors.LroError:
-        """Return the error of ours for one of Django."""
+        """Convert Django's exception to an error of this library."""
         return errors.PermissionDenied(*error.args)
 
     def response(self, reply: HttpReply) -> HttpResponse:
-        """Return the reply as a response of the framework."""
+        """Convert a reply to a response of Django."""
         body, status, headers = reply.parts
         response = HttpResponse(body, status=status, headers=headers)
         if reply.reserved is not None:
-            reply.reserved.release()  # the bytes are the response's now
+            reply.reserved.release()  # the response owns the bytes now
         return response
 
 
 @functools.cache
 def operations() -> DjangoOperations:
-    """Return the operations as the settings describe them.
+    """Return the operations that the settings describe.
 
     Raises:
         ImproperlyConfigured: The settings cannot be read.
@@ -124,10 +124,10 @@ def start(
 ) -> HttpResponse:
     """Start an operation for a request, in a view of your own.
 
-    Without ``message`` it is read from the JSON body of the request. ``requestId`` and
-    ``validateOnly`` count if the body has them, and the caller is found. The rest is as for
-    ``Method.start``. Like the library's views, such a view may be ``csrf_exempt``: POSTs from pages
-    of other sites are refused.
+    The caller is that of the request. ``requestId`` and ``validateOnly`` in the JSON body are
+    honoured. Without ``message``, the body is the message. The other arguments are those of
+    ``Method.start``. Like the library's views, your view may be ``csrf_exempt``, because this
+    function refuses POSTs from pages of other sites.
 
     Returns:
         The response: the operation, or the error.
@@ -142,9 +142,9 @@ def start(
 
 
 def with_lifespan(app: lro.asgi.App) -> lro.asgi.App:
-    """Return the ASGI application of a project, whose service starts and stops with the server.
+    """Wrap a project's ASGI application, so that its service starts and stops with the server.
 
-    Django itself takes no part in that. For ``asgi.py``:
+    Django itself ignores ASGI's lifespan events. For ``asgi.py``:
     ``application = with_lifespan(get_asgi_application())``.
     """
 
@@ -170,7 +170,7 @@ def answer(edge: OperationsEdge, rule: PathRule, request: Request, **values: str
 
 
 def _permitted(caller: Callable[[Request], str | None]) -> Callable[[Request], str | None]:
-    """Return ``caller`` with a check of the permission that the settings name."""
+    """Wrap ``caller``, to check that the user has the permission in the settings too."""
     check_plain_function("CALLER", caller)
     permission = configured().get("PERMISSION", "")
 
@@ -184,12 +184,12 @@ def _permitted(caller: Callable[[Request], str | None]) -> Callable[[Request], s
 
 
 def _asked(request: Request) -> HttpRequest:
-    """Return the request without its body."""
+    """Convert Django's request, without its body."""
     scope = getattr(request, "scope", None)
     if scope is not None:  # under ASGI
         asked = lro.asgi.request_of(scope, lro.asgi.raw_path(scope))
     else:
-        # Django has put texts where WSGI has bytes as Latin-1.
+        # Django has decoded these as UTF-8, but WSGI decodes bytes as Latin-1.
         paths = {name: _as_latin1(request.META[name]) for name in ("SCRIPT_NAME", "PATH_INFO")}
         asked = lro.wsgi.request_of({**request.META, **paths})
     return attrs.evolve(
@@ -200,7 +200,7 @@ def _asked(request: Request) -> HttpRequest:
 
 
 def _mount_of_operations(_: HttpRequest) -> str | None:
-    """The path before those of the operations, which may be anywhere in the project's."""
+    """Return the path before ``/v1/operations``, which may be anywhere in the project."""
     try:
         path: str = reverse("lro-GetOperation", kwargs={"operation": "-"})
     except NoReverseMatch:
@@ -213,7 +213,7 @@ def _as_latin1(text: str) -> str:
 
 
 def _body(request: Request, limit: int) -> bytes:
-    """The body of a request.
+    """Return the body of a request.
 
     Raises:
         RequestTooLarge, MalformedRequest: It has more bytes than the limit, or cannot be read.
@@ -225,7 +225,7 @@ def _body(request: Request, limit: int) -> bytes:
         raise errors.RequestTooLarge("body", f"must have at most {limit} bytes")
     try:
         body: bytes = request.body
-    except RawPostDataException:  # the project has read it, as a form for instance
+    except RawPostDataException:  # the project has already read it, for instance as a form
         return b""
     except RequestDataTooBig:
         bound = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
@@ -237,11 +237,11 @@ def _body(request: Request, limit: int) -> bytes:
 
 
 def _body_without_length(request: Request, limit: int) -> bytes:
-    """The body of a request under WSGI without ``Content-Length``: Django has it as empty."""
+    """Read a WSGI request's body without ``Content-Length``, which Django treats as empty."""
     bound = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
     limit = limit if bound is None else min(limit, bound)
     body = lro.wsgi.read_body(request.META, limit)
     if len(body) > limit:
         raise errors.RequestTooLarge("body", f"must have at most {limit} bytes")
-    request.META["wsgi.input"] = io.BytesIO(body)  # for another start by the same view
+    request.META["wsgi.input"] = io.BytesIO(body)  # the same view may start another operation
     return body

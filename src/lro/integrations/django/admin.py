@@ -1,4 +1,4 @@
-"""The operations in Django's admin, to read: where the store is in the project's PostgreSQL."""
+"""Show the operations in Django's admin, if the store is in the project's PostgreSQL database."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lro.integrations.django.models import OperationRow
 
 
 class OperationAdmin(admin.ModelAdmin):  # type: ignore[misc]  # Django ships no types
-    """Lists operations, and shows each. Changes are made by the interface alone."""
+    """Lists operations and shows each; only the operations' own interface can change them."""
 
     list_display: tuple[str, ...] = ("name", "method", "state", "caller", "create_time", "end_time")
     list_filter: tuple[str, ...] = ("state", "method")
@@ -21,24 +21,24 @@ class OperationAdmin(admin.ModelAdmin):  # type: ignore[misc]  # Django ships no
     show_full_result_count = False
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[OperationRow]:
-        """All that callers can see: not what is deleted, and still at work."""
+        """Return the operations that callers can see: without deleted ones that still run."""
         return super().get_queryset(request).exclude(state="HIDDEN")
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
-        """Methods start operations."""
+        """Return False: only methods start operations."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
-        """The work changes them."""
+        """Return False: only the running work changes operations."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
-        """The interface deletes them."""
+        """Return False: only the operations' own interface deletes them."""
         return False
 
 
 def register(site: Any, vendor: str) -> None:
-    """Show the operations in this site, if the database is PostgreSQL."""
+    """Show the operations in this admin site, if the database is PostgreSQL."""
     if vendor == "postgresql":
         site.register(OperationRow, OperationAdmin)
 

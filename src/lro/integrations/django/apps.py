@@ -13,35 +13,35 @@ from lro.errors import LroError
 from lro.integrations.django._operations import operations, service
 
 _WRONG: Final = (ImproperlyConfigured, LroError, ImportError)
-"""What :func:`edge` raises where the settings are wrong."""
+"""The exceptions of :func:`operations` and :func:`service` if the settings are wrong."""
 
 
 class OperationsConfig(AppConfig):  # type: ignore[misc]  # Django ships no types
-    """The app ``lro``."""
+    """The app with the label ``lro``."""
 
     name = "lro.integrations.django"
     label = "lro"
     verbose_name = "Long-running operations"
 
     def ready(self) -> None:
-        """Prepare this process: look at the settings when asked, stop well, know the tasks.
+        """Register the check of the settings, the signal handlers, and the method of tasks.
 
-        Only here is the main thread at work, which signals need. A process that starts no task must
-        know the method of tasks too, to do what another has left.
+        Signal handlers need the main thread, which is sure to run this. A process that starts no
+        tasks must declare their method too, to run the tasks that other processes have started.
         """
         checks.register(check_settings)
-        with contextlib.suppress(*_WRONG):  # what is wrong is reported by the check
+        with contextlib.suppress(*_WRONG):  # the check reports the error
             service().edges.end_waits_at_signals()
         backends = getattr(settings, "TASKS", {}).values()
         ours = f"{self.name}.tasks.TaskBackend"
-        if any(one.get("BACKEND") == ours for one in backends):  # pragma: no cover - of Django 6
+        if any(one.get("BACKEND") == ours for one in backends):  # pragma: no cover - in Django 6
             from lro.integrations.django.tasks import run_method
 
             run_method()
 
 
 def check_settings(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:  # noqa: ARG001
-    """Whether the settings name a service, and an edge can be made of them."""
+    """Check that the settings name a service, and that an edge can be made from them."""
     try:
         operations()
     except _WRONG as exc:

@@ -1,4 +1,4 @@
-"""The operations in PostgreSQL as a model that the admin reads; the store makes the table."""
+"""A model with which the admin reads the operations in PostgreSQL; the store makes the table."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class Moment(models.BigIntegerField):  # type: ignore[misc]  # Django ships no t
     """A time, stored as microseconds since 1970."""
 
     def from_db_value(self, value: int | None, *_: Any) -> datetime | None:
-        """The time of a stored value."""
+        """Convert a stored value to a time."""
         return None if value is None else datetime.fromtimestamp(value / 1_000_000, UTC)
 
 
 class OperationRow(models.Model):  # type: ignore[misc]  # Django ships no types
-    """An operation, as the store keeps it."""
+    """A row of the store's table of operations."""
 
     id: Any = models.UUIDField(primary_key=True)
     name: Any = models.TextField()
@@ -36,7 +36,7 @@ class OperationRow(models.Model):  # type: ignore[misc]  # Django ships no types
     result: Any = models.TextField(null=True)
 
     class Meta:
-        """Made by the store, and read here."""
+        """The store makes the table, so Django does not."""
 
         managed = False
         app_label = "lro"

@@ -1,4 +1,4 @@
-"""A backend for Django's tasks (``django.tasks``, from Django 6): each result is an operation.
+"""A backend for Django's tasks (``django.tasks``, since Django 6): each result is an operation.
 
 ``TASKS = {"default": {"BACKEND": "lro.integrations.django.tasks.TaskBackend"}}`` makes tasks
 durable: they survive restarts, and can be listed, watched and cancelled as operations of the
@@ -39,7 +39,7 @@ __all__ = ["RunMetadata", "RunRequest", "RunResponse", "TaskBackend"]
 log: logging.Logger = logging.getLogger("lro")
 
 METHOD: Final = "django.tasks.v1.Tasks.Run"
-"""The full name of the method whose operations are results of tasks."""
+"""The full name of the method that runs tasks; each operation is the result of one."""
 
 _FAILED: Final = "TASK_FAILED"
 _STATUSES: Final = {
@@ -52,7 +52,7 @@ _STATUSES: Final = {
 @message("django.tasks.v1.RunRequest")
 @attrs.frozen
 class RunRequest:
-    """Which task runs, as the path of its function, and for which backend."""
+    """The task to run, as the dotted path of its function, and the alias of its backend."""
 
     task: str = ""
     backend: str = ""
@@ -61,7 +61,7 @@ class RunRequest:
 @message("django.tasks.v1.RunMetadata")
 @attrs.frozen
 class RunMetadata:
-    """What a task is called with, who has worked on it, and how far it is."""
+    """The arguments of a task, the workers that have run it, and its progress."""
 
     task: str = ""
     args: tuple[object, ...] = ()
@@ -74,7 +74,7 @@ class RunMetadata:
 @message("django.tasks.v1.RunResponse")
 @attrs.frozen
 class RunResponse:
-    """What a task has returned."""
+    """The value that a task has returned."""
 
     value: object = None
 
@@ -86,7 +86,7 @@ class OperationContext(TaskContext):  # type: ignore[misc]  # Django ships no ty
     job: Job[RunMetadata]
 
     def progress(self, fraction: float, message: str = "") -> None:
-        """Report how much is done, from 0 to 1, and what happens now. A cancel arrives here.
+        """Report the fraction done, from 0 to 1, and a status. Raises if a cancel was requested.
 
         Raises:
             Cancelled, LeaseLost: As for :meth:`lro.Job.report`.
@@ -97,13 +97,13 @@ class OperationContext(TaskContext):  # type: ignore[misc]  # Django ships no ty
 
 
 class TaskBackend(BaseTaskBackend):  # type: ignore[misc]  # Django ships no types
-    """Runs tasks as operations of the service in the settings ``LRO``."""
+    """Runs tasks as operations of the service that the setting ``LRO`` names."""
 
     supports_async_task = True
     supports_get_result = True
 
     def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Store the task and have it run; its result, as it is now.
+        """Store the task, so that a worker runs it; return its result in the present state.
 
         Raises:
             ResourceExhausted: The queue of the service is full.
@@ -118,10 +118,10 @@ class TaskBackend(BaseTaskBackend):  # type: ignore[misc]  # Django ships no typ
         return result
 
     def get_result(self, result_id: str) -> Any:
-        """The result of this id.
+        """Return the result with this id.
 
         Raises:
-            TaskResultDoesNotExist: There is none.
+            TaskResultDoesNotExist: There is no such result.
         """
         try:
             record = service().store.get(result_id)
@@ -133,7 +133,7 @@ class TaskBackend(BaseTaskBackend):  # type: ignore[misc]  # Django ships no typ
 
     def _result(self, record: Record) -> Any:
         types, operation = service().types, record.operation
-        assert record.metadata is not None  # every start gives it
+        assert record.metadata is not None  # every start passes it
         given = types.unpack(record.metadata, RunMetadata)
         running = TaskResultStatus.RUNNING if record.start_time else TaskResultStatus.READY
         result = TaskResult(
@@ -173,7 +173,7 @@ def _said(path: str, text: str) -> Any:
 
 @functools.cache
 def run_method() -> Method[RunRequest, RunResponse, RunMetadata]:
-    """The method that runs tasks, declared at the service of the project."""
+    """Return the method that runs tasks; the first call declares it at the project's service."""
     declare: Any = service().method(METHOD)
     method: Method[RunRequest, RunResponse, RunMetadata] = declare(run)
     return method
@@ -183,7 +183,7 @@ def run(request: RunRequest, job: Job[RunMetadata]) -> RunResponse:
     """Run a task.
 
     Raises:
-        StatusError: The task failed. The worker's log says how.
+        StatusError: The task failed. The worker's log has the traceback.
     """
     close_old_connections()
     try:

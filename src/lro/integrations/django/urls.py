@@ -1,4 +1,4 @@
-"""The routes of the operations, for ``include``: those of the settings in ``LRO``."""
+"""The routes of the operations in the setting ``LRO``, for ``include``."""
 
 import functools
 from typing import Any
@@ -13,11 +13,11 @@ from lro.integrations.django._operations import answer, operations
 
 
 def _view(edge: OperationsEdge, rule: PathRule) -> Any:
-    # The edge refuses POSTs from pages of other sites itself, and asks who is calling: a caller
-    # without a session gets 401 and no page to sign in.
+    # The edge itself refuses POSTs from pages of other sites, and finds the caller. A caller
+    # without a session gets 401, not a redirect to the sign-in page.
     view: Any = csrf_exempt(functools.update_wrapper(functools.partial(answer, edge, rule), answer))
-    view = transaction.non_atomic_requests(view)  # no transaction of the project's for a poll
-    view.login_required = False  # for LoginRequiredMiddleware
+    view = transaction.non_atomic_requests(view)  # a poll needs no transaction of the project
+    view.login_required = False  # read by LoginRequiredMiddleware
     return view
 
 

@@ -1,9 +1,9 @@
 // @ts-check
-// The parts of this folder are joined in the order of their names and served as one script. The
-// server leaves out comments and spaces: divide with a space after the sign, nest no backquotes.
+// The files of this folder are joined in the order of their names, and served as one script. The
+// server removes comments and spaces, so write a space after a division sign, nest no backquotes.
 "use strict";
 
-/** What the page says. {0} and {1} are filled in by `put`. */
+/** The texts of the page. `put` replaces {0} and {1}. */
 const T = {
   skip: "Skip to the content", views: "Views", operations: "Operations", overview: "Overview", methods: "Methods",
   live: "Live", down: "Not connected", paused: "Paused", pause: "Pause live updates (p)", resume: "Continue live updates (p)",

@@ -1,7 +1,7 @@
 /** @typedef {Node|string|number|null|undefined|false} Kid */
 
 /**
- * Give an element attributes, handlers and children; text is only ever text.
+ * Give an element attributes, event handlers and children; a string becomes a text node, never HTML.
  * @template {Element} E
  * @param {E} made @param {Record<string, any>} props @param {(Kid|Kid[])[]} kids @returns {E}
  */
@@ -20,30 +20,30 @@ const shown = (kids) => kids.flat().filter((kid) => kid || kid === 0 || kid === 
  * @param {K} tag @param {Record<string, any>} [props] @param {...(Kid|Kid[])} kids
  */
 const h = (tag, props = {}, ...kids) => dress(document.createElement(tag), props, kids);
-/** An element of SVG. @param {string} tag @param {Record<string, any>} [props] @param {...(Kid|Kid[])} kids */
+/** Make an SVG element. @param {string} tag @param {Record<string, any>} [props] @param {...(Kid|Kid[])} kids */
 const g = (tag, props = {}, ...kids) => dress(document.createElementNS("http://www.w3.org/2000/svg", tag), props, kids);
 /** @param {string} id */
 const icon = (id) => g("svg", { class: `i i-${id}`, "aria-hidden": "true" }, g("use", { href: `#i-${id}` }));
 /** @param {string} text @param {(event: Event) => any} act @param {Record<string, any>} [props] @param {...Kid} kids */
 const button = (text, act, props = {}, ...kids) => h("button", { type: "button", click: act, ...props }, ...kids, text);
-/** A button that shows only an icon. @param {string} id @param {string} label @param {(event: Event) => any} act */
+/** Make a button that shows only an icon. @param {string} id @param {string} label @param {(event: Event) => any} act */
 const iconButton = (id, label, act) => button("", act, { class: "icon", "aria-label": label, title: label }, icon(id));
-/** Change a text only if it differs, so that a selection survives. @param {Element} node @param {string} text */
+/** Change the text of a node only if it differs, so that a selection survives. @param {Element} node @param {string} text */
 function setText(node, text) { if (node.textContent !== text) node.textContent = text; }
 /** @param {string} id */
 const byId = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
 
-/** A place that may be closed to the page. @param {"localStorage"|"sessionStorage"} kind @param {string} key @param {string|null} [value] */
+/** Read, or with `value` write, the browser's storage, to which the page may have no access. @param {"localStorage"|"sessionStorage"} kind @param {string} key @param {string|null} [value] */
 function kept(kind, key, value) {
   try {
-    const at = kind === "sessionStorage" ? `lro.${location.pathname}.${key}` : `lro.${key}`; // a token is for one console
+    const at = kind === "sessionStorage" ? `lro.${location.pathname}.${key}` : `lro.${key}`; // a token belongs to one console
     if (value === undefined) return window[kind].getItem(at) ?? "";
     if (value) window[kind].setItem(at, value); else window[kind].removeItem(at);
-  } catch { /* the page works without */ }
+  } catch { /* the page works without storage */ }
   return "";
 }
 
-// --- Times: the server's clock counts, and nothing took less than no time.
+// --- Times: measured by the server's clock; a negative time span is shown as 0.
 let skew = 0;
 const clock = () => Date.now() + skew;
 /** @param {number} seconds */
@@ -61,7 +61,7 @@ const HOUR = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
 const DAY = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
 /** @param {string|number} at */
 const millis = (at) => typeof at === "number" ? at : Date.parse(at);
-/** The time of today, else with its day. @param {string|number} at */
+/** Format a time, with its day unless that is today. @param {string|number} at */
 function hour(at) {
   const date = new Date(millis(at));
   if (isNaN(+date)) return String(at);
@@ -78,9 +78,9 @@ const bytes = (size) => size < 1e3 ? `${size} B` : size < 1e6 ? `${Math.ceil(siz
 /** @param {number} count */
 const count = (count) => count.toLocaleString("en");
 
-// --- What is said to those who listen: one sentence in 5 s.
+// --- Announcements for screen readers: at most one in 5 s.
 let /** @type {Map<string, number>} */ unsaid = new Map(), speaking = 0, saidAt = -1e9;
-/** Say a sentence soon; counts of the same sentence are added up. @param {string} text @param {number} [times] */
+/** Announce a sentence soon; the counts of equal sentences are added up. @param {string} text @param {number} [times] */
 function say(text, times = 0) {
   unsaid.set(text, (unsaid.get(text) ?? 0) + times);
   speaking ||= window.setTimeout(() => {
@@ -94,7 +94,7 @@ async function copy(text) {
   try {
     await navigator.clipboard.writeText(text);
     say(T.copied);
-  } catch { // not allowed, or a page over plain HTTP
+  } catch { // not allowed, or not available over plain HTTP
     const input = h("textarea", { readonly: true, rows: 4, "aria-label": T.copyThis });
     input.value = text;
     openDialog(T.copyThis, [input]);

@@ -1,13 +1,13 @@
-// How far an operation is: the rules of lro_client.progress.
+// The progress of an operation, by the rules of lro_client.progress.
 
-/** A number whose text says more than its double. */
+/** A number whose JSON text a double cannot represent exactly. */
 class Exact {
   /** @param {string} text */
   constructor(text) { this.text = text; }
   valueOf() { return Number(this.text); }
   toString() { return this.text; }
 }
-/** Read JSON; numbers keep their text. @param {string} text @returns {any} */
+/** Read JSON; numbers that a double would change become Exact. @param {string} text @returns {any} */
 const readJson = (text) => JSON.parse(text, /** @type {any} */ ((/** @type {string} */ _, /** @type {any} */ value, /** @type {any} */ context) =>
   typeof value === "number" && context && context.source !== String(value) ? new Exact(context.source) : value));
 
@@ -21,7 +21,7 @@ const CANCELLING = ["cancelRequested", "requestedCancellation"];
 /** @typedef {{fraction: number|null, done: number|null, total: number|null, message: string}} Progress */
 /** @typedef {(field: string) => any} Look */
 
-/** Reads fields in either spelling; null for what has none. @param {any} value @returns {Look|null} */
+/** Return a function that reads fields in camelCase or snake_case; null if the value is not an object. @param {any} value @returns {Look|null} */
 function lookup(value) {
   if (String(value?.["@type"]).endsWith("/google.protobuf.Struct")) value = value.value;
   if (value === null || typeof value !== "object" || Array.isArray(value) || value instanceof Exact) return null;
@@ -64,7 +64,7 @@ function pair(look) {
     if (done !== null && total) return [done, total];
     alone ??= done;
   }
-  if (PAIRS.every(([one]) => look(one) === null)) { // JSON has no zeros
+  if (PAIRS.every(([one]) => look(one) === null)) { // ProtoJSON leaves out zeros
     const total = firstNumber(look, PAIRS.map((each) => each[1]));
     if (total) return [0, total];
   }
@@ -88,7 +88,7 @@ function progressOf(metadata, depth = 3) {
   return something({ fraction: fraction === null ? null : Math.min(fraction, 1), done, total, message: message || inner?.message || "" });
 }
 
-/** Seconds left, from fractions added from time to time; the rate is that of the last minute or so. */
+/** Estimates the seconds left from the fractions that are added, by the rate of about the last minute. */
 class Estimate {
   /** @type {[number, number]|null} */ last = null;
   spent = 0; gained = 0; gap = 0;

@@ -1,23 +1,23 @@
-/** What this console may show and do: the answer of `session`, or what holds without one. @type {any} */
+/** What this console may show and do: the reply of `session`, or the defaults for a server without it. @type {any} */
 let session = { version: "", title: T.operations, caller: "", api: "v1", parents: [""], actions: ["cancel", "delete"], verbs: [], watches: true, statistics: false, cancelSupport: "", refreshSeconds: 5, links: {}, methods: [] };
 let api = "";
 
-/** An answer that is an error, or none at all: then `http` is 0. */
+/** A reply that is an error; `http` is its status, or 0 if there was no reply. */
 class Refusal extends Error {
   /** @param {number} http @param {any} status @param {number} [after] seconds */
   constructor(http, status, after = 0) {
     super(status.message || `HTTP ${http}`);
     this.http = http, this.code = String(status.status ?? ""), this.details = status.details ?? [], this.after = after;
   }
-  /** There is no such call at this server. */
+  /** True if the server does not have this call. */
   get unknown() { return [404, 405, 501].includes(this.http) && !this.details.some((/** @type {any} */ one) => one.reason === "OPERATION_NOT_FOUND"); }
-  /** Worth another try without any change. */
+  /** True if the same request may succeed later. */
   get passing() { return !this.http || this.http === 408 || this.http === 429 || this.http >= 500; }
 }
 
-/** Ask the server. @param {string} method @param {string} path @param {any} [body] @param {AbortSignal} [signal] @param {boolean} [stream] @returns {Promise<any>} */
+/** Send a request, and return the JSON of the reply, or its stream. @param {string} method @param {string} path @param {any} [body] @param {AbortSignal} [signal] @param {boolean} [stream] @returns {Promise<any>} */
 async function call(method, path, body, signal, stream) {
-  // A browser takes such parts of a name as steps, and so would ask for what is not an operation.
+  // A browser resolves parts like ".." in a name, and so would request a different path.
   if (path.startsWith(api) && /\/\.{1,2}(?![^/?])/.test(path.slice(api.length))) throw new Refusal(400, { message: T.notName });
   const headers = new Headers({ accept: stream ? "text/event-stream" : "application/json" });
   const token = kept("sessionStorage", "token");
@@ -36,7 +36,7 @@ async function call(method, path, body, signal, stream) {
   if (Math.abs(drift - skew) > 2000) skew = drift;
   if (reply.ok && stream) return reply.body;
   let read;
-  try { read = text ? readJson(text) : {}; } catch { /* below */ }
+  try { read = text ? readJson(text) : {}; } catch { /* handled below */ }
   if (reply.ok && read) return read;
   const after = reply.headers.get("retry-after") ?? "";
   const error = new Refusal(reply.ok ? 0 : reply.status, read?.error ?? { message: reply.ok ? T.unreadable : "" }, Number(after) || Math.max((Date.parse(after) - clock()) / 1000, 0) || 0);
@@ -45,14 +45,14 @@ async function call(method, path, body, signal, stream) {
 }
 /** @param {string} name */
 const pathOf = (name) => `${api}/${name.split("/").map(encodeURIComponent).join("/")}`;
-/** The collection of a parent. @param {string} owner */
+/** Return the path of the operations of a parent. @param {string} owner */
 const collection = (owner) => pathOf(owner ? `${owner}/operations` : "operations");
 /** @param {string} name */
 const ownerOf = (name) => name.replace(/(^|\/)operations\/.*$/, "");
 /** @param {string} name */
 const shortId = (name) => (name.split("/").pop() ?? "").slice(-8);
 
-// --- Asking again and again, but only while someone looks.
+// --- Repeated requests, only while the page is visible and in use.
 const IDLE = 300000;
 let paused = false, touched = performance.now();
 const awake = () => !document.hidden && !paused && performance.now() - touched < IDLE;
@@ -61,8 +61,8 @@ const awake = () => !document.hidden && !paused && performance.now() - touched <
 const loops = new Set();
 
 /**
- * Do this now and then again: it gives the seconds until then, or none. After failures it waits longer and longer.
- * What goes on for long says when it has begun well.
+ * Run `work` repeatedly. It returns the seconds until its next run, or undefined to end. Each failure makes the pause longer.
+ * Work that takes long, such as a stream, calls `well` when it has begun without an error.
  * @param {(signal: AbortSignal, well: () => void) => Promise<number|undefined>} work @returns {Loop}
  */
 function loop(work) {
@@ -102,7 +102,7 @@ function touch() {
   touched = performance.now();
   if (!wasAwake) wake();
 }
-/** The bar that says what does not work and when it is tried again. */
+/** Show in a bar which request fails, and when it is tried again. */
 function showTrouble() {
   const bar = byId("trouble"), bad = [...loops].find((each) => each.failed);
   const idle = !paused && !document.hidden && !awake();
@@ -114,15 +114,15 @@ function showTrouble() {
   else say(bad.failed ?? ""), bar.replaceChildren(h("p", { class: "bad" }, text), button(T.retry, () => { for (const each of loops) if (each.failed) each.now(); }));
 }
 
-// --- What is known of operations.
+// --- The known operations.
 /** @typedef {{name: string, op: any, about: any, estimate: Estimate, askedAt: string, gone: boolean, stale: boolean, unlisted?: boolean, lookedAt: number, draw: (() => void)|null}} Item */
 /** @type {Map<string, Item>} */
 const items = new Map();
-/** Take in an operation as the server has it now. @param {any} op */
+/** Store the state of an operation from a reply. @param {any} op */
 function take(op) {
   let item = items.get(op.name);
   if (!item) items.set(op.name, item = { name: op.name, op, about: null, estimate: new Estimate(), askedAt: "", gone: false, stale: true, lookedAt: 0, draw: null });
-  if (item.op.done && !op.done) return item; // an answer that was on its way when it ended
+  if (item.op.done && !op.done) return item; // the reply was sent before the operation ended
   const before = stateOf(item);
   const waits = !item.about?.startTime && (clock() - item.lookedAt > 60000 || JSON.stringify(op.metadata) !== JSON.stringify(item.op.metadata));
   if (op.done !== item.op.done || waits) item.stale = true;
@@ -139,7 +139,7 @@ function lose(name) {
 }
 const dirty = new Set();
 let drawnAt = 0;
-/** Draw an item soon, once: with the next frame, but five times in a second at most. @param {Item} item */
+/** Draw an item once, with the next frame, but at most five times a second. @param {Item} item */
 function redraw(item) {
   if (!dirty.size) setTimeout(() => requestAnimationFrame(() => {
     drawnAt = performance.now();
@@ -160,19 +160,19 @@ function stateOf({ op, about, gone, askedAt }) {
 const CODES = "OK CANCELLED UNKNOWN INVALID_ARGUMENT DEADLINE_EXCEEDED NOT_FOUND ALREADY_EXISTS PERMISSION_DENIED RESOURCE_EXHAUSTED FAILED_PRECONDITION ABORTED OUT_OF_RANGE UNIMPLEMENTED INTERNAL UNAVAILABLE DATA_LOSS UNAUTHENTICATED".split(" ");
 /** @param {any} error */
 const codeName = (error) => CODES[Number(error.code)] ?? `${error.code}`;
-/** A time of the record, or of common metadata. @param {Item} item @param {string} field */
+/** Return a time from the description of an operation, or from common metadata fields. @param {Item} item @param {string} field */
 const timeOf = (item, field) => {
   const found = item.about?.[field] ?? lookup(item.op.metadata)?.(field) ?? (field === "createTime" ? lookup(item.op.metadata)?.("startTime") : null);
   return typeof found === "string" && !isNaN(Date.parse(found)) ? found : "";
 };
-/** The method's full name, or what the metadata are called. @param {Item} item */
+/** Return the method's full name, or the type of the metadata. @param {Item} item */
 const methodOf = (item) => plain(item.about?.method) || plain(lookup(item.op.metadata)?.("method")) || String(item.op.metadata?.["@type"] ?? "").replace(/^.*\//, "");
-/** Seconds that it took, or has taken. @param {Item} item */
+/** Return the seconds from creation to the end, or until now. @param {Item} item */
 function secondsOf(item) {
   const begin = timeOf(item, "createTime"), end = timeOf(item, "endTime");
   return !begin || (item.op.done && !end) ? null : ((end ? Date.parse(end) : clock()) - Date.parse(begin)) / 1000;
 }
-/** Read the descriptions of what has changed. @param {Item[]} wanted @param {AbortSignal} [signal] */
+/** Read the descriptions of stale items. @param {Item[]} wanted @param {AbortSignal} [signal] */
 async function describe(wanted, signal) {
   const stale = wanted.filter((item) => item.stale && !item.gone).slice(0, 100);
   if (!stale.length || !offers("BatchGetOperations")) return;
@@ -193,7 +193,7 @@ async function describe(wanted, signal) {
     else for (const item of stale) item.stale = true;
   }
 }
-/** With the start as the first fraction, the first report already has a rate. @param {Item} item @param {string} start */
+/** Make an estimate with fraction 0 at the start, so that the first report already gives a rate. @param {Item} item @param {string} start */
 function begun(item, start) {
   const estimate = new Estimate();
   estimate.add(0, Date.parse(start) / 1000);
@@ -205,7 +205,7 @@ const missing = new Set();
 /** @param {string} verb */
 const offers = (verb) => !missing.has(verb) && (!session.verbs.length || session.verbs.includes(verb));
 
-/** Follow operations: by a stream, else in batches, else one by one. @param {() => Item[]} wanted what is shown @returns {Loop & {look: () => void}} */
+/** Follow operations: by a stream, otherwise in batches; without either, only a single one. @param {() => Item[]} wanted the shown items @returns {Loop & {look: () => void}} */
 function follow(wanted) {
   let /** @type {string[]} */ names = [], pause = 2, later = 0;
   const open = () => wanted().filter((item) => !item.op.done && !item.gone).slice(0, 100).map((item) => item.name);
@@ -241,20 +241,20 @@ function follow(wanted) {
         return 0.1;
       }
     } else if (names.length === 1) take(await call("GET", pathOf(names[0]), null, signal));
-    else return; // the list is read again and again anyway
+    else return; // the list is read repeatedly anyway
     const same = before === names.map((name) => JSON.stringify(items.get(name)?.op)).join();
     if (!same) changed();
     pause = same ? Math.min(pause * 1.5, 30) : 2;
     return open().length ? pause : undefined;
   });
   return Object.assign(me, {
-    /** Follow what has come to be shown as well. */
+    /** Follow items that are shown since the last request, too. */
     look() { if (open().some((name) => !names.includes(name))) pause = 2, me.now(); changed(); },
   });
 }
 /**
- * Hold one of three streams: a browser opens six connections to a server, for all tabs together.
- * @param {() => Promise<void>} work @returns {Promise<boolean>} whether there was one
+ * Run `work` while holding one of three locks for streams: a browser opens only six connections to a server, in all tabs together.
+ * @param {() => Promise<void>} work @returns {Promise<boolean>} whether a lock was free
  */
 async function inSlot(work) {
   let done = !navigator.locks;

@@ -1,6 +1,6 @@
-// What is asked before anything is done.
+// Dialogs.
 
-/** @param {string} title @param {(Kid|Kid[])[]} body @param {[string, string, () => any][]} [acts] label, class, what it does @returns {HTMLDialogElement} */
+/** @param {string} title @param {(Kid|Kid[])[]} body @param {[string, string, () => any][]} [acts] label, class, action @returns {HTMLDialogElement} */
 function openDialog(title, body, acts = [[T.close, "", () => {}]]) {
   const box = h("dialog", { "aria-labelledby": "asked", close: () => box.remove() },
     h("h2", { id: "asked" }, title), ...body,
@@ -41,7 +41,7 @@ async function act(name, action) {
   else if (item && !item.op.done) item.askedAt = new Date(clock()).toISOString(), item.stale = true, redraw(item);
 }
 /**
- * Ask, then cancel or delete: these items, or with `all` what the filter matches.
+ * Ask for confirmation, then cancel or delete these items, or with `all` the operations whose names it returns.
  * @param {"cancel"|"delete"} action @param {Item[]} chosen @param {(() => Promise<string[]>)|null} all @param {() => void} after
  */
 function askAction(action, chosen, all, after) {

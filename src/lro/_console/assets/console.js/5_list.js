@@ -2,7 +2,7 @@
 
 /** @typedef {{title: string, node: HTMLElement, begin: () => void, end: () => void, refresh: () => void, chosen?: () => Item[], all?: () => (() => Promise<string[]>)|null, changed?: () => void}} View */
 
-/** A method's sign, so that it is recognised at a glance. @param {string} method */
+/** Make a method's sign: one or two letters on a colour, to recognise it at a glance. @param {string} method */
 function sign(method) {
   let hash = 0;
   for (const char of method) hash = (hash * 31 + char.charCodeAt(0)) >>> 0;
@@ -15,7 +15,7 @@ const methodCell = (method) => [sign(method), h("span", { class: "two" }, h("b",
 const ICONS = { WAITING: "wait", IN_PROGRESS: "run", STOPPING: "stop", SUCCEEDED: "ok", FAILED: "fail", CANCELLED: "cancel", GONE: "gone" };
 /** @param {string} state */
 const stateMark = (state) => h("span", { class: `state s-${ICONS[state]}` }, icon(ICONS[state]), T.states[/** @type {"GONE"} */ (state)]);
-/** Progress that is drawn again and again. @param {string} label */
+/** Make a progress bar, and the function that draws an item on it. @param {string} label */
 function meter(label) {
   const bar = h("progress", { max: 1, "aria-label": label }), percent = h("b"), text = h("small");
   const node = h("div", { class: "meter" }, h("span", { class: "line" }, bar, percent), text);
@@ -38,11 +38,11 @@ const simpleTable = (caption, heads, lines, kind = "plain") => h("div", { class:
   h("tbody", {}, lines.map((line) => h("tr", {}, line.map((each, at) => at ? h("td", {}, each) : h("th", { scope: "row" }, each)))))));
 /** @param {[string, Kid][]} pairs */
 const pairs = (pairs) => h("dl", {}, pairs.map(([key, value]) => h("div", {}, h("dt", {}, key), h("dd", {}, value))));
-/** A link, if that is where it leads. @param {any} url @param {string} text */
+/** Make a link if the URL is valid for HTTP; otherwise, a text. @param {any} url @param {string} text */
 function safeLink(url, text) {
   return /^https?:\/\//i.test(String(url)) && URL.canParse(url) ? h("a", { href: url, rel: "noreferrer noopener", target: "_blank" }, text) : h("span", {}, text, url && text !== url ? ` (${url})` : "");
 }
-/** Keep a text like "3 min ago" right as time goes by. @param {Element} node @param {() => string} text */
+/** Update a text like "3 min ago" every second. @param {Element} node @param {() => string} text */
 function ticking(node, text) {
   const tick = () => setText(node, text());
   tick();
@@ -56,21 +56,21 @@ setInterval(() => {
   if (awake()) for (const [node, tick] of ticks) if (node.isConnected) tick(); else ticks.delete(node);
 }, 1000);
 
-/** The tests of a filter that are joined by AND outside of quotes and parentheses. @param {string} text */
+/** Split a filter at each AND outside of quotes and parentheses. @param {string} text */
 function termsOf(text) {
   const found = text.match(/(?:"(?:\\.|[^"\\])*"?|'(?:\\.|[^'\\])*'?|\((?:"(?:\\.|[^"\\])*"|[^()"]|\([^()]*\))*\)|(?!\sAND\s)[^])+/g) ?? [];
   return found.map((term) => term.replace(/^\s*AND\s+/, "").trim()).filter(Boolean);
 }
 /** @type {[keyof typeof T.states | "ASKED", string][]} */
 const OURS = [["IN_PROGRESS", "state() = IN_PROGRESS"], ["FAILED", "state() = FAILED"], ["CANCELLED", "state() = CANCELLED"], ["SUCCEEDED", "state() = SUCCEEDED"], ["ASKED", "cancel_requested()"]];
-/** The test for the operations of a method, if there is one. @param {any} method */
+/** Return the filter for the operations of a method; empty if there is none. @param {any} method */
 function methodTest(method) {
   const alone = session.methods.filter((/** @type {any} */ each) => each.metadata === method.metadata).length < 2, verb = lastPart(method.name);
   if (alone && method.metadata) return `type(metadata) = ${method.metadata}`;
   return method.metadata?.endsWith("OperationMetadata") ? `metadata.verb = "${verb[0].toLowerCase()}${verb.slice(1)}"` : "";
 }
 
-/** @param {number} minutes @param {AbortSignal} signal @returns {Promise<any>} null where nothing is counted */
+/** @param {number} minutes @param {AbortSignal} signal @returns {Promise<any>} null if the server has no tally */
 async function readTally(minutes, signal) {
   try { return await call("GET", `tally?minutes=${minutes}`, null, signal); } catch (error) {
     if (!(error instanceof Refusal) || !error.unknown) throw error;
@@ -78,7 +78,7 @@ async function readTally(minutes, signal) {
     return null;
   }
 }
-/** How many are in progress, as far as it was counted. @param {any} load @param {(each: any) => number} of */
+/** Format a number of operations in progress, with "+" if counting stopped early. @param {any} load @param {(each: any) => number} of */
 const number = (load, of) => count(load.methods.reduce((/** @type {number} */ sum, /** @type {any} */ each) => sum + of(each), 0)) + (load.capped ? "+" : "");
 /** @param {URLSearchParams} query @returns {View} */
 function listView(query) {
@@ -124,7 +124,7 @@ function listView(query) {
     }), ours && at,
     session.parents.length > 1 && pick(T.parent, session.parents.map((/** @type {string} */ each) => [each, each || T.noParent]), owner, (value) => go(input.value.trim(), value)));
 
-  /** Show where the filter is wrong, and what may be meant. @param {Refusal} error */
+  /** Mark the error in the filter, and offer corrections. @param {Refusal} error */
   const showWrong = (error) => {
     const detail = error.details.find((/** @type {any} */ one) => one.metadata?.position !== undefined), chars = [...filter];
     const place = detail ? Math.min(Number(detail.metadata.position), chars.length) : -1;
@@ -223,7 +223,7 @@ function listView(query) {
     short = (page.operations ?? []).length < 50;
   };
   const showFresh = () => {
-    if (!fresh.some((op) => rows.has(op.name)) && rows.size) return view.refresh(); // there is a gap between
+    if (!fresh.some((op) => rows.has(op.name)) && rows.size) return view.refresh(); // operations between the two pages are missing
     const top = body.firstChild;
     for (const op of fresh) if (!rows.has(op.name)) addRow(op, top);
     drawFresh();
@@ -238,7 +238,7 @@ function listView(query) {
     newer.hidden = !number;
     setText(newer, put(T.newer, number >= 50 ? "50+" : number));
   };
-  /** What is not listed any more, although something after it is, may be deleted: the server is asked about it, once. @param {boolean} cut */
+  /** An item that is missing from the page, although a later one is on it, may be deleted: mark it to be read once. @param {boolean} cut */
   const lookForLost = (cut) => {
     const listed = new Set(fresh.map((op) => op.name)), last = [...rows.values()].filter(({ item }) => listed.has(item.name)).map(({ tr }) => tr.rowIndex);
     for (const { tr, item } of rows.values()) if (!item.unlisted && !listed.has(item.name) && (!cut || tr.rowIndex < Math.max(...last))) item.unlisted = item.stale = true;
@@ -252,7 +252,7 @@ function listView(query) {
     }
     if (first) {
       body.replaceChildren(), rows.clear(), note.replaceChildren();
-      // What fits on a screen is drawn before the rest.
+      // Draw the rows that fit on a screen first.
       append({ operations: page.operations?.slice(0, 16) }, null);
       await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
       if (signal.aborted) return;
@@ -273,7 +273,7 @@ function listView(query) {
   const follows = follow(shownItems);
   const tally = loop(async (signal) => {
     if (!session.statistics || missing.has("tally")) return;
-    const found = await readTally(1, signal); // only what is in progress is shown here
+    const found = await readTally(1, signal); // only the number in progress is shown here
     if (found) setText(counted, number(found.inProgress, (/** @type {any} */ each) => each.waiting + each.running));
     return found ? 15 : undefined;
   });

@@ -1,19 +1,19 @@
-// The frame of the page: where one is, which key does what, how it looks.
+// The frame of the page: its routes, keys and theme.
 
 let /** @type {View|null} */ view = null, began = false;
-/** The views by their names; those that are not seen first come when they are wanted. @type {Record<string, (query: URLSearchParams, name: string) => View>} */
+/** The views by name; all except the list are loaded when they are first opened. @type {Record<string, (query: URLSearchParams, name: string) => View>} */
 const VIEWS = { list: listView };
-/** Show what the address says. */
+/** Show the view in the address. */
 async function route() {
   const [path, search] = location.hash.replace(/^#\/?/, "").split(/\?(.*)/), asked = location.href;
   const kind = path === "" ? "list" : path === "overview" || path === "methods" ? path : "operation";
   view?.end();
-  for (const box of document.querySelectorAll("dialog")) box.close(); // what it asks was of another view
+  for (const box of document.querySelectorAll("dialog")) box.close(); // it belongs to the view before
   view = null;
   if (!VIEWS[kind]) await import(new URL(document.querySelector("meta[name=views]")?.getAttribute("content") ?? "", document.baseURI).href);
   if (asked !== location.href) return;
   let name = path;
-  try { name = path.split("/").map(decodeURIComponent).join("/"); } catch { /* the server says what is wrong with it */ }
+  try { name = path.split("/").map(decodeURIComponent).join("/"); } catch { /* the server refuses the name */ }
   view = VIEWS[kind](new URLSearchParams(search), name);
   document.title = `${view.title} · ${session.title}`;
   for (const link of document.querySelectorAll("nav.views a")) {
@@ -51,7 +51,7 @@ function theme(step) {
 }
 const themes = iconButton("theme", "", () => theme(1));
 
-/** Go to the next link of the list, or the one before. @param {number} step */
+/** Move the focus to the next link of the list, or with step -1 to the previous one. @param {number} step */
 function move(step) {
   const links = [...document.querySelectorAll("table.ops .name")], here = document.activeElement?.closest("tr")?.querySelector(".name");
   const at = here ? links.indexOf(here) + step : step > 0 ? 0 : links.length - 1;
@@ -81,9 +81,9 @@ window.addEventListener("pagehide", () => { for (const each of loops) each.rest(
 window.addEventListener("pageshow", (event) => { if (event.persisted) for (const each of loops) each.now(); });
 window.addEventListener("hashchange", () => void route());
 
-/** What the bar of troubles says until the page has begun. @type {Loop} */
+/** The first request, as a loop, so that the bar of failures shows it. @type {Loop} */
 const starting = { now: () => void start(), rest() {}, stop() {} };
-/** Learn what may be shown, and show it. */
+/** Read the session, and show the page. */
 async function start() {
   try { session = await call("GET", "session"); } catch (error) {
     if (!(error instanceof Refusal) || !error.unknown) {

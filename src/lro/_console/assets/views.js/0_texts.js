@@ -1,7 +1,7 @@
 // @ts-check
-// The views that are not seen first: loaded when one of them is wanted, as a module that adds them.
+// All views except the list: a module that is loaded when one of them is first opened.
 
-/** What these views say. */
+/** The texts of these views. */
 const V = {
   show: "Show", askedAt: "Asked to stop {0}, not stopped yet.", attempt: "attempt {0}",
   gone: "It is no longer there: deleted or expired.", metadata: "Metadata", response: "Response", raw: "Raw",

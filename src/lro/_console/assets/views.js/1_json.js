@@ -1,6 +1,6 @@
-// Values as trees, and the details of errors by their types.
+// Draws values as trees, and the details of errors by their types.
 
-/** JSON with the numbers as they came. @param {any} value @param {string} [indent] @returns {string} */
+/** Print a value as JSON, with the original text of numbers. @param {any} value @param {string} [indent] @returns {string} */
 function printed(value, indent = "\n") {
   if (value instanceof Exact) return value.text;
   if (value === null || typeof value !== "object") return JSON.stringify(value) ?? "null";
@@ -12,7 +12,7 @@ const FIRST = 64e3, MOST = 5e6, NODES = 100;
 /** @param {any} value @returns {number} */
 const nodes = (value) => value === null || typeof value !== "object" || value instanceof Exact ? 1 : Object.values(value).reduce((sum, each) => sum > NODES ? sum : sum + nodes(each), 1);
 
-/** Draw any JSON: a tree, of large ones the beginning. @param {any} value @param {string} title @param {Set<string>} opened paths of what is open @param {boolean} [whole] */
+/** Draw a JSON value as a tree; of a large value, draw the beginning of its text. @param {any} value @param {string} title @param {Set<string>} opened paths of open nodes @param {boolean} [whole] */
 function drawJson(value, title, opened, whole) {
   const text = printed(value), size = text.length;
   const blob = () => {
@@ -55,7 +55,7 @@ function tree(key, value, path, opened, open) {
   return node;
 }
 
-/** A detail of an error (AIP-193). @param {any} detail @param {Set<string>} opened @returns {HTMLElement} */
+/** Draw a detail of an error (AIP-193). @param {any} detail @param {Set<string>} opened @returns {HTMLElement} */
 function drawDetail(detail, opened) {
   const { "@type": type, ...rest } = detail ?? {}, kind = String(type ?? "").split(".").pop() ?? "";
   const table = rest.fieldViolations ?? rest.violations;

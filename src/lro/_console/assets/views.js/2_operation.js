@@ -11,7 +11,7 @@ function operationView(query, name) {
   const stop = button(T.cancel + "…", () => open("cancel")), remove = button(T.delete + "…", () => open("delete"), { class: "danger" });
   const again = button(V.rerun + "…", () => {
     const said = h("p", { role: "status" }), hex = [...crypto.getRandomValues(new Uint8Array(16))].map((each) => each.toString(16).padStart(2, "0")).join("");
-    const requestId = hex.replace(/(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-"); // clicks of one dialog start it once
+    const requestId = hex.replace(/(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-"); // repeated clicks in a dialog start only one operation
     const box = openDialog(put(V.rerunTitle, shortId(name)), [h("p", {}, V.rerunWhy), said], [[T.close, "", () => {}], [V.yesRerun, "go", () => {
       call("POST", `${pathOf(name)}:rerun`, { requestId }).then((op) => { box.close(); location.hash = `#/${op.name.split("/").map(encodeURIComponent).join("/")}`; }, (error) => setText(said, error.message));
       return false;
@@ -58,7 +58,7 @@ function operationView(query, name) {
     if (here) /** @type {HTMLElement|null} */ (panel.querySelector(`[data-path=${CSS.escape(here)}]`))?.focus();
   };
 
-  // --- Ask for it yourself.
+  // --- Commands and code that read this operation.
   const base = new URL(session.server || api, location.href), prefix = base.pathname.match(/\/[^/]*$/)?.[0] ?? "", server = base.origin + base.pathname.slice(0, -prefix.length);
   const quoted = (/** @type {string} */ text) => `'${text.replaceAll("'", "'\\''")}'`, token = session.token || session.caller || kept("sessionStorage", "token") ? ' -H "Authorization: Bearer $LRO_TOKEN"' : "";
   const other = prefix === "/v1" ? "" : prefix;
@@ -107,7 +107,7 @@ function operationView(query, name) {
     factText = shown;
     drawTabs();
   };
-  // What lasts: each attempt that failed, for operators.
+  // The failed attempts in the record, which only operators see.
   const drawFailures = (/** @type {any} */ about) => {
     const lines = [].concat(about?.failures ?? []).map((/** @type {any} */ each) => [each?.attempt, each?.time && moment(each.time), each?.error, each?.text].map((cell) => cell instanceof Node ? cell : String(cell ?? "")));
     failures.hidden = !lines.length;
@@ -125,7 +125,7 @@ function operationView(query, name) {
     item.draw = draw;
     card.hidden = side.hidden = false;
     draw();
-    item.stale = true; // attempts that fail do not change the operation itself
+    item.stale = true; // a failed attempt changes the description, not the operation
     await look(signal);
     return item.op.done ? undefined : session.refreshSeconds;
   });

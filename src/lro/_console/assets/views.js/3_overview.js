@@ -1,6 +1,6 @@
-// What happened, in charts, and what the service can do.
+// Charts of the last hours, and the operations in progress.
 
-/** The value below which this share of a histogram lies; null without any. @param {number[]} counts @param {number[]} bounds @param {number} share */
+/** Return the value below which this share of a histogram lies; null for an empty one. @param {number[]} counts @param {number[]} bounds @param {number} share */
 function quantile(counts, bounds, share) {
   const all = counts.reduce((sum, each) => sum + each, 0);
   let want = all * share;
@@ -12,7 +12,7 @@ function quantile(counts, bounds, share) {
   }
   return bounds[bounds.length - 1];
 }
-/** A chart, its summary and its table; times are on a logarithmic scale. @param {string} title @param {number[]} times @param {[string, string, (number|null)[]][]} series label, class, values @param {boolean} stacked @param {(value: number) => string} unit @param {string} summary */
+/** Draw a chart, its summary and its table; a chart that is not stacked has a logarithmic scale. @param {string} title @param {number[]} times @param {[string, string, (number|null)[]][]} series label, class, values @param {boolean} stacked @param {(value: number) => string} unit @param {string} summary */
 function chart(title, times, series, stacked, unit, summary) {
   const width = times.length * 10, height = 100;
   const sums = times.map((_, at) => stacked ? series.reduce((sum, [, , values]) => sum + (values[at] ?? 0), 0) : Math.max(...series.map(([, , values]) => values[at] ?? 0)));

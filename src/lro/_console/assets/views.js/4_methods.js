@@ -1,6 +1,6 @@
-// What the service can do.
+// The methods of the service.
 
-/** An example of a test of a field. @param {{path: string, type: string}} field */
+/** Return an example filter on a field. @param {{path: string, type: string}} field */
 function example({ path, type }) {
   if (/ of /.test(type)) return `${path}:*`;
   if (/int|double|float|number/i.test(type)) return `${path} > 10`;
@@ -41,7 +41,7 @@ function methodsView() {
   });
   return { title: T.methods, node: h("div", { class: "view" }, h("h1", { tabindex: -1 }, T.methods), said, cards, ticks), begin() { tally.now(); }, end() { tally.stop(); }, refresh() { tally.now(); } };
 }
-/** @param {string} duration such as 30s */
+/** @param {string} duration such as `30s` */
 const inWords = (duration) => isNaN(parseFloat(duration)) ? duration : span(parseFloat(duration)).replace(/ 0 \S+$/, "");
 
 Object.assign(VIEWS, { operation: operationView, overview: overviewView, methods: methodsView });

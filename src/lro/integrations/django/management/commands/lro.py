@@ -1,4 +1,4 @@
-"""``manage.py lro``: look at the store, remove what has expired, or work."""
+"""``manage.py lro``: check the store, purge expired operations, or run a worker."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from lro.integrations.django._operations import configured, service
 
 
 class Command(BaseCommand):  # type: ignore[misc]  # Django ships no types
-    """The command, for the service in the settings ``LRO``."""
+    """The command, for the service that the setting ``LRO`` names."""
 
     help = "Check whether the store can be used, purge what has expired, or be a worker."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Take the name of what is to be done."""
+        """Add the argument that selects the task."""
         parser.add_argument("what", choices=("check", "purge", "worker"))
 
     def handle(self, *, what: str, **_: Any) -> None:
-        """Do it.
+        """Run the task.
 
         Raises:
-            CommandError: It cannot be done.
+            CommandError: The task failed.
         """
         if what == "check":
             self._check()
@@ -37,7 +37,7 @@ class Command(BaseCommand):  # type: ignore[misc]  # Django ships no types
 
     def _check(self) -> None:
         try:
-            service().store.find(("operations/check",))  # whether that is there does not matter
+            service().store.find(("operations/check",))  # it need not exist
         except Unavailable as exc:
             raise CommandError(str(exc)) from exc
         methods = len(service().edges.specs)
