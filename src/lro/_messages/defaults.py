@@ -1,4 +1,4 @@
-"""Removal of the class's defaults from a message."""
+"""Removes the defaults of its class from a message."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lro._messages.schema import Field, Label, Shape
 
 
 def without_defaults(payload: Json, cls: type, types: TypeRegistry) -> Json:
-    """Return the JSON of a message without fields that have the default of their class.
+    """Return the JSON of a message without the fields that equal the default of their class.
 
     Two releases of a class give the same result for a caller's request, even if the newer release
     has more fields or other defaults.
@@ -21,7 +21,7 @@ def without_defaults(payload: Json, cls: type, types: TypeRegistry) -> Json:
 
 
 def _sparse(message: Json, shape: Shape, types: TypeRegistry) -> Json:
-    payload = cast("dict[str, Json]", message)  # a class with a shape gives an object
+    payload = cast("dict[str, Json]", message)  # a class with a shape is written as an object
     defaults = _defaults(payload, shape, types)
     return {
         name: _below(value, shape.spellings.get(name), types)
@@ -46,12 +46,12 @@ def _below(value: Json, field: Field | None, types: TypeRegistry) -> Json:
 
 
 def _defaults(payload: dict[str, Json], shape: Shape, types: TypeRegistry) -> dict[str, Json]:
-    """Return the class's values for fields with a default; none if the class raises an error."""
+    """Return the class's values for fields with a default; empty if the class raises an error."""
     fields = shape.spellings
     said = {name: one for name, one in payload.items() if name in fields and fields[name].required}
     try:
         found = types.dump(types.load(said, shape.python), shape.python)
-    except Exception:  # the application's class may have checks
+    except Exception:  # checks in the application's class may raise any error
         return {}
     shown = cast("dict[str, Json]", found)
     return {name: one for name, one in shown.items() if name not in said}

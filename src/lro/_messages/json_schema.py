@@ -115,7 +115,7 @@ def or_null(schema: Schema) -> Schema:
 class MessageSchemas:
     """Makes the schemas of message classes: named object schemas that refer to each other.
 
-    ``named`` maps names to the schemas that others refer to; a reference is ``prefix`` and a name.
+    ``named`` has the schemas that are referred to, by name; a reference is ``prefix`` and the name.
     A class without a full name gets one in the package of the message that contains it.
     """
 
@@ -138,9 +138,9 @@ class MessageSchemas:
     ) -> Schema:
         """Return the schema of the JSON values that are read as a message.
 
-        ``more`` are further properties; a field of the same name replaces one. ``without`` are the
-        JSON names of fields to omit. ``suffix`` then distinguishes the schema's name from that of
-        the plain message.
+        ``more`` has further properties; a field of the same name replaces a property. ``without``
+        has the JSON names of fields to omit. With either, ``suffix`` must distinguish the schema's
+        name from that of the plain message.
         """
         return self._top(cls, reading=True, suffix=suffix, more=more, without=without)
 
@@ -150,7 +150,7 @@ class MessageSchemas:
         return {"type": "array", "items": one} if field.label is Label.REPEATED else one
 
     def packed(self, cls: type) -> Schema:
-        """Return the schema of the JSON form of an Any with such a message (spec §1.10)."""
+        """Return the schema of an Any with a message of this class, in JSON (spec §1.10)."""
         written = self.written(cls)
         if self._types.knows(cls) and self._types.name_of(cls) in WRAPPED_TYPES:
             return {"allOf": [self.any(), {"type": "object", "properties": {"value": written}}]}
@@ -208,7 +208,7 @@ class MessageSchemas:
         if found is not None:
             return found
         name = self._free(self._name(cls, package), suffix)
-        reference = self._references[key] = self.add(name, {})  # it may contain itself
+        reference = self._references[key] = self.add(name, {})  # a message may contain itself
         package = name.removesuffix(suffix).rpartition(".")[0]
         shown = [field for field in shape.fields if field.json_name not in without]
         fields: dict[str, Json] = {
@@ -272,7 +272,7 @@ class MessageSchemas:
 
 
 def _folded(name: str) -> str:
-    # Code generators may drop all but letters and digits of a name.
+    # Code generators may drop every character of a name except letters and digits.
     return _NO_WORD.sub("", name).lower()
 
 

@@ -38,15 +38,15 @@ _NO_BRACKETS: Final = bytes(set(range(256)) - set(b'[]{}"'))
 _LONG_TEXT: Final = 50_000
 _DIGITS: Final = bytes.maketrans(b"123456789", b"000000000")
 _LONG_NUMBER: Final = b"0" * 19
-"""Digits from which an integer may have more than 64 bits; orjson reads it as a float."""
+"""An integer of this many digits may have more than 64 bits; orjson reads it as a float."""
 _BEYOND_DOUBLE: Final = b"0" * 309
 _EXPONENT: Final = re.compile(rb"0e-?0+(?:[,\]}]|\Z)")
-"""A number with an exponent (digits replaced by 0): orjson treats these differently."""
+"""Matches a number with an exponent (digits replaced by 0), which orjson writes differently."""
 MAX_LISTS: Final = 100_000
 """The most lists in a request: parsing them takes about 50 ms, and holds the GIL meanwhile."""
 
 MAX_VALUES: Final = 2_000_000
-"""The most values in a reply. An object, a list, a text or a key counts as two more.
+"""The most values in a reply. Each counts as one; objects, lists, texts and keys count two more.
 
 A byte of JSON can take many bytes of memory, so a limit of bytes does not bound memory.
 """
@@ -59,7 +59,7 @@ def dumps(value: Json) -> bytes:
     """Write a JSON value as compact UTF-8 text, which can be read again.
 
     Pass only JSON values: orjson may write an enum member or a UUID, which the standard library
-    refuses. There is no check, which would take four times as long as writing.
+    refuses. Nothing checks this, because a check would take four times as long as writing.
 
     Raises:
         ValueError: The value is nested too deeply, or has a number or text that is invalid in JSON.
@@ -92,7 +92,7 @@ def dumps_bounded(value: Json) -> bytes:
 
 
 def loads(data: bytes | str) -> Json:
-    """Read one JSON text fast, as a client reads replies; the last of equal keys wins.
+    """Read one JSON text as a client reads replies: fast, and the last of equal keys wins.
 
     Raises:
         ValueError: The text is not JSON in UTF-8, is nested too deeply, or has too many values.
@@ -114,7 +114,7 @@ def check_values(data: bytes, most: int = MAX_VALUES) -> None:
     if _OF_MANY_BYTES * openings + data.count(b'"') + data.count(b",") <= most:
         return
     count = 0
-    for found in _TOKENS.finditer(data):  # texts may have any number of them
+    for found in _TOKENS.finditer(data):  # the count above included characters in texts
         count += 1 if found.lastgroup else _OF_MANY_BYTES
         if count > most:
             raise ValueError(f"it holds more than {most} values")
@@ -130,7 +130,7 @@ def reread(text: str) -> Json:
 
 
 def loads_strict(data: bytes | str) -> Json:
-    """Read one JSON text, as a server reads requests: equal keys are an error (spec §1.8(2)).
+    """Read one JSON text as a server reads requests: equal keys are an error (spec §1.8(2)).
 
     Raises:
         ValueError: The text is not JSON in UTF-8, has a key twice, is nested too deeply, or has
@@ -150,7 +150,7 @@ def deeper_than(value: Json, limit: int) -> bool:
     """Return True if objects and lists are nested deeper than ``limit`` levels."""
     layer: list[Any] = [value]
     for _ in range(limit):
-        # Compare classes, without isinstance: the value came from JSON or was made for it.
+        # Compare classes, without isinstance: the value has only the plain classes of JSON.
         below: list[Any] = []
         for item in layer:
             kind = item.__class__
@@ -167,8 +167,8 @@ def deeper_than(value: Json, limit: int) -> bool:
 def plain_copy(value: dict[Any, Any] | list[Any], limit: int | None = None) -> Json | None:
     """Copy a value of plain JSON data, at the speed of C.
 
-    Return None for any other value: JSON changes or refuses a tuple, a NaN or a key that is not a
-    text. Return None also for a value nested deeper than ``limit`` levels.
+    Return None for any other value: JSON changes or refuses a tuple, a NaN or a non-text key. Also
+    return None for a value nested deeper than ``limit`` levels.
     """
     try:
         if orjson is None:
@@ -213,7 +213,7 @@ def _parsed(data: bytes | str) -> Json:
             if _LONG_NUMBER not in text.translate(_DIGITS):
                 value: Json = orjson.loads(text)
                 return value
-        except ValueError:  # the standard library says why, or knows better
+        except ValueError:  # the standard library raises a clear error, or can read it
             pass
     return _standard_parsed(data)
 
@@ -235,14 +235,14 @@ def _standard_parsed(data: bytes | str, decoder: json.JSONDecoder | None = None)
 
 def _flat_object(text: bytes) -> Json | None:
     # Reads an object of texts, bools and integers (most requests) in a third of the time; returns
-    # None for other texts. With as many colons as keys, no key is repeated.
+    # None for any other JSON. If there are as many colons as keys, no key is repeated.
     if orjson is None or text.count(b"{") != 1 or b"[" in text:
         return None
     if _LONG_NUMBER in text.translate(_DIGITS):
         return None
     try:
         value = orjson.loads(text)
-    except ValueError:  # the standard library says why, or knows better
+    except ValueError:  # the standard library raises a clear error, or can read it
         return None
     if value.__class__ is not dict or len(value) != text.count(b":"):
         return None
@@ -261,8 +261,8 @@ def _unique(pairs: _Pairs) -> Json:
 
 
 def _fraction(text: str) -> float:
-    # In Python, so that other threads can run meanwhile: 1 MB of body may have 260,000 fractions,
-    # and C code would read them all without a pause.
+    # A Python function, so that other threads can run meanwhile: 1 MB of body may have 260,000
+    # fractions, and C code would read them all without a pause.
     return float(text)
 
 
@@ -270,7 +270,7 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-# Made once: making one takes longer than reading or writing a small message.
+# Made once: making a coder takes longer than reading or writing a small message.
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _PLAIN: Final = json.JSONDecoder(parse_constant=_no_constant)
 _STRICT: Final = json.JSONDecoder(
@@ -294,7 +294,7 @@ def _check_depth(text: bytes | str, value: Json) -> None:
 
 
 def _text_deeper_than(text: bytes, value: Json, limit: int) -> bool:
-    # Like ``deeper_than`` for the value of a text, but several times as fast if it is not deep.
+    # Like ``deeper_than`` for the value of a text, but several times as fast for a flat text.
     if b"\\" in text:
         text = text.replace(rb"\\", b"").replace(rb"\"", b"")
     # A string without brackets leaves a pair of quotes, which are removed.

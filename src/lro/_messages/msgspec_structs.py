@@ -64,7 +64,7 @@ def foreign(annotation: object) -> ForeignType | None:
 
 
 def constraint(annotation: object, kind: Kind) -> Callable[[Any], object] | None:
-    """Return a check of a single value by the Meta in its annotation, or None."""
+    """Return a function that checks a single value by the Meta in its annotation, or None."""
     single = kind not in (Kind.ENUM, Kind.MESSAGE) or bare(annotation) in _TIMES
     if not single or not any(isinstance(one, msgspec.Meta) for one in marks_of(annotation)):
         return None
@@ -72,7 +72,7 @@ def constraint(annotation: object, kind: Kind) -> Callable[[Any], object] | None
 
 
 def maker(cls: Any, shape: Shape) -> Make:
-    """Return the function that makes messages, and checks the lengths of lists and maps."""
+    """Return the function that makes messages and checks the lengths of lists and maps."""
     required = [field.name for field in shape.fields if field.explicit]
     checks = _container_checks(cls, shape)
 
@@ -167,6 +167,6 @@ def _contained(action: Callable[[], T]) -> T:
         msgspec.MsgspecError,
         ValueError,
         TypeError,
-    ) as exc:  # the first is not a ValueError in msgspec 0.19
+    ) as exc:  # MsgspecError is not a ValueError in msgspec 0.19
         text, _, path = str(exc).partition(" - at `$")
         raise InvalidArgument(path.rstrip("`").lstrip("."), text) from None

@@ -1,8 +1,8 @@
 """Models and dataclasses of pydantic 2 as message classes.
 
-Like any message, it is read field by field. Then its class validates it, so all constraints and
-validators apply. Aliases are the names in JSON. A type without a proto equivalent is written as
-pydantic writes it: as text, as a number, or as any JSON value.
+As for other classes, a message is read field by field. Then the class validates it, so all
+constraints and validators apply. Aliases are the names in JSON. A type without a proto equivalent
+is written as pydantic writes it: as text, as a number, or as any JSON value.
 """
 
 from __future__ import annotations

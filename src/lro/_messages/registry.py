@@ -96,7 +96,7 @@ class Amending(Protocol):
     def amend(
         self, payload: bytes, unless_set: Mapping[str, Json], always: Mapping[str, Json]
     ) -> bytes:
-        """Return the binary form with these fields set; the mapping has JSON names and values."""
+        """Return the binary form with these fields set; the mappings have JSON names and values."""
         ...
 
 
@@ -193,7 +193,7 @@ def _any_field(
 
 
 def protobuf_class(cls: type) -> Any:
-    """Return the class if it is of protobuf, or the class that it wraps (proto-plus); or None."""
+    """Return a protobuf class unchanged, the one that a proto-plus class wraps, otherwise None."""
     named = {f"{one.__module__}.{one.__qualname__}" for one in cls.__mro__}
     if "google.protobuf.message.Message" in named:
         return cls
@@ -314,8 +314,8 @@ class TypeRegistry:
         if known is not None:
             raise DeclarationError(cls.__qualname__, f"is registered as {known}, not as {name}")
         taken = self._codecs.get(name)
-        # The protobuf class of a message that is always registered has the same name, and so does
-        # the proto-plus class around it.
+        # A message that is always registered shares its name with its protobuf class, and any
+        # protobuf class shares its name with the proto-plus class around it.
         if taken is not None and not _same_message(taken.python, cls, name):
             raise DeclarationError(name, f"is the name of {taken.python!r} already")
         aliases = declared_aliases(cls)
@@ -592,12 +592,12 @@ class TypeRegistry:
     def status_of(self, error: LroError, domain: str) -> Status:
         """Return the status of an error for a caller, with its details (spec §6.3).
 
-        The error's class may be the application's. Only this method calls it, once. Errors
-        of that call propagate, except those that would stop a server, such as SystemExit.
+        The error's class may be the application's. Only this method runs its code, once. Errors of
+        that code propagate, except those that would stop a server, such as SystemExit.
 
         Raises:
             DeclarationError: The error's ``status_code`` is not a Code.
-            HookFailed: The error raised an exception that would stop a server.
+            HookFailed: Code of the error's class raised an exception that would stop a server.
             EncodingError, UnknownType: A detail cannot be packed.
         """
         code, text, details = contained(f"the error {type(error).__name__}", _said, error, domain)
@@ -605,7 +605,7 @@ class TypeRegistry:
         return Status(int(code), text, tuple(self.pack(detail) for detail in details))
 
     def details_of(self, status: Status) -> tuple[object, ...]:
-        """Return the details of a status as messages; unreadable ones stay packed."""
+        """Return the details of a status as messages; unreadable details stay packed."""
         return tuple(self._unpacked(detail) for detail in status.details)
 
     def _unpacked(self, packed: AnyMessage) -> object:
@@ -629,7 +629,7 @@ class TypeRegistry:
             and isinstance(packed.payload, bytes)
             and not packed.empty
         ):
-            with contextlib.suppress(UnknownType, MissingExtra):  # the error below says so
+            with contextlib.suppress(UnknownType, MissingExtra):  # ``dump_any`` says so
                 packed = AnyMessage(packed.type_url, self.json_payload(packed))
         return dump_any(packed)
 
@@ -655,7 +655,7 @@ class TypeRegistry:
     def _class_codec(self, cls: type) -> Codec | None:
         if cls not in MESSAGES and not is_message_class(cls):
             return None
-        # Refuses a field that no message can have, even in classes of fields.
+        # These calls refuse a field that no message can have, even in nested classes.
         return ClassCodec(
             cls, self._strict, self._lenient, self._draft, open_ended(cls), misses_empty(cls)
         )

@@ -226,7 +226,7 @@ def enum_loader(
     """Return the reader of an enum's names and numbers (spec §1.9).
 
     ``names`` has the values by name; ``of_number`` finds the value of a number. An unknown name or
-    number is read as ``unknown``, or refused if that is None.
+    number is read as ``unknown``, or refused if ``unknown`` is None.
     """
 
     def load(value: Json) -> object:
@@ -246,7 +246,7 @@ def enum_loader(
 
 
 def enum_codec(cls: type[enum.Enum], unknown: object) -> tuple[Loader, Dumper]:
-    """Return the reader of a Python enum, :func:`enum_loader`, and the writer of its names."""
+    """Return the reader of a Python enum (see :func:`enum_loader`), and the writer of its names."""
     names = dict(cls.__members__)
 
     def dump(value: object) -> Json:

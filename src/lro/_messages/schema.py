@@ -7,7 +7,7 @@
   if it is zero, and zero if it is missing;
 - ``X | None``, and a field with any other default, has *presence*: missing means the default;
 - ``list``, ``tuple`` and ``Sequence`` are *repeated*, ``dict`` and ``Mapping`` are *maps*;
-- a field without a default of a pydantic model or msgspec Struct is *explicit*: always written,
+- in a pydantic model or msgspec Struct, a field without a default is *explicit*: always written,
   because the library refuses a request without the field.
 """
 
@@ -226,7 +226,7 @@ def docstring(thing: object) -> str:
 
 @attrs.frozen(kw_only=True)
 class Declared:
-    """A field as its class declares it; empty parts follow from the name and the annotation."""
+    """A field as its class declares it; empty attributes follow from name and annotation."""
 
     name: str
     annotation: object
@@ -266,7 +266,7 @@ def raise_all(wrong: Violations) -> None:
 Make = Callable[[dict[str, object], Violations], object]
 """Makes a message from values by field name, or raises its errors together with the violations.
 
-The values include those that the violations are about, unchanged.
+A value with a violation is among the values, unconverted.
 """
 
 
@@ -290,8 +290,8 @@ class Library:
     message can have, and NameError for an annotation with an undefined name. ``maker`` returns the
     function that makes messages. ``foreign`` returns how a type without a proto equivalent is
     stored, or None. ``rewrites`` returns True for a type that proto has, but that the library
-    writes in its own form. ``constraint`` returns a check of a single value, if the class does not
-    check it.
+    writes in its own form. ``constraint`` returns a check of a single value that the class does not
+    check, or None.
     """
 
     declared: Callable[[typing.Any], list[Declared]]

@@ -403,7 +403,7 @@ def _kind(annotation: object) -> tuple[Kind, object, str | None]:
 
 
 def _is_checked_datetime(annotation: object) -> bool:
-    # Pydantic's types, recognised without importing it. The model makes the further checks.
+    # Recognises pydantic's types without importing pydantic. The model makes their further checks.
     where = getattr(annotation, "__module__", "")
     return where == "pydantic.types" and getattr(annotation, "__name__", "") in _CHECKED_DATETIMES
 

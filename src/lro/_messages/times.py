@@ -119,7 +119,7 @@ def parse_duration(value: object) -> Duration:
     if found is None:
         raise InvalidArgument("", f"must be a duration such as '1.5s', got {_short(value)}")
     sign = -1 if found[1] else 1
-    # More digits are out of range, and int() with thousands of digits is slow or fails.
+    # Numbers over 12 digits are out of range, and int() of thousands of digits is slow or fails.
     whole = found[2].lstrip("0") or "0"
     seconds = int(whole) if len(whole) <= 12 else _MAX_SECONDS + 1
     span = Duration(sign * seconds, sign * _nanos(found[3]))

@@ -231,7 +231,7 @@ def _check_finite(value: float) -> None:
 def load_any(value: Json, *, strict: bool) -> AnyMessage:
     """Read the JSON form of an Any, and keep its payload unchanged (spec §1.10).
 
-    Unless ``strict``, other keys than ``value`` of a special type are dropped.
+    For a special type, keys other than ``value`` are dropped, or refused if ``strict``.
 
     Raises:
         InvalidArgument: The value is not an object, or has no usable ``@type``.

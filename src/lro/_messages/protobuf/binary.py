@@ -65,8 +65,8 @@ _KEPT_BYTES: Final = 4096
 class Binary:
     """The binary form of the messages of one registry.
 
-    ``shapes`` maps full names to the shapes of attrs classes and dataclasses. ``names`` has the
-    full names of all classes. ``classes`` are the protobuf classes. ``renamed``: names by alias.
+    ``classes`` are the protobuf classes. ``shapes`` maps full names to the shapes of all other
+    classes. ``names`` maps classes to full names, and ``renamed`` maps aliases to present names.
 
     Raises:
         DeclarationError: Proto cannot express one of the classes.
@@ -86,7 +86,7 @@ class Binary:
         self._symbols: dict[str, str] = {}
         """The file of each top-level declaration, by full name."""
         self.known: dict[str, str] = {}
-        """The file of each message with its own descriptor, by full name."""
+        """The file of each message whose descriptor was not generated here, by full name."""
         self._classes: dict[str, type[Message]] = {}
         for file in STANDARD:
             self._add(file)
@@ -163,11 +163,11 @@ class Binary:
             message = parsed(self.message_class(full_name), payload)
             value = json_of(message, pool=self.pool, with_empty=with_empty)
             value = self._whole_numbers(value, cast(Descriptor, message.DESCRIPTOR))
-            # In some places protobuf returns dictionaries of other classes.
+            # In some places protobuf returns mappings of classes other than dict.
             text = _or_invalid(lambda: dumps_bounded(reread(dumps(value).decode())))
             if len(payload) <= _KEPT_BYTES:
                 if len(self._written) >= _KEPT:
-                    self._written = {}  # one assignment, because several threads may run this
+                    self._written = {}  # in one step: several threads may run this code
                 self._written[key] = text
         return reread(text.decode())  # a new value for each call: callers may change it
 
@@ -197,9 +197,9 @@ class Binary:
         return value
 
     def _add(self, file: FileDescriptor) -> tuple[str, ...]:
-        # Adds the declarations of a file and its imports, and returns the files that have them. A
-        # declaration that another file already has is left out: ``protoc`` and ``buf`` include the
-        # imports of an API in its descriptor set, so a file may arrive in several editions.
+        # Adds the declarations of a file and its imports, and returns the files that contain them.
+        # A declaration that another file already has is left out: ``protoc`` and ``buf`` include
+        # the imports of an API in its descriptor set, so a file may arrive in several editions.
         found = self._files.get(file.serialized_pb)
         if found is not None:
             return found
@@ -299,7 +299,7 @@ _WIDTHS: Final = {
     FieldDescriptor.TYPE_STRING: 0,
     FieldDescriptor.TYPE_BYTES: 0,
 }
-"""The fewest bytes of each value in a packed field; 0 means that the field has a single value."""
+"""The fewest bytes that a value takes in a packed field; 0 for types that cannot be packed."""
 
 
 def check_values(payload: bytes, descriptor: Any, most: int = MAX_VALUES) -> None:
@@ -313,7 +313,7 @@ def check_values(payload: bytes, descriptor: Any, most: int = MAX_VALUES) -> Non
     """
     if len(payload) * _OF_UNKNOWN // 2 <= most:  # two bytes are the shortest field
         return
-    with contextlib.suppress(IndexError, KeyError):  # invalid; the parser raises the error
+    with contextlib.suppress(IndexError, KeyError):  # invalid bytes; the parser raises the error
         if any(count > most for count in _count_values(payload, descriptor)):
             raise InvalidArgument("", f"it holds more than {most} values")
 
@@ -426,7 +426,7 @@ class ProtobufCodec:
         """Set fields in a binary form; return the same bytes if the values stay the same."""
         try:
             message = parsed(self.python, payload)
-        except InvalidArgument:  # reading the payload raises the error
+        except InvalidArgument:  # raised again when the payload is read
             return payload
         before = serialized(message)
         names = {field.json_name: field.name for field in message.DESCRIPTOR.fields}
@@ -476,12 +476,12 @@ class ProtoPlusCodec:
 
 REQUEST_ID: Final = 2046
 VALIDATE_ONLY: Final = 2047
-"""Field numbers of the options: the two highest whose tags take two bytes."""
+"""The field numbers of the options: the two highest numbers whose tag takes two bytes."""
 
 
 @attrs.frozen
 class StartOptions:
-    """Options of a start: a request id (a UUID, or empty), and if the start must only validate."""
+    """Options of a start: a request id (a UUID, or empty), and whether to validate only."""
 
     request_id: str = ""
     validate_only: bool = False

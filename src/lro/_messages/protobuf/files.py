@@ -55,7 +55,7 @@ def file_name(package: str) -> str:
 
 @attrs.frozen
 class _Place:
-    """The location of a declaration: its package, and its name there, with dots for nesting."""
+    """The location of a declaration: its package, and its path inside, with dots for nesting."""
 
     package: str
     path: str
@@ -119,7 +119,7 @@ class ProtoFiles:
         return self._shapes
 
     def within(self, full_name: str) -> set[str]:
-        """Return the message and all messages of these files that it contains."""
+        """Return the names of a message and of all messages in these files that it contains."""
         found: set[str] = set()
         left = [full_name]
         while left:
@@ -185,7 +185,7 @@ class ProtoFiles:
     def message_package(self, name: str) -> str:
         """Return the package of a message."""
         package = name.rpartition(".")[0]
-        while _is_message(package):  # the message is nested in it
+        while _is_message(package):  # it is the enclosing message, not a package
             package = package.rpartition(".")[0]
         return package
 
@@ -215,7 +215,7 @@ class ProtoFiles:
                 said.label = FieldDescriptorProto.LABEL_REPEATED
             elif field.label is Label.OPTIONAL and field.kind is not Kind.MESSAGE:
                 said.proto3_optional = True
-        for said in made.field:  # synthetic one-ofs must follow all others
+        for said in made.field:  # synthetic one-ofs must follow all other one-ofs
             if said.proto3_optional:
                 said.oneof_index = len(made.oneof_decl)
                 made.oneof_decl.add(name=f"_{said.name}")

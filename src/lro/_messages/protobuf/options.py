@@ -15,7 +15,7 @@ OPERATION_INFO: Final[Any] = operations_proto_pb2.operation_info
 DEFAULT_HOST: Final[Any] = client_pb2.default_host
 """``google.api.default_host`` of a service: its domain."""
 FIELD_BEHAVIOR: Final[Any] = field_behavior_pb2.field_behavior
-"""``google.api.field_behavior``: for example, if a caller must set a field (AIP-203)."""
+"""``google.api.field_behavior``: for example, whether a caller must set a field (AIP-203)."""
 FIELD_INFO: Final[Any] = field_info_pb2.field_info
 """``google.api.field_info``: the format of a text (AIP-202)."""
 API_FILES: Final = tuple(

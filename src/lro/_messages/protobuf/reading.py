@@ -1,6 +1,6 @@
 """Reads protobuf messages from JSON values (spec §1.8 to §1.14).
 
-Fields have the same readers as those of attrs classes, so both kinds of classes accept and refuse
+It shares the field readers of attrs classes, so both kinds of classes accept and refuse
 the same JSON, with the same path in the error.
 """
 
@@ -63,7 +63,7 @@ NULL_VALUE: Final = "google.protobuf.NullValue"
 
 @attrs.frozen
 class ProtoField:
-    """A field of a descriptor; ``value`` describes a single value, as of a list or map."""
+    """A field of a descriptor; ``value`` describes one value (in a list or map, one element)."""
 
     field: FieldDescriptor
     value: FieldDescriptor
@@ -165,7 +165,7 @@ class ProtoReader:
         except (RecursionError, DecodeError, EncodeError):
             # The merge uses the binary form, which has its own limit of depth.
             raise InvalidArgument("", "is nested too deeply for the binary form") from None
-        if not message.IsInitialized():  # of proto2
+        if not message.IsInitialized():  # possible in proto2 only
             raise InvalidArgument(message.FindInitializationErrors()[0], "is required")
         found: Message = message
         return found
