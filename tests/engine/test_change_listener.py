@@ -199,7 +199,7 @@ def test_change_of_running_work_is_read_for_a_cancel_request(process):
     process.store.said.put((other,))
 
 
-def test_process_whose_claim_found_nothing_claims_later(make_service, monkeypatch):
+def test_claim_is_delayed_after_one_that_found_nothing(make_service, monkeypatch):
     """After a claim that found nothing, the next one waits; the first is made at once."""
     seconds, store, claimed_at = [0.0], Shared(), queue.SimpleQueue()
     claim = store.claim
@@ -222,7 +222,7 @@ def test_process_whose_claim_found_nothing_claims_later(make_service, monkeypatc
     assert claimed_at.get(timeout=PATIENCE) == 1.0
 
 
-def test_many_notifications_do_not_put_a_claim_off(make_service, monkeypatch):
+def test_many_notifications_do_not_postpone_a_claim(make_service, monkeypatch):
     """A delayed claim is made a moment after the first of several notifications."""
     seconds, store, claimed_at = [0.0], Shared(), []
     service = make_service(store, InlineExecutor(), clock=lambda: seconds[0])
@@ -305,7 +305,7 @@ def test_subscription_stays_open_if_needed_while_it_closes(process, monkeypatch)
         (ZeroDivisionError(), "receiving changes by other processes"),
     ],
 )
-def test_listener_outlives_errors(process, error, said, caplog):
+def test_listener_continues_after_errors(process, error, said, caplog):
     """It logs the error, still reads the store, and subscribes again a moment later."""
     caplog.set_level(logging.INFO, "lro")
     process.store.refusals.append(error)

@@ -202,7 +202,7 @@ def test_protobuf_messages_are_returned_as_stored(make_service: MakeService) -> 
     assert answer(service, repeated(service, body)) == "a.proto"
 
 
-def test_the_first_attempt_reads_nothing_and_a_later_one_reads_once(
+def test_first_attempt_reads_no_checkpoints_and_a_later_one_reads_once(
     make_service: MakeService,
 ) -> None:
     store = Counting()
@@ -299,7 +299,7 @@ def test_a_message_that_cannot_be_encoded_is_refused(make_service: MakeService) 
 
 
 @pytest.mark.parametrize("key", ["", "x" * 201, "a\nb", "\0", "\ud800", None, 5, b"x"])
-def test_a_key_is_a_printable_text(key: Any, make_service: MakeService) -> None:
+def test_checkpoint_key_must_be_a_printable_string(key: Any, make_service: MakeService) -> None:
     """Each job method says what a key must be, before it calls the step's function."""
     error = ValueError if isinstance(key, str) else TypeError
     with pytest.raises(error, match=r"^key: must be a"):
@@ -339,7 +339,7 @@ def test_limits_bound_a_value_and_all_of_an_operation(make_service: MakeService)
     assert answer(service, repeated(service, body)) == "x" * 17
 
 
-def test_an_attempt_that_was_replaced_stores_nothing(
+def test_replaced_attempt_cannot_store_checkpoints(
     make_service: MakeService, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its checkpoint raises LeaseLost and is counted as a late write."""
@@ -381,7 +381,7 @@ def test_attempt_frees_its_memory_at_its_end(make_service: MakeService) -> None:
         gc.enable()
 
 
-def test_a_thread_left_behind_stores_nothing(make_service: MakeService) -> None:
+def test_thread_left_behind_cannot_store_checkpoints(make_service: MakeService) -> None:
     """A step raises LeaseLost once the function has returned and the operation has ended."""
     service, left, caught = make_service(), threading.Event(), list[BaseException]()
     threads: list[threading.Thread] = []
@@ -437,7 +437,7 @@ def test_no_step_begins_once_the_work_is_to_stop(
     assert found.error.code == wanted
 
 
-def test_a_checkpoint_waits_for_a_store_that_is_away(
+def test_checkpoint_is_retried_until_the_store_is_available(
     make_service: MakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The write is retried, so the function does not notice the outage."""
@@ -462,7 +462,7 @@ def test_a_checkpoint_waits_for_a_store_that_is_away(
 # -- on event loops --------------------------------------------------------------------------------
 
 
-def test_plain_calls_do_not_hold_up_a_loop(make_service: MakeService) -> None:
+def test_blocking_checkpoint_call_on_a_loop_is_refused(make_service: MakeService) -> None:
     """On the loop of an async function they raise RuntimeError; in other threads they work."""
     service, said = make_service(executor=AsyncioExecutor()), list[str]()
 

@@ -214,7 +214,7 @@ def test_hook_that_fails_ends_the_call(make_service: MakeService) -> None:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_hooks_are_asked_on_an_event_loop(make_service: MakeService, is_async: bool) -> None:
+def test_hooks_are_called_on_an_event_loop(make_service: MakeService, is_async: bool) -> None:
     """A plain hook runs in a thread, a coroutine hook on the loop."""
     plain = make_service(executor=InlineExecutor())
     name = failing(plain)
@@ -238,7 +238,7 @@ def test_hooks_are_asked_on_an_event_loop(make_service: MakeService, is_async: b
         assert [hidden(one) for one in asyncio.run(each(caller))] == [refused] * 2
 
 
-def test_operator_of_the_process_sees_the_operations_of_all(make_service: MakeService) -> None:
+def test_call_without_a_caller_sees_all_operations(make_service: MakeService) -> None:
     """``caller=None`` bypasses ``owner_only`` and the ``authorize`` hook; other callers do not."""
 
     def authorize(*asked: str) -> None:

@@ -104,7 +104,7 @@ def test_maintenance_begins_with_the_first_use(use):
     assert not first.is_alive()
 
 
-def test_maintenance_does_not_begin_where_it_is_not_wanted(monkeypatch):
+def test_maintenance_does_not_begin_if_switched_off_or_closed(monkeypatch):
     """It is switched off, the service is closed, or the process is a worker of another process."""
     service, _ = made(maintenance=False)
     service.edges.start_maintenance()

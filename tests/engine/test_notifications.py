@@ -159,7 +159,7 @@ def test_invalid_endpoint_is_refused(store, make_service, wrong):
     assert method.start(WorkRequest(), notify=[]).operation.done
 
 
-def test_a_refused_store_leaves_nothing_behind():
+def test_refused_store_leaves_no_executor_or_exit_handler():
     """The constructor raises, and neither the executor nor the exit handler keeps the service."""
     executor, notifier = InlineExecutor(), RecordingNotifier()
     once(notifier, "attach", raising(DeclarationError("store", "keeps no outbox")))

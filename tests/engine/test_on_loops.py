@@ -146,7 +146,7 @@ async def test_async_work_is_cancelled_as_it_begins_and_not_by_itself(service):
 
 
 @on_a_loop
-async def test_work_on_a_loop_does_not_hold_it_up(service):
+async def test_work_on_a_loop_does_not_block_it(service):
     begun: list[str] = []
     all_begun = asyncio.Event()
 
@@ -332,7 +332,7 @@ class Slow(MemoryStore):
 @pytest.mark.parametrize("error", [None, Unavailable("gone")])
 @pytest.mark.parametrize("when", ["before the answer", "with it", "as it comes"])
 @on_a_loop
-async def test_a_start_whose_caller_goes_away_is_carried_through(
+async def test_start_whose_caller_disconnects_during_the_commit_is_run(
     make_service, clock, caplog, when, error
 ):
     """The caller leaves during the commit: the operation exists, and its function runs.
@@ -369,7 +369,7 @@ async def test_a_start_whose_caller_goes_away_is_carried_through(
 
 
 @on_a_loop
-async def test_a_caller_who_goes_away_before_the_write_starts_nothing(make_service, clock):
+async def test_caller_who_disconnects_before_the_write_starts_nothing(make_service, clock):
     """Here the caller leaves while a hook is running."""
     asked = asyncio.Event()
 
@@ -482,7 +482,7 @@ async def test_cancel_ends_a_report_that_waits_for_the_store(make_service, clock
 # -- loops ----------------------------------------------------------------------------------------
 
 
-def test_without_a_loop_work_waits_for_one(make_service, store, clock, step):
+def test_recovered_work_waits_for_an_event_loop(make_service, store, clock, step):
     """A start is refused; recovered work runs when a loop has used the service."""
     service = make_service(store, running(), lease=timedelta(seconds=5))
     work = declared(service)
@@ -569,7 +569,7 @@ async def test_stop_iteration_of_a_function_does_not_hang(service):
         await asyncio.wait_for(work.start_async(WorkRequest()), PATIENCE)
 
 
-def test_a_start_that_cannot_be_made_gives_its_worker_back(make_service, clock, monkeypatch):
+def test_failed_start_frees_its_worker(make_service, clock, monkeypatch):
     """The start fails because the store's clock raises."""
     store, executor = MemoryStore(clock), ThreadExecutor(1)
     work = method_of(make_service(store, executor))

@@ -100,7 +100,7 @@ class Draining(InlineExecutor):
 @pytest.mark.parametrize(
     ("drain", "seconds"), [(None, 0.4), (timedelta(seconds=0.3), 0.3), (0.15, 0.15), (0, 0)]
 )
-def test_close_drains_as_long_as_the_service_says(drain, seconds):
+def test_close_drains_for_the_drain_of_the_service(drain, seconds):
     """The service's ``drain`` applies unless the call passes its own."""
     executor = Draining()
     service = Service(MemoryStore(), executor, maintenance=False, drain=timedelta(seconds=0.4))
@@ -357,7 +357,7 @@ def test_end_waits_ends_the_waits_of_threads():
     assert not service.wait(name, 0).done
 
 
-def test_end_waits_ends_a_wait_that_begins_meanwhile():
+def test_end_waits_ends_a_wait_that_begins_during_the_call():
     """It begins after the other waits were answered and before they have returned."""
     service = build()
     name = service.start(NAME, WorkRequest()).name
@@ -483,7 +483,7 @@ class Counted(PerProcess):
 
 
 @forks
-def test_objects_are_made_again_in_order_and_each_by_itself():
+def test_objects_are_reset_in_order_after_a_fork():
     """An object that fails does not stop the others."""
     made: list[object] = []
     first, _, last = before = [Counted(made, fails=place == 1) for place in range(3)]
@@ -496,7 +496,7 @@ def test_objects_are_made_again_in_order_and_each_by_itself():
 
 
 @forks
-def test_forked_process_hears_signals_with_a_thread_of_its_own(handlers):
+def test_forked_process_handles_signals_in_its_own_thread(handlers):
     """The child inherits the handler but not the thread."""
     seen: list[int] = []
     handlers(lambda *given: seen.append(given[0]), signal.default_int_handler)

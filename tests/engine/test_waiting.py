@@ -352,7 +352,7 @@ async def test_a_wait_reads_the_store_twice(service, store):
     assert reads == [name]
 
 
-def test_threads_wait_by_events_of_another_kind(service, monkeypatch):
+def test_threads_can_wait_with_events_of_gevent(service, monkeypatch):
     """gunicorn loads gevent's events after the application."""
     real = threading.Event
 
@@ -398,7 +398,7 @@ async def test_an_operation_that_expires_at_once_is_not_found(make_service):
 
 @pytest.mark.parametrize("colour", ["thread", "coroutine"])
 @pytest.mark.parametrize("event", ["complete", "delete"])
-def test_end_between_first_look_and_listening_ends_the_wait(service, store, colour, event):
+def test_end_between_first_read_and_listening_ends_the_wait(service, store, colour, event):
     """The change comes after the first read but before the listener; the waiter reads again."""
     name = start(service)
     reporter = service.reporter(name)
@@ -439,7 +439,7 @@ def test_store_that_fails_when_notified_keeps_waiters_waiting(service, store):
         run_virtual(main(2))
 
 
-def test_closed_loop_is_forgotten(service):
+def test_closed_loop_is_freed(service):
     """Nothing keeps the closed loop in memory."""
     name = start(service)
 

@@ -94,7 +94,7 @@ def test_executor_passes_the_remote_checks(check, make_remote):
     run_remote_check(check, make_remote)
 
 
-def test_a_broken_remote_executor_is_found():
+def test_broken_remote_executor_fails_its_contract_check():
     """The failure names the violated promise."""
     with pytest.raises(AssertionError, match="redelivery_is_valid"):
         check_remote_executor(lambda work: InlineExecutor())
@@ -108,7 +108,7 @@ def test_properties_of_the_celery_executor():
     executor.stop()
 
 
-def test_two_services_on_an_app_need_two_names():
+def test_two_services_of_one_app_need_different_task_names():
     """Otherwise a worker of one service would get the operation names of the other."""
     app = app_on("memory://")
     CeleryExecutor(app).attach(print)
@@ -167,7 +167,7 @@ def test_every_broker_of_a_list_is_tried(unused_address):
     ("url", "option"),
     [("redis://x", "socket_timeout"), ("amqp://x", "read_timeout"), ("memory://", None)],
 )
-def test_limits_are_those_of_our_connections_only(url, option):
+def test_broker_timeouts_apply_only_to_our_connections(url, option):
     """The app's own broker settings are used and stay unchanged."""
     app = app_on(url)
     app.conf.broker_transport_options = {"visibility_timeout": 7}
@@ -207,7 +207,7 @@ def test_start_is_refused_while_all_connections_are_in_use():
     broker.check_reachable()
 
 
-def test_an_answer_is_believed_for_a_moment(monkeypatch):
+def test_broker_is_not_checked_again_right_after_a_success(monkeypatch):
     """For a moment after a successful check, the broker is not asked again."""
     asked, broker = [], publisher()
     monkeypatch.setattr(_celery_messages, "_open_channel", asked.append)
@@ -220,7 +220,7 @@ def test_an_answer_is_believed_for_a_moment(monkeypatch):
 @pytest.mark.platform
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_child_makes_connections_of_its_own():
+def test_forked_child_makes_its_own_broker_connections():
     """After a fork, the child does not use the parent's connections."""
     broker = publisher()
     broker.check_reachable()
@@ -263,7 +263,7 @@ def unavailable(name):
     raise Unavailable("the store is away")
 
 
-def test_what_cannot_be_begun_goes_back(caplog):
+def test_message_is_requeued_if_the_store_is_unavailable(caplog):
     """The store is unavailable, so the message is requeued for later or for another worker."""
     with caplog.at_level(logging.WARNING, "lro"), pytest.raises(Reject) as caught:
         CeleryWorkerTask(unavailable, None).run(NAME)
@@ -287,7 +287,7 @@ def dropped(caplog):
         (tuple("x" * 100), {}, "['str', 'str', 'str', 'str', 'str']"),
     ],
 )
-def test_a_message_without_one_text_is_dropped(caplog, arguments, named, held):
+def test_message_without_one_string_argument_is_dropped(caplog, arguments, named, held):
     """One log line shows the types of the arguments; no operation is claimed."""
     CeleryWorkerTask(lambda name: pytest.fail(f"asked for {name}"), None).run(*arguments, **named)
     (line,) = dropped(caplog)
@@ -361,7 +361,7 @@ class Consumer:
         self.app = app
 
 
-def test_a_worker_that_is_ready_begins_to_see_to_lost_work():
+def test_ready_worker_starts_maintenance_in_its_main_process():
     """Maintenance begins in the main process, for this app only and only if a service uses it."""
     app, begun = app_on("memory://"), []
     executor = CeleryExecutor(app)
@@ -374,7 +374,7 @@ def test_a_worker_that_is_ready_begins_to_see_to_lost_work():
     assert begun == [1]
 
 
-def test_a_stopped_worker_begins_nothing():
+def test_stopped_worker_requeues_its_messages():
     """Messages that come after the stop are requeued; so is one whose work was given up."""
     done, app = [], app_on("memory://")
     executor = CeleryExecutor(app)
@@ -392,7 +392,7 @@ def test_a_stopped_worker_begins_nothing():
 
 
 @pytest.mark.parametrize("apart", [False, True])
-def test_the_service_is_told_when_a_task_is_over(apart):
+def test_service_is_notified_when_a_task_ends(apart):
     """The callback runs after any end, and the task no longer counts as running by then."""
     app, told = app_on("memory://"), []
     executor = CeleryExecutor(app)
@@ -503,7 +503,7 @@ def test_worker_that_is_stopped_hands_its_work_back(signalled, caplog, error, ha
     assert ("could not be released" in caplog.text) == (hand_back is not None)
 
 
-def test_the_soft_time_limit_is_not_for_operations(signalled, caplog):
+def test_soft_time_limit_does_not_stop_an_operation(signalled, caplog):
     """The work continues, and the log says why."""
     work = signalled(SoftTimeLimitExceeded())
     work.may_end.set()

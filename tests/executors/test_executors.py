@@ -75,7 +75,7 @@ def ends(executor):
     return executor.join(PATIENCE)
 
 
-def test_a_task_that_ends_the_loop_ends_nothing_else(caplog):
+def test_system_exit_in_a_created_task_does_not_stop_other_work(caplog):
     """A function may create asyncio tasks, and one of them may raise SystemExit."""
     executor = AsyncioExecutor()
 
@@ -95,7 +95,7 @@ def test_a_task_that_ends_the_loop_ends_nothing_else(caplog):
     assert ends(executor)
 
 
-def test_what_a_function_left_behind_is_cancelled():
+def test_tasks_that_a_function_left_behind_are_cancelled():
     """Tasks that the function did not await are cancelled when the loop ends."""
     executor = AsyncioExecutor()
     cancelled = threading.Event()
@@ -118,7 +118,7 @@ def test_what_a_function_left_behind_is_cancelled():
     assert executor.kept.get_loop().is_closed()
 
 
-def test_the_loop_ends_once():
+def test_repeated_joins_and_late_submits_are_harmless():
     """Further joins, even from several threads, and a late submit do no harm."""
     executor = AsyncioExecutor()
     slot = executor.reserve()
@@ -169,7 +169,7 @@ def test_the_thread_of_the_loop_is_started_once():
     assert ends(executor)
 
 
-def test_as_many_threads_are_started_as_are_needed():
+def test_thread_is_started_only_if_all_are_busy():
     """An idle thread is reused; when all are busy, another one is started."""
     executor = ThreadExecutor(3)
     before = set(threading.enumerate())
@@ -222,7 +222,7 @@ def test_without_any_thread_the_executor_is_unavailable(kind, monkeypatch):
     assert ends(executor)
 
 
-def test_fewer_threads_than_wanted_do_the_work(monkeypatch, caplog):
+def test_executor_works_with_fewer_threads_than_configured(monkeypatch, caplog):
     """The system refuses more: the executor has fewer workers, and tries again each time."""
     executor = ThreadExecutor(3)
     task = Work("a")
@@ -259,7 +259,7 @@ def test_a_service_that_fails_to_note_a_free_worker_does_not_end_it(caplog):
     assert caplog.text.count("failed to note that a worker is free") == 2
 
 
-def test_slot_is_used_once():
+def test_reserved_slot_can_be_used_only_once():
     """A second release or submit neither frees another worker nor runs a task."""
     executor = ThreadExecutor(1)
     freed = telling(executor)
@@ -322,7 +322,7 @@ def test_the_tasks_of_a_closed_loop_are_given_up():
     assert executor.join(0)
 
 
-def test_what_was_submitted_to_a_loop_that_is_closed_before_it_begins_is_given_up():
+def test_task_of_a_loop_closed_before_it_begins_is_given_up():
     executor = AsyncioExecutor(1, loop="running")
     loop = asyncio.new_event_loop()
 
@@ -379,7 +379,7 @@ def test_a_loop_that_is_being_ended_is_given_no_more_work():
 # -- forks ----------------------------------------------------------------------------------------
 
 
-def test_a_slot_from_before_a_fork_is_of_no_use():
+def test_slot_reserved_before_a_fork_is_refused_in_the_child():
     """Its loop runs only in the parent."""
     executor = AsyncioExecutor()
     slot = executor.reserve()

@@ -165,7 +165,7 @@ def test_child_that_does_not_understand_its_parent_says_so_and_dies():
         (ResourceExhausted("full"), Unavailable("full")),
     ],
 )
-def test_refusal_of_a_report_arrives(error, expected):
+def test_refused_report_raises_in_the_child(error, expected):
     """Errors that functions may expect keep their class; others become Unavailable."""
     found = _messages.refusal_error(_messages.refusal(error), "operations/a", 1)
     assert (type(found), str(found)) == (type(expected), str(expected))
@@ -212,7 +212,7 @@ def supervision(*words):
     )
 
 
-def test_last_words_of_a_dead_child_count():
+def test_result_sent_before_the_death_of_a_child_is_used():
     """The child may have sent its result and exited between two checks."""
     response = _messages.AnyMessage("type.googleapis.com/acme.v1.WorkResponse", {"text": "x"})
     assert supervision(_messages.Done(response)).response() == response
@@ -222,7 +222,7 @@ def test_last_words_of_a_dead_child_count():
     ("last", "error"),
     [(_messages.AttemptReplaced(2), LeaseLost), (_messages.FunctionNotFound(), AttemptEnded)],
 )
-def test_child_is_used_again_if_all_was_understood(last, error):
+def test_child_is_reused_only_if_all_its_messages_were_read(last, error):
     """Otherwise its later messages would be taken for the reply to another call."""
     fine = supervision(_messages.Ready(), last)
     with pytest.raises(error):
@@ -233,7 +233,7 @@ def test_child_is_used_again_if_all_was_understood(last, error):
     assert (fine.unusable, broken.unusable) == (False, True)
 
 
-def test_messages_are_read_whatever_pieces_they_come_in():
+def test_messages_are_read_from_pieces_of_any_size():
     """Above two gigabytes, an eight-byte length comes first; a cut-off message is EOFError."""
     reading, writing = os.pipe()
     inbox = MessageReader()

@@ -74,7 +74,7 @@ def with_method(service, **options):
     return service
 
 
-def test_a_name_is_sent_and_worked_on(service, sending, store, clock):
+def test_worker_that_gets_a_name_claims_and_runs_the_work(service, sending, store, clock):
     """The start takes no lease; the worker that gets the name claims the work and runs it."""
     operation = service.start(NAME, WorkRequest("it"))
     assert not operation.done
@@ -87,7 +87,7 @@ def test_a_name_is_sent_and_worked_on(service, sending, store, clock):
     assert answer(service, service.get(operation.name)) == "it by attempt 1"
 
 
-def test_a_name_may_come_twice(service):
+def test_repeated_name_runs_the_work_once(service):
     """A late or unknown name has no effect."""
     name = service.start(NAME, WorkRequest()).name
     for _ in range(3):
@@ -238,7 +238,7 @@ def test_deleted_waiting_work_still_runs(service, store):
         store.get(name)
 
 
-def test_a_stopping_worker_takes_no_name(service, store):
+def test_stopping_worker_refuses_names(service, store):
     """It raises Unavailable, so the message goes back to the broker."""
     name = service.start(NAME, WorkRequest()).name
     service.edges.work.stopping = True
@@ -256,7 +256,7 @@ def started(method, clock, *texts):
     return names
 
 
-def test_a_name_that_comes_before_its_time_begins_nothing(service, sending, store, clock):
+def test_name_delivered_before_its_due_time_has_no_effect(service, sending, store, clock):
     """The work is delayed, but a repeated start or an old message delivers its name early."""
     name = service.start(NAME, WorkRequest(), delay=MINUTE, request_id=ID).name
     assert service.start(NAME, WorkRequest(), request_id=ID).name == name
@@ -300,7 +300,7 @@ def test_attempts_begin_when_they_are_due(make_service, store, sending, clock):
     assert failed == [*zip(began, ("attempt 1", "attempt 2"), strict=False)]
 
 
-def test_only_as_many_names_are_sent_as_may_begin(make_service, store, sending, step, clock):
+def test_names_are_sent_only_up_to_the_limit(make_service, store, sending, step, clock):
     """A worker that gets a name over the limit drops its message at once."""
     service = make_service(store, sending)
     method = work(service, step, NAME, concurrency=1)
@@ -445,7 +445,7 @@ class Elsewhere(ThreadExecutor):
         task.run(self._through)
 
 
-def test_late_death_of_a_worker_changes_nothing(make_service, store, clock, caplog):
+def test_late_death_of_a_worker_does_not_affect_the_next_one(make_service, store, clock, caplog):
     """Another worker has claimed the operation by then."""
     taken = threading.Event()
 

@@ -30,7 +30,7 @@ from tests.filters.messages import types
         ('name:(a "b".c)', "not a mixture"),
     ],
 )
-def test_a_refusal_says_what_does_not_fit(text: str, said: str) -> None:
+def test_filter_error_names_the_part_that_does_not_fit(text: str, said: str) -> None:
     """Types are checked before any record is read; the error says how to fix the filter."""
     assert said in refusal(text)
 
@@ -96,7 +96,7 @@ def test_of_several_types_a_wrong_value_says_more_than_a_wrong_operator() -> Non
         assert found.position == 13
 
 
-def test_a_description_stays_short_whatever_the_names() -> None:
+def test_filter_error_is_one_short_line_despite_long_names() -> None:
     """The error is one line under 200 characters, even if the names of a type are very long."""
     many = enum.Enum("Many", {"N" * 150: 0, "M": 1})  # type: ignore[misc]  # made here
     long = "long_" * 12

@@ -35,7 +35,7 @@ LOOSE: Json = {"n": 1.5, "s": "x*y", "t": True, "nil": None, "o": {"k": [1, [2, 
         ("{}:n", True),
     ],
 )
-def test_a_value_is_typed_by_what_it_holds(field: str, test: str, expected: bool) -> None:
+def test_dynamic_value_compares_by_its_json_type(field: str, test: str, expected: bool) -> None:
     """Values compare by their JSON type, as in a Struct; other tests are false (spec §7.8(5))."""
     assert matches(test.format(f"metadata.{field}"), {field: LOOSE}) is expected
 
@@ -178,7 +178,7 @@ def test_well_known_type_as_metadata(name: str, payload: Json, text: str, expect
 
 
 @pytest.mark.parametrize("text", ["metadata:x", "metadata.value = x", "metadata = x"])
-def test_nothing_is_below_a_wrapper(text: str) -> None:
+def test_wrapper_has_no_fields(text: str) -> None:
     assert refusal(text, types(["google.protobuf.StringValue"]))
 
 

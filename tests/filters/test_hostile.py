@@ -236,7 +236,7 @@ FILTERS: Final[Mapping[str, Callable[[int], str]]] = {
 
 
 @pytest.mark.parametrize("kind", FILTERS)
-def test_reading_takes_as_long_as_the_filter_is(kind: str) -> None:
+def test_parsing_takes_time_linear_in_the_filter(kind: str) -> None:
     """Twice the filter takes at most twice the work, whether it is valid or not."""
     make = FILTERS[kind]
     read(make(16))  # so that work done once is not counted
@@ -285,7 +285,7 @@ def steps(count: int, notes: int) -> Json:
 
 
 @pytest.mark.parametrize("kind", PAYLOADS)
-def test_matching_takes_as_long_as_the_record_is(kind: str) -> None:
+def test_matching_takes_time_linear_in_the_record(kind: str) -> None:
     """For one test, twice the record takes at most twice the work; no path is walked twice."""
     text, name, make = PAYLOADS[kind]
     wanted = compiled(text, METADATA, RESPONSE)
@@ -300,7 +300,7 @@ def test_matching_takes_as_long_as_the_record_is(kind: str) -> None:
 @pytest.mark.parametrize(
     "test", ["metadata.tags:z{}", "metadata.steps.name:z{}*", "z{}", "a*z{}", "metadata.verb:*z{}"]
 )
-def test_matching_takes_as_long_as_there_are_tests(test: str) -> None:
+def test_matching_takes_time_linear_in_the_tests(test: str) -> None:
     """Twice the tests take at most twice the work, on any record."""
     payload: Any = {"tags": ["a"] * 50, "steps": [{"name": "a"}] * 50, "verb": "a" * 500}
     subject = Row(metadata=AnyMessage(url(EXPORT), payload))
@@ -430,7 +430,7 @@ def test_odd_characters_are_text_or_refused(char: str) -> None:
         )
 
 
-def test_a_search_does_not_see_where_strings_meet() -> None:
+def test_search_match_cannot_span_two_strings() -> None:
     """A match cannot span two strings; folding may change their lengths."""
     payload: Json = {"loose": ["İa", "bß", "\u0345c", "\ud800", "d\udc00e"]}
     for text, found in (("ab", False), ("a*b", False), ("ss", True), ("ßc", False), ("ιc", True)):

@@ -113,7 +113,9 @@ def keys_of(made: Service, operation: str) -> dict[str, str]:
         ("stage", {"stage": 7}, None),
     ],
 )
-def test_key_stands_for_what_is_there(path: str, payload: Any, wanted: str | None) -> None:
+def test_index_key_is_that_of_the_value_or_of_absent(
+    path: str, payload: Any, wanted: str | None
+) -> None:
     """The key is that of the value or of ABSENT; a value of unknown meaning has none."""
     made = service(MemoryStore(), path)
     for other in (ImportMetadata, Everything):
@@ -123,7 +125,7 @@ def test_key_stands_for_what_is_there(path: str, payload: Any, wanted: str | Non
     assert [*found.values()] == ([] if wanted is None else [wanted])
 
 
-def test_one_key_is_of_all_types_with_its_path() -> None:
+def test_types_share_the_index_key_of_a_path() -> None:
     """Types share the key of a path, however spelled, if their fields are of the same kind."""
     made = service(MemoryStore(), "progress_percent", "progressPercent", "target", "priority")
     declare(made, "acme.v1.Works.Import", ImportMetadata, "target", "priority")
@@ -165,7 +167,7 @@ class Second:
         ("metadata.stage = QUEUED", {"stage": "QUEUED"}),
     ],
 )
-def test_a_release_finds_what_the_one_before_has_written(text: str, payload: Json) -> None:
+def test_index_finds_records_of_an_earlier_release(text: str, payload: Json) -> None:
     """A field whose kind changes gets another key; names of enum values may change."""
     store = MemoryStore()
     earlier, later = (service(store, "value", "stage", metadata=cls) for cls in (First, Second))
@@ -183,7 +185,7 @@ def test_without_an_index_there_are_no_keys() -> None:
     assert store.get(reported(without, {})).keys is None
 
 
-def test_callers_have_a_key() -> None:
+def test_caller_has_an_index_key() -> None:
     """The caller has a key, with or without metadata; with metadata, each path has one too."""
     made = service(MemoryStore(), "target", owner_only=True)
     bare = made.start(METHOD, WorkRequest(), caller="ann").name
@@ -212,7 +214,7 @@ def test_callers_have_a_key() -> None:
         ("", ""),
     ],
 )
-def test_what_cannot_be_an_index_is_refused(path: str, why: str) -> None:
+def test_path_that_cannot_be_indexed_is_refused(path: str, why: str) -> None:
     """The declaration fails with an error that names the path and the type."""
     with pytest.raises(DeclarationError, match=r"cannot be an index of lrofix\.v1\.E") as e:
         service(MemoryStore(), path)
@@ -284,7 +286,7 @@ def test_metadata_in_binary_form_does_not_grow_the_index(store: Store, earlier: 
     assert [len(keys_of(later, each)) for each in (whole, known)] == [1, 3]
 
 
-def test_a_time_of_expiry_may_change(clock: ManualClock) -> None:
+def test_records_stay_ordered_when_their_expiry_changes(clock: ManualClock) -> None:
     """MemoryStore orders records by expiry, apart from the order of lists."""
     store = MemoryStore(clock)
     late, soon, never = clock.advance(seconds=3), clock.advance(seconds=1), None

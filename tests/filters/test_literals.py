@@ -22,7 +22,7 @@ MOST = "9" * 400
         *("1\\n", "Infinity", f"{MOST}9", f"1e{'9' * 398}"),
     ],
 )
-def test_other_text_is_not_a_number(text: str) -> None:
+def test_text_of_another_form_is_not_a_number(text: str) -> None:
     """Texts of other forms are refused, and so are numbers beyond the limits."""
     assert refusal(f'metadata.limit = "{text}"').startswith("expected a number")
 

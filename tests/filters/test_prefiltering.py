@@ -203,7 +203,7 @@ GROUPS = [
 
 
 @pytest.mark.parametrize(("text", "wanted"), OWN_FIELDS + TEXTS + GROUPS)
-def test_filter_is_prefiltered(text: str, wanted: str) -> None:
+def test_prefilter_has_the_conditions_of_every_match(text: str, wanted: str) -> None:
     """The prefilter tests conditions that every match meets; exact conditions can be negated."""
     assert said(prefilter(text)) == wanted
 
@@ -260,7 +260,9 @@ def test_numbers_that_are_not_prefiltered_as_ranges(text: str) -> None:
         ("metadata.current_step.stage = COPYING", "current_step.stage", [key_value(2)]),
     ],
 )
-def test_an_index_is_looked_up(text: str, path: str, values: list[str]) -> None:
+def test_prefilter_has_the_hash_of_an_indexed_value(
+    text: str, path: str, values: list[str]
+) -> None:
     """The prefilter has the hash of the value, and ABSENT too if the default matches."""
     assert f"KeyIn({path}, {' '.join(sorted(values))})" in said(prefilter(text))
 
@@ -279,7 +281,7 @@ def test_an_index_is_looked_up(text: str, path: str, values: list[str]) -> None:
         ("metadata.target = alpha", [EXPORT, STRUCT]),
     ],
 )
-def test_filters_that_no_index_helps(text: str, metadata: list[str]) -> None:
+def test_other_filters_use_no_index(text: str, metadata: list[str]) -> None:
     """Tests other than equality, and tests of unindexed or other fields, use no index."""
     assert "KeyIn" not in said(prefilter(text, *metadata))
 
@@ -353,5 +355,5 @@ def test_filter_gives_bounds_for_its_order(
         "NOT state():* OR (done = true done = false)",
     ],
 )
-def test_bounds_that_no_value_meets_match_nothing(text: str) -> None:
+def test_impossible_bounds_match_nothing(text: str) -> None:
     assert bounds_of(prefilter(text)).nothing

@@ -62,7 +62,7 @@ def test_start_without_a_span_of_its_caller_is_a_root(make_service, spans, trace
     assert spans.only("PRODUCER").parent is None
 
 
-def test_current_span_counts_more_than_what_the_caller_sends(make_service, spans, traced):
+def test_current_span_takes_precedence_over_the_trace_header(make_service, spans, traced):
     """The current span is the server's, which has read the header itself."""
     service = make_service(None, InlineExecutor(), telemetry=traced())
     work(service, path=PATH)
@@ -107,7 +107,7 @@ def ancestors(span: Any, spans: Spans) -> list[Any]:
 
 
 @pytest.mark.parametrize("mounted", [False, True])
-def test_fastapi_traces_its_server_and_we_the_start(spans, mounted):
+def test_fastapi_makes_the_server_span_and_we_the_start_span(spans, mounted):
     """FastAPI's instrumentation makes the server spans; we add none for requests or polls."""
     pytest.importorskip("fastapi.telemetry", reason="this FastAPI does not trace itself")
     from fastapi import FastAPI

@@ -57,7 +57,7 @@ def fail(request: WorkRequest, _: Job[WorkMetadata]) -> None:
         raise StatusError(Code[request.text], "no")
 
 
-def test_events_are_measured(numbers):
+def test_outcomes_and_codes_are_counted(numbers):
     """Outcomes, and the codes of failures, are attributes; rare events are counted too."""
     options = Telemetry(meter_provider=numbers.provider)
     measuring = telemetry.ServiceTelemetry(options, executor="E", remote=False)
@@ -210,7 +210,7 @@ def test_usage_of_celery_is_measured(tmp_path):
     assert found == [1]
 
 
-def test_services_of_a_process_are_added_up(make_service, numbers, measured, clock):
+def test_gauges_sum_the_services_of_a_process(make_service, numbers, measured, clock):
     """A provider takes each callback once; services that were garbage-collected are left out."""
     steps = [Step(), Step()]
     for step in steps:
@@ -234,7 +234,7 @@ def test_services_of_a_process_are_added_up(make_service, numbers, measured, clo
     assert numbers.points("lro.executor.limit") == {(): 5}
 
 
-def test_another_provider_takes_over(make_service, numbers, monkeypatch):
+def test_provider_set_later_takes_over(make_service, numbers, monkeypatch):
     """Existing services switch to a global provider that is set later."""
     from opentelemetry import metrics
 
@@ -258,9 +258,7 @@ def test_another_provider_takes_over(make_service, numbers, monkeypatch):
 # -- the store ------------------------------------------------------------------------------------
 
 
-def test_calls_of_the_store_are_measured_where_that_is_asked_for(
-    make_service, numbers, measured, tmp_path
-):
+def test_store_calls_are_measured_only_on_request(make_service, numbers, measured, tmp_path):
     """Calls are split by verb, and failures by code; asynchronous writes are measured to their end.
 
     If the store refuses a write at once, ``done`` is never called.
@@ -306,7 +304,7 @@ def test_calls_of_the_store_are_measured_where_that_is_asked_for(
 GONE: Final = "acme.work.v1.Works.Gone"
 
 
-def test_what_waits_in_the_store_is_counted(make_service, numbers, measured, clock):
+def test_waiting_work_is_counted_every_15_seconds(make_service, numbers, measured, clock):
     """Every 15 s, work is counted by whether a live worker serves it; not if the store fails."""
     store = MemoryStore(clock)
     service = make_service(store, InlineExecutor(), telemetry=measured())
@@ -339,7 +337,7 @@ def test_delayed_work_is_not_late(make_service, numbers, measured, clock):
         assert queue_of(numbers) == {(METHOD, "true"): seen}
 
 
-def test_method_of_which_nothing_waits_has_zeros(make_service, numbers, measured, clock):
+def test_method_without_waiting_work_reports_zero(make_service, numbers, measured, clock):
     """Methods that only another process declares, or that no worker serves, have zeros too."""
     store = MemoryStore(clock)
     service = make_service(store, None, telemetry=measured())

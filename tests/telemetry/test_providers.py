@@ -63,7 +63,9 @@ def test_provider_that_is_set_later_is_used_from_then_on(make_service, spans, mo
     assert [span.kind.name for span in spans.ours()] == ["PRODUCER", "CONSUMER"]
 
 
-def test_provider_of_one_kind_is_enough(make_service, spans, numbers, traced, measured):
+def test_service_may_have_only_a_tracer_or_a_meter_provider(
+    make_service, spans, numbers, traced, measured
+):
     """A service may have only a tracer provider or only a meter provider."""
     for options in (traced(), measured()):
         service = make_service(None, InlineExecutor(), telemetry=options)
@@ -89,7 +91,7 @@ def test_child_without_the_api_package_runs_the_function(monkeypatch):
     ParentTrace("00-" + "1" * 32 + "-" + "2" * 16 + "-01").attach()()
 
 
-def test_api_package_that_is_not_there_is_looked_for_once(monkeypatch):
+def test_missing_api_package_is_looked_for_once(monkeypatch):
     """The process does not try the import again."""
     monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
     assert telemetry._api.__wrapped__() is None

@@ -79,7 +79,9 @@ def test_start_and_attempt_are_spans_with_a_link(make_service, store, spans, tra
         (Cancelled(), "cancelled", None, StatusCode.UNSET),
     ],
 )
-def test_only_failure_is_an_error(make_service, spans, traced, error, outcome, code, status):
+def test_only_a_failed_attempt_has_span_status_error(
+    make_service, spans, traced, error, outcome, code, status
+):
     """The span has the name of the code, but not the error's text, which may be confidential."""
     service = make_service(None, InlineExecutor(), telemetry=traced())
     work(service, raising(error)).start(WorkRequest())
@@ -90,7 +92,7 @@ def test_only_failure_is_an_error(make_service, spans, traced, error, outcome, c
     assert "secret" not in "".join(span.to_json() for span in spans.ours())
 
 
-def test_repeated_and_refused_starts_say_so(make_service, store, spans, traced):
+def test_repeated_and_refused_starts_are_marked_in_their_spans(make_service, store, spans, traced):
     """A repeat names the first operation, whose attempt links to the first start only."""
     method = work(make_service(store, InlineExecutor(), telemetry=traced()))
     name = method.start(WorkRequest("a"), request_id=ONE).name
@@ -293,7 +295,7 @@ def test_sampling_decision_reaches_a_child(make_service):
     assert none.all() == ()
 
 
-def test_telemetry_that_is_off_makes_nothing(make_service, spans, monkeypatch):
+def test_telemetry_that_is_off_makes_no_spans(make_service, spans, monkeypatch):
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: spans.provider)
     service = make_service(None, InlineExecutor(), telemetry=False)
     name = work(service).start(WorkRequest()).name

@@ -127,7 +127,7 @@ def test_the_card_says_what_the_methods_are() -> None:
     assert (len(none.skills), len(none.capabilities.extensions[0].params.fields)) == (0, 0)
 
 
-def test_what_cannot_be_served_is_refused_at_once() -> None:
+def test_invalid_option_of_the_agent_is_refused_at_construction() -> None:
     """The error names the wrong option and says what is needed."""
     counting, handler = make_agent(build())
     other = build()
@@ -172,14 +172,14 @@ def test_what_cannot_be_served_is_refused_at_once() -> None:
 
 
 @pytest.mark.parametrize("missing", ["a2a.server.routes", "sse_starlette", "starlette.routing"])
-def test_what_a2a_needs_is_named(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_a2a_sdk_names_the_extra(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the extra that installs it."""
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(MissingExtra, match=r"pip install 'lro\[a2a\]'"):
         importlib.reload(lro.a2a)
 
 
-def test_what_grpc_needs_is_named(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_grpc_names_the_extra(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the extra that installs it."""
     monkeypatch.delitem(sys.modules, "lro.a2a._rpcs", raising=False)
     monkeypatch.setitem(sys.modules, "a2a.server.request_handlers.grpc_handler", None)
@@ -187,7 +187,7 @@ def test_what_grpc_needs_is_named(made: Made, monkeypatch: pytest.MonkeyPatch) -
         add_to(None, made[1])  # type: ignore[arg-type]
 
 
-def test_an_open_agent_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_agent_without_authentication_logs_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     """One line is logged if nothing identifies the caller and operations have no owners."""
     for owner_only, lines in ((False, 1), (True, 0)):
         caplog.clear()
@@ -198,7 +198,7 @@ def test_an_open_agent_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
 # -- messages ---------------------------------------------------------------------------------
 
 
-def test_the_skill_is_named_unless_there_is_one() -> None:
+def test_message_must_name_the_skill_if_there_are_several() -> None:
     """If there are several, the metadata of the message or of the request must name one."""
     counting = build()
     other = counting.service.declare(
@@ -214,7 +214,7 @@ def test_the_skill_is_named_unless_there_is_one() -> None:
         assert task.metadata[key] == name
 
 
-def test_a_request_is_read_as_it_was_meant() -> None:
+def test_every_json_value_of_a_request_arrives_unchanged() -> None:
     """Every JSON value arrives; a number is refused if a double may have rounded it."""
 
     @lro.message("acme.v1.AnyRequest")
@@ -241,7 +241,7 @@ def test_a_request_is_read_as_it_was_meant() -> None:
             send(handler, message("3", {"big": lost}))
 
 
-def test_nan_is_refused(made: Made) -> None:
+def test_nan_in_a_request_is_refused(made: Made) -> None:
     """NaN can arrive only over gRPC."""
     request = json_format.ParseDict({"message": message()}, SendMessageRequest())
     inner = request.message.parts[0].data.struct_value
@@ -250,7 +250,7 @@ def test_nan_is_refused(made: Made) -> None:
         asyncio.run(made[1].on_message_send(request, CONTEXT))
 
 
-def test_messages_of_text_are_read_by_the_application() -> None:
+def test_text_message_is_read_by_the_application_hook() -> None:
     """The hook may be a plain or a coroutine function; its errors become refusals."""
     counting = build()
 
@@ -315,7 +315,9 @@ def test_send_message_waits_for_the_end() -> None:
         ({"limits": lro.Limits(waits=1)}, None),
     ],
 )
-def test_a_task_that_goes_on_is_shown_as_it_is(options: Any, wait: timedelta | None) -> None:
+def test_unfinished_task_is_returned_at_the_time_limit(
+    options: Any, wait: timedelta | None
+) -> None:
     """The wait ends at its time limit; some services allow no waits."""
     counting, handler = make_agent(build(**options), wait=wait)
     with counting.service.edges.waiters._waits.take(""):
@@ -353,14 +355,14 @@ def test_the_user_of_a_middleware_is_the_caller() -> None:
     assert found == [200, 404, 401]
 
 
-def test_without_names_all_callers_are_one() -> None:
+def test_calls_without_a_user_share_tasks_without_owners() -> None:
     """If operations have no owners, a call without a user can read each task."""
     counting, handler = make_agent(build(), authenticate=None)
     task_id = counting.start().rpartition("/")[2]
     assert get(handler, task_id, ServerCallContext()).id == task_id
 
 
-def test_authenticate_may_ask_the_context_of_the_sdk() -> None:
+def test_authenticate_hook_may_use_the_sdk_context() -> None:
     async def authenticate(headers: Any, context: ServerCallContext) -> str:
         assert context.tenant == "t"
         return str(headers["x-caller"])
@@ -392,7 +394,7 @@ def test_the_extended_card_is_not_configured(made: Made) -> None:
         asyncio.run(handler.on_get_extended_agent_card(GetExtendedAgentCardRequest(), CONTEXT))
 
 
-def test_a_fault_of_the_store_is_logged_and_hidden(caplog: pytest.LogCaptureFixture) -> None:
+def test_store_error_is_logged_and_hidden_from_the_caller(caplog: pytest.LogCaptureFixture) -> None:
     """The error is logged; the caller only learns that the server failed."""
 
     def fail() -> None:
@@ -430,7 +432,7 @@ def test_the_card_comes_first_and_may_be_cached(made: Made) -> None:
     assert reply.headers["etag"]
 
 
-def test_each_process_answers_for_each_task(tmp_path: Path) -> None:
+def test_any_process_can_answer_for_a_task(tmp_path: Path) -> None:
     """The record is the task, so a restart changes nothing."""
     path = tmp_path / "operations.db"
     counting, handler = make_agent(build(SQLiteStore(path)))

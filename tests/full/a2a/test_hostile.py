@@ -221,7 +221,7 @@ def left(path: str, body: object, stays: Callable[[lro.Service], bool]) -> list[
 
 
 @pytest.mark.parametrize("path", [JSONRPC, f"{REST}/message:send"])
-def test_a_caller_who_leaves_waits_no_longer(path: str) -> None:
+def test_disconnected_caller_ends_its_wait(path: str) -> None:
     """The task continues, and the wait's slot is free; without a body nothing is sent."""
     body: Any = {"message": message()}
     if path == JSONRPC:
@@ -277,7 +277,7 @@ def test_request_of_too_many_values_is_refused_over_grpc(
         assert (error.code().name, says in error.details()) == ("INVALID_ARGUMENT", True)
 
 
-def test_caller_is_asked_for_once_and_before_the_request_is_read() -> None:
+def test_caller_is_authenticated_once_before_the_request_is_read() -> None:
     """An invalid request from a caller who is refused gets 401, not a validation error."""
     asked: list[object] = []
 
@@ -317,7 +317,7 @@ def test_another_version_over_grpc_is_refused(agent: Agent) -> None:
         assert error.code().name == wanted
 
 
-def test_values_of_parts_are_not_looked_at_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_part_is_not_validated_value_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
     """The SDK's check of required fields takes many seconds for a megabyte of values."""
     sizes = []
 
@@ -343,7 +343,7 @@ def test_values_of_parts_are_not_looked_at_one_by_one(monkeypatch: pytest.Monkey
         assert f"message.{field}" in str(caught.value.data)
 
 
-def test_a_large_message_starts_as_a_small_one(agent: Agent) -> None:
+def test_large_message_starts_a_task(agent: Agent) -> None:
     """A thread reads and stores a large message."""
     data = {"steps": 3, "label": "x" * 70_000}
     found = [

@@ -125,20 +125,22 @@ def test_pages_follow_each_other_and_count_the_whole(listed: Listed) -> None:
     assert sizes == [(2, 5)] * 3
 
 
-def test_a_count_ends_at_its_limit(listed: Listed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_total_of_a_long_list_is_counted_up_to_a_limit(
+    listed: Listed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A long list is not counted to its end."""
     monkeypatch.setattr(_handler, "MAX_COUNTED", 3)
     assert listed.list(pageSize=2).total_size == 3
 
 
-def test_a_token_belongs_to_its_list(listed: Listed) -> None:
+def test_page_token_with_another_filter_is_refused(listed: Listed) -> None:
     """With another filter the token is refused, as in the service's own lists."""
     token = listed.list(pageSize=2).next_page_token
     with pytest.raises(InvalidParamsError, match="page_token"):
         listed.list(pageSize=2, pageToken=token, status="TASK_STATE_FAILED")
 
 
-def test_a_context_is_its_task(listed: Listed) -> None:
+def test_each_task_has_its_own_context(listed: Listed) -> None:
     """Each task has a context of its own, and there are no other contexts."""
     done, late = listed.ids["done"], listed.ids["late"]
     assert listed.found(contextId=done) == "done"
@@ -149,7 +151,7 @@ def test_a_context_is_its_task(listed: Listed) -> None:
         assert (list(reply.tasks), reply.total_size) == ([], 0)
 
 
-def test_artifacts_are_left_out_unless_asked_for() -> None:
+def test_list_has_artifacts_only_on_request() -> None:
     """The field is missing, not empty, in every binding (A2A 3.1.4)."""
     with serving(build()) as agent:
         agent.counting.finish(agent.counting.start())

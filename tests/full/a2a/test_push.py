@@ -84,7 +84,7 @@ each_store = pytest.mark.parametrize("pushing", ["memory", "sqlite"], indirect=T
 
 
 @each_store
-def test_the_end_is_pushed_to_where_the_start_asked_for(pushing: Pushing) -> None:
+def test_end_is_pushed_to_the_configuration_of_the_start(pushing: Pushing) -> None:
     """The body is a StreamResponse with the task; headers have the secrets (A2A 4.3.3)."""
     authentication = {"scheme": "Bearer", "credentials": "s3cret"}
     config = {"url": pushing.to.url, "token": "t0ken", "authentication": authentication}
@@ -115,7 +115,7 @@ def test_a_large_task_is_pushed_without_its_artifacts(pushing: Pushing) -> None:
 
 @each_store
 @pytest.mark.parametrize("way", WAYS)
-def test_configurations_come_and_go_while_the_task_goes_on(pushing: Pushing, way: str) -> None:
+def test_configurations_of_a_running_task_can_be_changed(pushing: Pushing, way: str) -> None:
     """Clients create, replace, list and delete them; secrets stay hidden (A2A 3.1.7-3.1.10)."""
     task_id = pushing.start()
     url = pushing.to.url
@@ -143,7 +143,7 @@ def test_configurations_come_and_go_while_the_task_goes_on(pushing: Pushing, way
     assert [json.loads(one.body)["task"]["id"] for one in pushing.to.all()] == [task_id]
 
 
-def test_what_cannot_be_pushed_to_is_refused(pushing: Pushing) -> None:
+def test_invalid_push_url_is_refused(pushing: Pushing) -> None:
     """Every binding applies the rules of webhooks, and names the field of the configuration."""
     for way in WAYS:
         task_id, config = pushing.start(), "task_push_notification_config"
@@ -204,7 +204,7 @@ def test_callers_of_one_task_have_configurations_of_their_own(may: set[str]) -> 
 
 
 @pytest.mark.parametrize(("token", "most"), [("t", 5), ('"' * 4096, 3)], ids=["places", "bytes"])
-def test_others_fill_half_of_the_places_of_a_task(token: str, most: int) -> None:
+def test_other_callers_use_at_most_half_of_a_tasks_configurations(token: str, most: int) -> None:
     """However many they are, the starter has room left, and their own configurations stay."""
     counting, webhooks = pushing_service(owner_only=False)
     with serving(counting, webhooks=webhooks) as agent, receiver() as to:
@@ -271,7 +271,7 @@ def test_endpoints_of_the_application_are_not_configurations(pushing: Pushing) -
 
 
 @pytest.mark.parametrize("looked_up", [True, False])
-def test_a_configuration_takes_the_place_of_no_endpoint_of_the_application(looked_up: bool) -> None:
+def test_configuration_replaces_no_endpoint_of_the_application(looked_up: bool) -> None:
     with receiver() as to:
         own = Endpoint(url=f"{to.url}/own", id="own", secrets=(SECRET,))
         options: dict[str, Any] = {"lookup": lambda *_: [own]} if looked_up else {}

@@ -206,7 +206,7 @@ def test_a_task_goes_from_its_start_to_its_end(working: Agent, way: str) -> None
         *(("0.3.1", (400, 404)), ("2.0", (400, 400)), ("0.2", (400, 400)), ("x", (400, 400))),
     ],
 )
-def test_versions_are_distinguished(
+def test_protocol_version_selects_the_form_of_replies(
     working: Agent, version: str | None, statuses: tuple[int, int]
 ) -> None:
     """The patch number is ignored, and a missing version means 0.3 (A2A 3.6)."""
@@ -363,7 +363,7 @@ def ids(agent: Agent) -> dict[str, str]:
 
 @way
 @pytest.mark.parametrize("case", REFUSALS)
-def test_each_error_is_said_alike_by_all_bindings(
+def test_each_error_is_the_same_in_all_bindings(
     agent: Agent, ids: dict[str, str], way: str, case: str
 ) -> None:
     """Codes, reason and text agree, and reveal nothing internal (A2A 3.3.2, 5.4)."""
@@ -383,7 +383,7 @@ def test_each_error_is_said_alike_by_all_bindings(
         assert refused.message == f"there is no task {task_id!r}"
 
 
-def test_retry_and_challenge_stand_in_headers(agent: Agent) -> None:
+def test_retry_after_and_challenge_are_http_headers(agent: Agent) -> None:
     """HTTP has headers for retry guidance and challenges (A2A 3.3.2)."""
     full = {"message": message("full", {"label": "full"})}
     call = {"jsonrpc": "2.0", "id": "x", "method": "SendMessage", "params": full}
@@ -416,7 +416,7 @@ def test_retry_and_challenge_stand_in_headers(agent: Agent) -> None:
         ("GET", f"tasks/{MISSING}?historyLength=9999999999", 400),
     ],
 )
-def test_errors_of_version_0_3_are_said_over_http(
+def test_errors_of_version_0_3_are_returned_over_http(
     agent: Agent, method: str, path: str, status: int
 ) -> None:
     """Without our code the SDK breaks off the stream or replies with 500."""

@@ -153,7 +153,7 @@ def test_a_service_that_stops_ends_its_streams() -> None:
     asyncio.run(watched())
 
 
-def test_an_agent_that_does_not_stream_says_so() -> None:
+def test_streaming_call_without_streams_is_unsupported() -> None:
     """The card excludes streams, or the service has no WatchOperations (A2A 3.3.4)."""
 
     async def refused(handler: Any) -> str:

@@ -16,7 +16,7 @@ from tests.waiting import until
 expect = pytest.importorskip("playwright.sync_api").expect
 
 
-def test_cancel_says_what_it_can_do_and_that_it_was_asked(stage: Stage, show: Show) -> None:
+def test_cancel_explains_itself_and_shows_the_request(stage: Stage, show: Show) -> None:
     """Work that has not yet seen the cancellation is shown as not stopped."""
     name = stage.start("busy")
     page = show()
@@ -33,7 +33,7 @@ def test_cancel_says_what_it_can_do_and_that_it_was_asked(stage: Stage, show: Sh
     expect(page.locator(".big")).to_have_text("Cancelled")
 
 
-def test_dialog_that_is_dismissed_changes_nothing(stage: Stage, work: str, show: Show) -> None:
+def test_dismissed_dialog_changes_nothing(stage: Stage, work: str, show: Show) -> None:
     """Escape closes the dialog and returns the focus to the button."""
     page = show(f"#/{work}")
     button = page.get_by_role("button", name="Delete…")
@@ -94,7 +94,7 @@ def test_first_refusal_stops_the_rest(stage: Stage, beside: Show) -> None:
     assert 1 <= len([name for name in asked if name]) <= 8
 
 
-def test_failed_work_is_started_again(stage: Stage, show: Show, beside: Show) -> None:
+def test_failed_work_is_rerun_by_its_button(stage: Stage, show: Show, beside: Show) -> None:
     """The page then shows the new operation; a console without this action has no button."""
     name = stage.start("work")
     stage.fail("work", lro.StatusError(lro.Code.UNAVAILABLE, "away"))

@@ -33,7 +33,7 @@ def test_first_view_is_at_most_22_kilobytes_gzipped() -> None:
     assert plain["console.js"] <= 45 * 1024
 
 
-def test_files_have_nothing_that_the_policy_refuses() -> None:
+def test_files_obey_the_content_security_policy() -> None:
     """The files do not build markup from text, have no inline style and name no other server."""
     forbidden = (
         r"https?://(?!www\.w3\.org/2000/svg)[\w.]|innerHTML|outerHTML|insertAdjacentHTML"

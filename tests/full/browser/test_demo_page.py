@@ -102,7 +102,7 @@ def test_dropped_picture_is_analysed_and_its_result_is_drawn(verb: str, page: Pa
     expect(page.locator("#drawing")).to_have_attribute("aria-label", title)
 
 
-def test_shapes_lie_where_the_result_says(page: Page) -> None:
+def test_shapes_are_drawn_at_the_position_of_the_result(page: Page) -> None:
     """The face's box covers the same part of the picture on the screen as in the file."""
     start(page)
     expect(page.get_by_role("status")).to_have_text("Faces found: 1")
@@ -154,7 +154,7 @@ def test_progress_is_live_and_cancel_stops_the_work(page: Page) -> None:
     expect(page.get_by_role("button", name="Start")).to_be_focused()
 
 
-def test_without_streams_the_page_polls(page: Page) -> None:
+def test_page_polls_if_streams_do_not_work(page: Page) -> None:
     """If a server or proxy does not stream, the page polls."""
     for break_off in ("abort", "404"):
         page.route(

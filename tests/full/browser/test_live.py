@@ -30,7 +30,7 @@ def test_page_is_ready_after_five_requests(show: Show, site: str, context: Any) 
     assert all(not one.startswith("http") for one in found), found
 
 
-def test_stream_that_breaks_is_asked_for_again(
+def test_broken_stream_is_reopened_after_an_outage(
     stage: Stage, open_page: OpenPage, context: Any
 ) -> None:
     """While the server is down the page says so; afterwards it reconnects by itself."""
@@ -53,9 +53,7 @@ def test_stream_that_breaks_is_asked_for_again(
         page.close()
 
 
-def test_list_that_was_on_its_way_when_an_operation_ended_does_not_reopen_it(
-    stage: Stage, work: str, page: Any
-) -> None:
+def test_stale_list_does_not_reopen_an_ended_operation(stage: Stage, work: str, page: Any) -> None:
     """The stream reports the end first and only once; later lists leave out the done operation."""
     page.get_by_role("searchbox", name="Filter").fill("done = false")
     page.keyboard.press("Enter")
@@ -81,7 +79,7 @@ def test_list_that_was_on_its_way_when_an_operation_ended_does_not_reopen_it(
     shows(page, work, "Succeeded")
 
 
-def test_token_is_asked_for_and_sent_until_it_has_expired(
+def test_page_asks_for_a_token_and_sends_it_until_it_expires(
     stage: Stage, work: str, beside: Show
 ) -> None:
     """The page asks once for several refused requests, and keeps the token for this tab only."""
@@ -135,7 +133,7 @@ def test_refused_session_shows_an_error_until_it_is_allowed(
     expect(page.locator(".live.on")).to_have_text("Live")
 
 
-def test_theme_is_kept(page: Any) -> None:
+def test_chosen_theme_survives_a_reload(page: Any) -> None:
     button = page.get_by_role("button", name="Theme")
     expect(button).to_have_attribute("aria-label", "Theme: as the system (t)")
     page.keyboard.press("t")
@@ -145,7 +143,7 @@ def test_theme_is_kept(page: Any) -> None:
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
 
 
-def test_many_tabs_leave_connections_for_one_more(stage: Stage, work: str, show: Show) -> None:
+def test_many_tabs_all_follow_an_operation(stage: Stage, work: str, show: Show) -> None:
     """13 visible tabs follow an operation, though a browser has only six connections per server."""
     pages = [show() for _ in range(13)]
     for page in pages:

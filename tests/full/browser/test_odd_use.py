@@ -58,7 +58,7 @@ EACH_TAB: Final = """async (names) => {
 """Opens each tab of each operation and returns the text of the last one, Raw."""
 
 
-def test_odd_addresses_lead_to_a_view(page: Page, site: str) -> None:
+def test_any_url_fragment_shows_a_view(page: Page, site: str) -> None:
     """The page only sends requests to its usual paths, whatever the name contains."""
     asked: list[str] = []
     page.on("request", lambda one: asked.append(urlsplit(one.url).path))
@@ -114,7 +114,7 @@ def test_deleted_operations_are_marked_as_gone(stage: Stage, show: Show) -> None
     expect(page.get_by_role("button", name="…")).to_have_count(0)
 
 
-def test_clock_of_the_server_counts_and_not_that_of_the_browser(
+def test_ages_follow_the_clock_of_the_server(
     context: BrowserContext, stage: Stage, show: Show
 ) -> None:
     """With clocks five hours apart, the page still shows correct ages."""
@@ -171,7 +171,7 @@ def test_1000_operations_are_cancelled_though_some_refuse(
     expect(dialog(page).get_by_role("listitem").filter(has_text="It is busy.")).to_have_count(100)
 
 
-def test_reload_within_a_dialog_does_nothing(stage: Stage, work: str, page: Page) -> None:
+def test_reload_closes_a_dialog_without_its_action(stage: Stage, work: str, page: Page) -> None:
     """Reload, Back and Forward close the dialog; the action needs a new confirmation."""
     page.get_by_role("link", name=work[-8:]).click()
     page.get_by_role("button", name="Cancel…").click()
@@ -201,7 +201,7 @@ ODD: Final[list[Any]] = [
 ]  # fmt: skip
 
 
-def test_messages_of_odd_forms_are_shown(show: Show, scripted: Scripted) -> None:
+def test_messages_of_any_form_are_shown(show: Show, scripted: Scripted) -> None:
     """A foreign server may send messages of any form; each tab shows them without failing."""
     for at, field in enumerate(("metadata", "response", "error", "details", "more")):
         for number, value in enumerate(ODD):

@@ -99,7 +99,7 @@ def test_tabs_are_moved_by_arrows(work: str, show: Show) -> None:
     assert "tab=raw" in page.url
 
 
-def test_many_nodes_are_closed_at_first(stage: Stage, show: Show) -> None:
+def test_node_with_many_fields_is_collapsed_at_first(stage: Stage, show: Show) -> None:
     labels = {f"label {number}": "x" for number in range(150)}
     name = stage.start("work", load=True)
     stage.do("work", lambda job: job.report(ImportMetadata(dataset="a", labels=labels)))
@@ -115,7 +115,7 @@ def test_many_nodes_are_closed_at_first(stage: Stage, show: Show) -> None:
     expect(panel(page).get_by_text("label 7", exact=True)).to_be_visible()
 
 
-def test_large_messages_are_cut_until_all_is_wanted(stage: Stage, show: Show) -> None:
+def test_large_messages_are_cut_until_the_reader_expands_them(stage: Stage, show: Show) -> None:
     """The panel shows the first 64 KB; buttons show or download the rest."""
     name = stage.start("work", load=True)
     stage.do("work", lambda job: job.report(ImportMetadata(dataset="x" * 100_000 + "end")))

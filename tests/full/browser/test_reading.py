@@ -71,7 +71,7 @@ SHOWN = """text => {
 }"""
 
 
-def test_progress_is_that_of_the_client(page: Any) -> None:
+def test_page_reads_progress_as_the_client_does(page: Any) -> None:
     """The page and ``lro_client.progress`` find the same progress in the same metadata."""
     texts = [json.dumps(one) for one in METADATA]
     found = page.evaluate("texts => texts.map(text => progressOf(readJson(text)))", texts)
@@ -83,7 +83,7 @@ def test_progress_is_that_of_the_client(page: Any) -> None:
         assert shown == (None if wanted is None else attrs.asdict(wanted)), metadata
 
 
-def test_estimate_is_that_of_the_client(page: Any) -> None:
+def test_page_estimates_the_end_as_the_client_does(page: Any) -> None:
     """Both give the same number of seconds."""
     for reports, found in zip(REPORTS, page.evaluate(ESTIMATE, REPORTS), strict=True):
         estimate = Estimate(clock=lambda: 600.0)
@@ -92,7 +92,7 @@ def test_estimate_is_that_of_the_client(page: Any) -> None:
         assert found == pytest.approx(estimate.seconds_left), reports
 
 
-def test_numbers_are_shown_as_they_came(page: Any) -> None:
+def test_numbers_are_shown_with_all_digits(page: Any) -> None:
     """The page keeps all digits, even of numbers that do not fit a double."""
     for text in ("9007199254740993", "1.0", "-0", "1e400"):
         assert page.evaluate(SHOWN, text) == text

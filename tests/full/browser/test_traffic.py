@@ -56,7 +56,7 @@ def minute(page: Page) -> list[str]:
     return found
 
 
-def test_page_that_is_looked_at_asks_18_times_a_minute_at_most(page: Page) -> None:
+def test_visible_page_sends_at_most_18_requests_a_minute(page: Page) -> None:
     """The stream of the work in progress counts as one; the overview sends fewer requests."""
     assert 12 <= len(asks := minute(page)) <= 18, asks
     page.get_by_role("link", name="Overview").click()
@@ -64,7 +64,7 @@ def test_page_that_is_looked_at_asks_18_times_a_minute_at_most(page: Page) -> No
     assert 4 <= len(asks := minute(page)) <= 8, asks
 
 
-def test_page_that_is_not_looked_at_asks_for_nothing(page: Page, stage: Stage, work: str) -> None:
+def test_hidden_page_sends_no_requests(page: Page, stage: Stage, work: str) -> None:
     """A hidden page, or one unused for 5 minutes, sends none until it is shown or used again."""
     page.evaluate(HIDE, True)
     stage.progress("work", 0.2)
@@ -83,9 +83,7 @@ def test_page_that_is_not_looked_at_asks_for_nothing(page: Page, stage: Stage, w
     shows(page, work, "50 %")
 
 
-def test_page_that_is_paused_asks_for_nothing_until_that_ends(
-    page: Page, stage: Stage, work: str
-) -> None:
+def test_paused_page_sends_no_requests(page: Page, stage: Stage, work: str) -> None:
     """The key ``p`` pauses the page; the button resumes it."""
     page.keyboard.press("p")
     button = page.get_by_role("button", name="Paused")
@@ -97,7 +95,7 @@ def test_page_that_is_paused_asks_for_nothing_until_that_ends(
     shows(page, work, "50 %")
 
 
-def test_server_that_is_busy_is_left_alone_for_as_long_as_it_says(page: Page, work: str) -> None:
+def test_page_obeys_retry_after(page: Page, work: str) -> None:
     """After a 503 with ``Retry-After: 7`` the page waits 7 s, shows it, and goes on."""
     page.route("**/*", lambda route: route.fulfill(status=503, headers={"retry-after": "7"}))
     page.get_by_role("button", name="Apply").click()
@@ -112,7 +110,7 @@ def test_server_that_is_busy_is_left_alone_for_as_long_as_it_says(page: Page, wo
     expect(page.get_by_text("Trying again")).to_have_count(0)
 
 
-def test_stream_that_is_cut_is_asked_for_again(stage: Stage, open_page: OpenPage) -> None:
+def test_cut_stream_is_reopened_without_losing_updates(stage: Stage, open_page: OpenPage) -> None:
     """A proxy cuts the stream; the page shows all later updates and loses no row."""
     names = [stage.start(str(number)) for number in range(3)]
     app = EdgeApp(ConsoleEdge(stage.service, authenticate=lambda headers: None))

@@ -136,7 +136,7 @@ class Painting:
     copy: lro.Int32 = 0
 
 
-def test_schemas_say_what_is_read_and_written() -> None:
+def test_tool_schemas_match_the_messages() -> None:
     made = tool(Painting, CountResponse, without_tasks="refuse")
     assert made["description"] == "What to paint."
     schema = made["inputSchema"]

@@ -122,7 +122,9 @@ STATES: dict[str, tuple[Act, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_each_state_has_its_form(serve: Serve, state: str, counting: CountService) -> None:
+def test_each_operation_state_has_its_task_form(
+    serve: Serve, state: str, counting: CountService
+) -> None:
     act, wanted = STATES[state]
     caller = serve(counting.service, poll_seconds=3)
     created = caller.call({"steps": 3}).result
@@ -134,7 +136,7 @@ def test_each_state_has_its_form(serve: Serve, state: str, counting: CountServic
     assert caller.task("tasks/get", task_id).result == {**wanted, "resultType": "complete", **more}
 
 
-def test_what_cannot_be_seen_is_not_found_in_the_same_words(serve: Serve) -> None:
+def test_hidden_and_missing_tasks_have_the_same_error(serve: Serve) -> None:
     moment = NOW
     counting = build(MemoryStore(lambda: moment), keep_for=timedelta(minutes=1))
     caller = serve(counting.service)
@@ -163,7 +165,7 @@ def test_time_to_live_counts_from_creation_and_only_after_the_end(serve: Serve) 
     assert (shown["createdAt"], shown["lastUpdatedAt"]) == (AT, "2030-01-02T03:05:35.000Z")
 
 
-def test_server_says_exactly_that_it_has_tasks(serve: Serve) -> None:
+def test_server_announces_exactly_the_task_capability(serve: Serve) -> None:
     assert serve(build().service).ask("server/discover").message["result"] == {
         "resultType": "complete",
         "supportedVersions": ["2026-07-28"],
@@ -310,7 +312,7 @@ def test_start_with_a_known_request_id_gives_the_same_task(serve: Serve) -> None
     assert caller.call({"steps": 3}).result["taskId"] not in (first["taskId"], other["taskId"])
 
 
-def test_request_id_that_is_none_is_refused(serve: Serve) -> None:
+def test_invalid_request_id_is_refused(serve: Serve) -> None:
     caller = serve(build().service)
     for given in (7, ["a"], {"a": 1}, True, "00000000-0000-0000-0000-000000000000"):
         refused = caller.call({}, meta={f"{DOMAIN}/request-id": given})
@@ -318,7 +320,7 @@ def test_request_id_that_is_none_is_refused(serve: Serve) -> None:
         assert refused.error["data"]["details"][0]["reason"] == "INVALID_REQUEST_ID"
 
 
-def test_work_that_is_over_at_once_needs_no_task(serve: Serve) -> None:
+def test_work_that_ends_at_once_returns_its_result_without_a_task(serve: Serve) -> None:
     service = lro.Service(MemoryStore(), InlineExecutor(), domain=DOMAIN, maintenance=False)
 
     @service.method("acme.v1.Things.Count")
@@ -339,7 +341,7 @@ def test_work_that_is_over_at_once_needs_no_task(serve: Serve) -> None:
     service.close()
 
 
-def test_operation_that_ends_while_it_is_looked_at_is_answered_as_over(serve: Serve) -> None:
+def test_operation_that_ends_during_a_read_is_returned_as_ended(serve: Serve) -> None:
     counting = build()
     found = counting.service.edges.access.visible
 

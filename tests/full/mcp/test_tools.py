@@ -57,7 +57,7 @@ def test_messages_of_any_form_have_open_schemas() -> None:
 
 
 @pytest.mark.parametrize("request_class", [lro.types.ListValue, lro.types.StringValue])
-def test_request_that_is_no_json_object_cannot_be_arguments(request_class: type) -> None:
+def test_request_type_that_is_not_a_json_object_is_refused(request_class: type) -> None:
     with pytest.raises(lro.DeclarationError, match=r"methods: .* as in acme\.v1\.Things\.Made"):
         tool(request_class, CountResponse)
 
@@ -158,7 +158,7 @@ def test_tool_cannot_be_called_outside_of_the_protocol() -> None:
         ({"methods": None, "places": True}, "parent: is needed, since acme.v1.Things.Placed"),
     ],
 )
-def test_options_are_checked(options: dict[str, Any], said: str) -> None:
+def test_invalid_option_of_the_tools_is_refused(options: dict[str, Any], said: str) -> None:
     service = build().service
     service.declare("acme.v1.Things.Other", request=CountRequest, response=CountResponse)
     if options.pop("places", False):
@@ -171,7 +171,7 @@ def test_options_are_checked(options: dict[str, Any], said: str) -> None:
     assert str(refused.value).startswith(said)
 
 
-def test_open_ids_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_extension_without_authenticate_logs_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "lro"):
         TasksExtension(build().service)
         assert [one.levelname for one in caplog.records] == ["WARNING"]
@@ -181,7 +181,7 @@ def test_open_ids_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     assert not caplog.records
 
 
-def test_client_without_tasks_gets_a_handle_and_reads_on(serve: Serve) -> None:
+def test_client_without_tasks_polls_with_a_handle(serve: Serve) -> None:
     counting = build()
     caller = serve(counting.service, wait=0)
     handle = caller.call({"steps": 3}, declared=False).result
@@ -267,7 +267,7 @@ def test_client_without_tasks_gets_a_handle_where_it_cannot_wait(serve: Serve, r
 
 
 @pytest.mark.parametrize("json_response", [True, False])
-def test_wait_ends_when_its_client_goes_away(json_response: bool) -> None:
+def test_wait_ends_when_its_client_disconnects(json_response: bool) -> None:
     counting = build(max_wait=timedelta(hours=1))
     extension = TasksExtension(counting.service, wait=3600)
     server = MCPServer("things", extensions=[extension])
