@@ -15,14 +15,14 @@ from lro.stores._rows import micros, moment
 _MINUTE: Final = 60_000_000
 
 PRUNED_ROWS: Final = 1000
-"""The most old rows that one call removes: more than a call for 300 methods adds."""
+"""Maximum number of old rows that one call removes; a call for 300 methods adds fewer."""
 
 WAITS: Final = "owner = '' AND lease_until IS NOT NULL"
 """``Record.waits`` in SQL."""
 
 
 def steps_of(minute: datetime) -> Mapping[int, int]:
-    """Map each step length in minutes to the first minute (since 1970) of the step at a time."""
+    """Map each step length (in minutes) to the begin of ``minute``'s step (minutes since 1970)."""
     number = micros(minute) // _MINUTE
     return {step: number - number % step for step in STEP_MINUTES}
 
@@ -64,7 +64,7 @@ def added(before: Mapping[str, float], more: Mapping[str, float]) -> dict[str, f
 
 
 LoadRow: TypeAlias = tuple[str, str, bool | int, int, int, int, str]
-"""Method, owner, is waiting, count, count beyond the limit, create time and name of the oldest."""
+"""Method, owner, waiting flag, count, count beyond the limit; the oldest's create time and name."""
 
 
 def load_of(rows: Iterable[LoadRow]) -> Load:

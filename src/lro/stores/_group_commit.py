@@ -24,13 +24,13 @@ class WriteState(enum.Enum):
     __hash__ = object.__hash__  # identity is enough; Enum's own hash is a Python call
 
     WAITING = "waiting"
-    """It waits for a group, or for the leader of its group."""
+    """The write waits for a group, or for the leader of its group."""
     LEADING = "leading"
-    """Its thread, or the thread of this module, leads its group or will lead the next one."""
+    """The write's thread, or the thread of this module, leads a group or will lead the next."""
     MADE = "made"
-    """It has its result or its error."""
+    """The write has its result or its error."""
     LEFT = "left"
-    """Its thread has gone on with the result, or was interrupted."""
+    """The write's thread has continued with the result, or was interrupted."""
 
 
 NEXT: Final[Mapping[WriteState, frozenset[WriteState]]] = {
@@ -46,18 +46,18 @@ NEXT: Final[Mapping[WriteState, frozenset[WriteState]]] = {
 class QueuedWrite(ABC):
     """A queued write, until it has its result or its error.
 
-    Either a thread waits for it, or it was handed in: then :meth:`call_back` is called at its end.
+    Either a thread waits for it, or it was handed in: then :meth:`call_back` reports its outcome.
     """
 
     state: WriteState = attrs.field(default=WriteState.WAITING, init=False)
     handed_in: bool = attrs.field(default=False, init=False)
     """True if no thread waits for the write."""
     gate: threading.Lock | None = attrs.field(default=None, init=False)
-    """Locked while its thread waits; None for a thread that leads at once."""
+    """Locked while the write's thread waits; None if that thread leads at once."""
     error: BaseException | None = attrs.field(default=None, init=False)
     """The error, if the write failed."""
     rest: list[Any] | None = attrs.field(default=None, init=False)
-    """After its group has ended: the group's writes whose threads still wait; one list for all."""
+    """The writes of its ended group whose threads still wait; all of these share the list."""
 
     def become(self, state: WriteState) -> None:
         """Change the state if the table allows it. The caller has the lock."""
@@ -160,15 +160,15 @@ class GroupCommit(PerProcess, ABC, Generic[W]):
         return True
 
     def _live(self, turn: threading.Lock) -> None:
-        """Lead groups whose first write was handed in, until none has come for long."""
+        """Lead groups whose first write was handed in; end when no write has come for a while."""
         while self._live_on(timely=turn.acquire(timeout=_IDLE_SECONDS)):
-            pass  # a turn is a call of its own, so its writes are freed before the next wait
+            pass  # each turn is a separate call, so its writes are freed before the next wait
 
     def _live_on(self, *, timely: bool) -> bool:
-        """Take one turn of that thread; return True if the thread must go on."""
+        """Take one turn of the thread of this module; return True if the thread must continue."""
         with self._lock:
             if not timely and self._led:
-                return True  # another thread leads, or gave this one its turn just now
+                return True  # another thread leads, or has just given this thread a turn
             done, self._done = self._done, []
             if not done and not self._waiting:
                 self._thread, self._led = None, False
@@ -180,8 +180,8 @@ class GroupCommit(PerProcess, ABC, Generic[W]):
             else:
                 self._let_lead(write)
         for one in done:
-            # Only this thread calls back: a signal may interrupt others, and callbacks would be
-            # lost.
+            # No other thread makes callbacks: a signal might interrupt it, and its callbacks would
+            # be lost.
             one.call_back()
         if write is not None:
             try:
@@ -199,7 +199,7 @@ class GroupCommit(PerProcess, ABC, Generic[W]):
         """
 
     def _choose(self, waiting: list[W]) -> tuple[list[W], list[W]]:
-        """Split the waiting writes into the next group, which has the leader's, and the others."""
+        """Split the waiting writes into the next group, with the leader's write, and the rest."""
         return waiting, []
 
     def _take(self) -> Sequence[W]:
@@ -215,7 +215,7 @@ class GroupCommit(PerProcess, ABC, Generic[W]):
         write.become(WriteState.LEADING)
 
     def _leave(self, write: W) -> None:
-        """If this thread led, let the next one lead; release threads of its group."""
+        """If this write's thread led, let the next thread lead; release threads of the group."""
         with self._lock:
             leads = self._leading is write
             if leads and self._made:
@@ -253,9 +253,9 @@ class GroupCommit(PerProcess, ABC, Generic[W]):
             self._led = False
 
     def _release(self, rest: list[W]) -> None:
-        """Release a few of these waiting threads; each releases others. The lock is held.
+        """Release the threads of a few of these writes; each releases more. The lock is held.
 
-        If all were released at once, they would delay the next leader and each other.
+        If all threads were released at once, they would delay the next leader and each other.
         """
         released = 0
         while rest and released < _RELEASED_AT_ONCE:

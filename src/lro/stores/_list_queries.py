@@ -70,7 +70,7 @@ class Dialect(Protocol):
 
 
 def condition(test: Test, dialect: Dialect) -> Condition:
-    """Translate a test to SQL that is true for every matching record, and maybe for others."""
+    """Translate a test to SQL that is true for all matching records, and perhaps for more."""
     if _size(test) > MAX_PARTS:
         return "TRUE", []
     return _condition(test, dialect)
@@ -182,9 +182,9 @@ class ListQuery:
     """Plan of a list: read the records with these ``values`` of ``order``, by create time.
 
     ``order`` is an indexed column: ``"state"``, a metadata key, or empty for all records of the
-    parent. If ``names`` are given, they are few, and each is read. ``low`` and ``high`` bound the
-    create time, in microseconds. Of the records created at ``at``, the list has those after
-    ``name``. ``nothing`` means that the test excludes every record.
+    parent. If ``names`` are given, they are few, and each record is read by its name. ``low`` and
+    ``high`` bound the create time, in microseconds. Of the records created at ``at``, the list
+    has those whose names follow ``name``. ``nothing`` means that the test excludes every record.
     """
 
     order: str
@@ -221,7 +221,7 @@ class ListQuery:
     def page(self, records: Sequence[Record], end: int | None, *, cut: bool) -> Page:
         """Return a page of these records; all records created at or after ``end`` were read.
 
-        If ``cut``, only those up to the last of ``records`` were read.
+        If ``cut``, only the records up to the last of ``records`` were read.
         """
         if cut:
             return Page(records, place_of(records[-1]))

@@ -67,7 +67,7 @@ def sweep_time(record: Record) -> int | None:
 
 
 def stamp_of(record: Record) -> Stamp:
-    """The values of ``STAMP_COLUMNS``."""
+    """Return a record's values of ``STAMP_COLUMNS``."""
     return record.version, micros(record.update_time)
 
 
@@ -107,7 +107,7 @@ def changes(before: Record, after: Record) -> tuple[tuple[str, ...], list[object
     """Return the columns in which two records differ, and the second record's values in them."""
     old, new = before.__dict__, after.__dict__
     columns, values = [], []
-    # Most fields of a changed record are the same objects as before, so this is quick.
+    # Most fields of a changed record are the same objects as before, which is quick to see.
     for name in [name for name in COLUMNS if new[name] is not old[name]]:
         value = new[name]
         # In Python 1, 1.0 and True are equal, so messages cannot be compared: always write them.
@@ -118,7 +118,7 @@ def changes(before: Record, after: Record) -> tuple[tuple[str, ...], list[object
 
 
 def refuse_untextual(record: Record, key: RequestKey | None = None) -> None:
-    """Refuse texts that a database cannot store; every store does so, to behave the same.
+    """Refuse texts that a database cannot store. All stores refuse them, to behave alike.
 
     Raises:
         InvalidArgument: A text has a NUL or a lone surrogate; the error names the field.
@@ -261,11 +261,11 @@ class RecordCache(PerProcess):
 
     A record is current if the stored record has the same stamp (:func:`stamp_of`). This stays true
     after a database is restored to an older state, even if no connection notices. Only committed
-    records may be cached: another change may reuse the stamp of one that was rolled back.
+    records may be cached: another change may reuse the stamp of a change that was rolled back.
 
     The record of an ended operation stays only if a caller asked for it. Otherwise a server that
-    starts thousands a second would cache many that no caller reads, and pause to garbage-collect
-    them.
+    starts thousands of operations a second would cache many records that no caller reads, and pause
+    to garbage-collect them.
     """
 
     def __init__(self) -> None:
@@ -317,7 +317,7 @@ class RecordCache(PerProcess):
     def changed(self, name: str, change: Change) -> tuple[Record, Record | None] | None:
         """Apply a change to the cached record; return both, or None if nothing changes.
 
-        An error of the change also means None: the cached record may be outdated.
+        If the change raises an error, return None too: the cached record may be outdated.
         """
         kept = self._kept.get(name)
         if kept is None:

@@ -52,7 +52,7 @@ class SQLStore(ABC):
     _BY_NAME: ClassVar[str]
     """Condition for the rows of one operation in the tables ``inputs`` and ``checkpoints``."""
     _JSON_ITEMS: ClassVar[str]
-    """Query for the items of a JSON array, its parameter."""
+    """Query for the items of a JSON array, which is the query's parameter."""
 
     @abstractmethod
     def _read(self, query: str, *values: object) -> Rows:
@@ -115,7 +115,7 @@ class SQLStore(ABC):
         limit: int,
         is_dead: Callable[[str], bool] = lambda _: False,
     ) -> tuple[Sequence[Hold], Orphans]:
-        """Read the owners of work, and those that may be lost.
+        """Read the owners of work, and the owners and the work that may be lost.
 
         ``is_dead`` returns True for an owner whose process has ended.
         """

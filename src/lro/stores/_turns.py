@@ -20,11 +20,11 @@ IS_SENT: Final = "sent_time IS NOT NULL"
 """Waiting work whose name was sent to a worker."""
 
 MOST_LANES: Final = 100
-"""The most lanes of a method that one claim reads, on either side of its start.
+"""The most lanes of a method that one claim reads on either side of the lane where it starts.
 
 If none of these lanes has work to claim, the claim searches the whole index for the work that has
-been due for longest, and starts again at its lane. Other work is left to the next claim, which
-starts at another lane.
+been due for longest, and starts again at the lane of that work. Other work is left to the next
+claim, which starts at another lane.
 """
 
 MAX_LANE: Final = 2**63 - 1
@@ -32,7 +32,7 @@ MAX_LANE: Final = 2**63 - 1
 
 @attrs.frozen
 class Due:
-    """An operation that a claim may take. ``place`` is its lane's position among those read."""
+    """An operation that a claim may take. ``place`` is the position of its lane in the read."""
 
     method: str
     lane: int

@@ -38,7 +38,7 @@ def driver_of(given: Any) -> tuple[Any, Any]:
 
 
 def execute_on(sqlalchemy: Any, sql: str, values: Sequence[object]) -> Any:
-    """Execute a statement of the driver's through SQLAlchemy, and return the result.
+    """Execute a statement in the driver's SQL through SQLAlchemy, and return the result.
 
     Raises:
         Exception: The driver's own error, not wrapped; or an error of SQLAlchemy.
@@ -55,7 +55,7 @@ def execute_on(sqlalchemy: Any, sql: str, values: Sequence[object]) -> Any:
 def unsuitable(given: object, wanted: str) -> InvalidArgument:
     """Return the error for an object that is not a suitable connection.
 
-    It names only the class, because callers of the service must not see more.
+    The error names only the class, because callers of the service must not see more.
     """
     return refused(f"must be {wanted}, got an object of {type(given).__qualname__}")
 

@@ -30,7 +30,7 @@ FORGOTTEN: Final = timedelta(days=1)
 Hold: TypeAlias = tuple[str, int | None, bool | int, int]
 """An owner of work, its ``alive_until``, True if it is lost, and the latest end of its leases.
 
-If the owner is empty, the last field is when waiting work next misses its ``begin_before``.
+If the owner is empty, the last field is the earliest ``begin_before`` of waiting work.
 """
 
 HOLDS: Final = f"""SELECT o.owner, w.alive_until, coalesce(w.lost, 0), max(o.lease_until)

@@ -76,7 +76,7 @@ __all__ = ["MemoryStore"]
 _Entry: TypeAlias = tuple[datetime, str]
 _E = TypeVar("_E", tuple[datetime, str], tuple[int, str], tuple[int, int])
 _Facet: TypeAlias = "State | tuple[str, str] | None"
-"""Value that the records of a list share beside their parent: a state, or a key's value."""
+"""Value that all records of a list share, besides the parent: a state, or a key's value."""
 
 _ALL: Final = None
 
@@ -121,7 +121,7 @@ class OrderedRecords:
             _delete(moments, over)
 
     def move(self, before: Record, after: Record) -> None:
-        """Put a record that has changed where it belongs now."""
+        """Move a changed record to the lists where it belongs now."""
         if before.state is not after.state:
             self._take(before, before.state)
             self._insert(after, after.state)
@@ -215,7 +215,7 @@ def _delete_one(entries: list[_E], entry: _E) -> None:
 
 
 def _delete(entries: list[_E], gone: Collection[_E]) -> None:
-    # Delete them together: the entries after them, perhaps a million, are moved only once.
+    # Delete all in one step: the entries after them, perhaps a million, are moved only once.
     places = sorted(bisect.bisect_left(entries, entry) for entry in gone)
     if places:
         first, last = places[0], places[-1] + 1
@@ -229,8 +229,8 @@ def _value(record: Record, key: str) -> str:
 
 
 def _newest_first(entries: Sequence[_Entry], after: Cursor | None, span: Span) -> Iterator[_Entry]:
-    # The oldest entry is first, so that new ones are appended, which is cheap. Pages go from the
-    # newest entry, but by ascending name among entries of the same time.
+    # The oldest entry is first, so that new entries are appended, which is cheap. Pages begin with
+    # the newest entry; entries of the same time are in ascending order of name.
     begin, end = 0, len(entries)
     if span.low is not None:
         begin = bisect.bisect_left(entries, span.low, key=_micros)
@@ -295,7 +295,7 @@ class _FirstStarts:
         return known[0]
 
     def forget_before(self, until: datetime, limit: int) -> bool:
-        """Forget up to ``limit`` starts made until then; return True if there are more."""
+        """Forget up to ``limit`` starts made up to ``until``; return True if there are more."""
         starts = self._known.items()
         old = itertools.takewhile(lambda start: start[1][0].create_time <= until, starts)
         keys = [key for key, _ in itertools.islice(old, limit + 1)]
@@ -316,7 +316,7 @@ class _Work:
 
     def __init__(self) -> None:
         self._waiting: dict[tuple[str, bool], list[_Entry]] = {}
-        """Keyed by method, and True for work suspected of killing its workers."""
+        """Keyed by method, and by True if the work is suspected of killing its workers."""
         self._lanes: dict[tuple[str, bool], dict[_Lane, list[_Entry]]] = {}
         self._order: dict[tuple[str, bool], list[_Lane]] = {}
         """The lanes that have entries, lowest rank first."""
@@ -325,7 +325,7 @@ class _Work:
         self._begins: defaultdict[str, OrderedDict[int, list[int]]] = defaultdict(OrderedDict)
         """For each method and lane with a rate, when work began, in order of time."""
         self._sent: dict[str, dict[str, tuple[int, datetime]]] = {}
-        """For each method, the names sent to workers, with lane and time of the next sending."""
+        """For each method, names sent to workers, each with its lane and when it is sent again."""
         self._unbegun: list[tuple[int, str]] = []
 
     def add(self, record: Record) -> None:
@@ -366,7 +366,7 @@ class _Work:
                 _delete_one(self._unbegun, (late, record.name))
 
     def move(self, before: Record, after: Record) -> None:
-        """Put a record that has changed where it belongs now."""
+        """Move changed work to where it belongs now."""
         if (before.owner, before.lease_until) != (after.owner, after.lease_until) or (
             _kind(before) != _kind(after)
         ):
@@ -381,7 +381,7 @@ class _Work:
     def room(self, claim: Claim, method: str, lane: int, now: int) -> tuple[int, int | None]:
         """Return how many operations of a lane a claim may take: at most one more than it wants.
 
-        Also return when its rate lets more begin, if the rate is reached.
+        If the rate is reached, also return when it lets more operations begin.
         """
         bounds = [claim.max_count + 1]
         if method not in claim.limits:
@@ -398,14 +398,14 @@ class _Work:
         if method in claim.rates:
             most, span = claim.rates[method][0], claim.rates[method][1] // MICROSECOND
             begun = self._begins[method].get(lane if keyed else 0, [])
-            over = bisect.bisect_right(begun, now + span)  # later begins: the clock was set back
+            over = bisect.bisect_right(begun, now + span)  # the clock may have been set back
             count = over - bisect.bisect_right(begun, now - span, hi=over)
             bounds.append(most - count - ahead)
             at = begun[over - most] + span if count >= most else None
         return max(0, min(bounds)), at
 
     def note_begin(self, claim: Claim, record: Record, now: int) -> bool:
-        """Note the begin of work if its method has a rate; return True if it has one."""
+        """If the method of a record has a rate, note that its work begins, and return True."""
         if claim.puts_off or record.method not in claim.rates:
             return False
         lane = record.lane if record.method in claim.keyed else 0
@@ -421,7 +421,7 @@ class _Work:
         return True
 
     def due(self, claim: Claim, now: datetime) -> tuple[list[str], list[datetime]]:
-        """Return the names that a claim may take, in order, and when its rates let more begin."""
+        """Return the names that a claim may take, in order, and when rates let more work begin."""
         found: list[Due] = []
         at = micros(now)
         rooms: dict[tuple[str, int], tuple[int, int | None]] = {}
@@ -439,7 +439,7 @@ class _Work:
                 for moment_due, name in itertools.islice(free, rooms[group][0]):
                     found.append(Due(method, lane, rank, place, micros(moment_due), name))
                     served.add(group[1])
-                if len(served) > max(claim.max_count, MOST_LANES):  # the others come later
+                if len(served) > max(claim.max_count, MOST_LANES):  # a later claim reads more
                     break
         names: list[str] = []
         taken: Counter[tuple[str, int]] = Counter()
@@ -486,7 +486,7 @@ class _Work:
         return [e[place][0] for e, place in zip(orders, places, strict=True) if place < len(e)]
 
     def unbegun(self, now: int, limit: int) -> tuple[list[str], int | None]:
-        """Return the names of work past its ``begin_before``, and the next such time."""
+        """Return the names of work past its ``begin_before``, and the next ``begin_before``."""
         late = bisect.bisect_right(self._unbegun, now, key=_first)
         next_late = self._unbegun[late][0] if late < len(self._unbegun) else None
         return [name for _, name in self._unbegun[: min(late, limit)]], next_late
@@ -530,7 +530,7 @@ class _Counts:
                 del steps[old]
 
     def since(self, first: int, step: int) -> Iterator[MinuteCounts]:
-        """Yield the counts from a step on, the newest first."""
+        """Yield the counts of a step and of all later steps, the newest first."""
         steps = self._steps[step]
         for minute in sorted((one for one in steps if one >= first), reverse=True):
             for method, counts in sorted(steps[minute].items(), reverse=True):
@@ -665,7 +665,7 @@ class MemoryStore(PerProcess):
         return record
 
     def find(self, names: Collection[str], max_bytes: int = READ_BYTES) -> Found:
-        """Read the records of these names that exist."""
+        """Read the existing records of these names."""
         wanted = list(dict.fromkeys(names))
         found: list[Record] = []
         for place, name in enumerate(wanted):
@@ -797,7 +797,7 @@ class MemoryStore(PerProcess):
             return self._work.waiting(self._clock())
 
     def renew(self, worker: Worker) -> Renewed | None:
-        """Record that a worker is alive; None if it counts as lost."""
+        """Record that a worker is alive; return None if it counts as lost."""
         now = self._clock()
         with self._lock:
             known = self._workers.get(worker.owner)
@@ -950,7 +950,7 @@ class MemoryStore(PerProcess):
         """Nothing to free."""
 
     def _after_fork(self) -> None:
-        self._lock = threading.Lock()  # a forked process has its own records from now on
+        self._lock = threading.Lock()  # from now on, this forked process has its own records
 
     def _put(self, record: Record) -> None:
         self._lists.add(record)

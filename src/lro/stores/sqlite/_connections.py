@@ -33,9 +33,9 @@ _READ_BYTES: Final = 65536
 class CounterSubscription:
     """Reads SQLite's counter of commits by other connections, at least every ``look_seconds``.
 
-    If the system reports writes to the log, the counter is read only after a write: at growing
-    intervals, because the commit may come any time later and is not reported. The counter names no
-    record, so any record may have changed.
+    If the system reports writes to the log, the counter is read only after a write. The intervals
+    between the reads then grow, because the commit may come at any time and is not reported. The
+    counter names no record, so any record may have changed.
 
     Raises:
         Unavailable: The store is closed, or the file cannot be read.
@@ -95,7 +95,7 @@ class CounterSubscription:
             self._written = not watch.restart()
             self._written_at = now
         if self._written or watch is None or self._pause < self._look_seconds:
-            # Shortly after a write the watch is not used: more writes follow, or it was our own.
+            # Do not use the watch soon after a write: more writes follow, or the write was our own.
             self._closed.wait(min(left, self._pause))
             self._pause = min(2 * self._pause, self._look_seconds)
             return
@@ -128,7 +128,7 @@ class FileWatch:
             raise
         descriptors = self._events, self._end, self._end_from
         closing = weakref.finalize(self, _close, descriptors)
-        # Not at process exit, which frees the descriptors in any case: the waiting thread still
+        # Do not close at process exit, which frees the descriptors anyway: the waiting thread still
         # uses them then, and the service, which is closed at exit, calls end().
         closing.atexit = False
         self.close: Callable[[], object] = closing
@@ -209,7 +209,7 @@ class FileConnections(PerProcess):
         self._transactions.run_later(action, done, committed)
 
     def write_undurably(self, action: Callable[[sqlite3.Connection], T]) -> T:
-        """Run an action without waiting for the disk; callers repeat it if its effect is lost.
+        """Run an action without waiting for the disk; callers repeat an action that is lost.
 
         Raises:
             Unavailable: As for :meth:`write`.
@@ -239,7 +239,7 @@ class FileConnections(PerProcess):
         return CounterSubscription(self._writer, look_seconds)
 
     def close(self) -> None:
-        """Close every connection; those in use, once they are not."""
+        """Close every connection: idle ones now, busy ones when their threads release them."""
         self._file.closing.set()
         self._transactions.close()
         self._writer.close()
@@ -262,14 +262,14 @@ class FileConnections(PerProcess):
         self._paused_by = threading.get_ident()
 
     def resume(self) -> None:
-        """In the parent, after the fork: go on."""
+        """In the parent, after the fork: let threads open connections again."""
         if self._paused_by == threading.get_ident():
             self._paused_by = 0
             self._readers.resume()
             self._writer.resume()
 
     def _after_fork(self) -> None:
-        # In the child: threads of the parent still hold the locks, and stand in the queue.
+        # In the child, threads of the parent still hold the locks, and their writes are queued.
         if self._paused_by != threading.get_ident():
             self._file.give_up("the process was forked while the store was busy; open another one")
             _inherited.extend((*self._writer.abandoned(), *self._readers.abandoned()))

@@ -65,7 +65,7 @@ def is_busy(trouble: sqlite3.Error) -> bool:
 
 
 _URL: Final = re.compile(r"(?:file|sqlite):|[A-Za-z][A-Za-z0-9+.\-]+:/", re.IGNORECASE)
-"""At least two letters, as one is a Windows drive. Two schemes need no slash: ``file::memory:``."""
+"""Schemes have two letters or more, unlike drives. ``file:`` and ``sqlite:`` need no slash."""
 SEEN_SECONDS: Final = 1.0
 """Seconds between two checks that the file is in its place: a check takes as long as a read."""
 
@@ -84,10 +84,10 @@ class DatabaseFile:
     A database in WAL mode has three files, and none may be replaced while it is open. SQLite does
     not notice if one is deleted, and goes on writing to it. SQLite may even remove the log while
     this process uses it: if this process opens and closes the file without SQLite, the system drops
-    all its locks, and another process believes that it is the last user
+    all locks of this process, and another process believes that it is the last user
     (https://www.sqlite.org/howtocorrupt.html, 2.2).
 
-    ``busy_seconds`` limits waits for locks of others.
+    ``busy_seconds`` limits waits for locks of other connections.
 
     Raises:
         DeclarationError: The path is not that of a file.
@@ -164,7 +164,7 @@ class DatabaseFile:
             self.closing.set()
 
     def opening_error(self, trouble: sqlite3.OperationalError) -> Unavailable:
-        """Return the error for the operator who opens the store; unlike others, it has the path."""
+        """Return the error for the operator who opens the store; only this error has the path."""
         folder = os.path.dirname(self.path)
         why = str(trouble) if os.path.isdir(folder) else f"there is no directory {folder}"
         return Unavailable(f"{self.path} cannot be opened: {why}")
@@ -206,12 +206,12 @@ class DatabaseFile:
             if there is not None:
                 self._set_log_aside(known)
             raise Unavailable("the operations database was deleted or replaced")
-        # If the log was closed meanwhile, SQLite may have removed it rightly.
+        # If this process closed the log meanwhile, SQLite may rightly have removed it.
         if known and self._log_identity() != known and self._log is known:
             self.give_up(_LOST_LOG)
             log.error("%s: %s", self.path, _LOST_LOG)
             # The last process to close the file saves the log's content, unless another process has
-            # begun a new log. Closing soon makes that more likely.
+            # begun a new log. Closing soon makes it more likely that the content is saved.
             self.on_lost()
             raise Unavailable(_LOST_LOG)
         self._seen = now

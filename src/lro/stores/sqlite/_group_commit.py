@@ -26,7 +26,7 @@ class ActionWrite(QueuedWrite, Generic[T]):
 
     action: Callable[[sqlite3.Connection], T]
     until: float
-    """When the caller stops waiting for locks, by :func:`time.monotonic`."""
+    """Time, by :func:`time.monotonic`, at which the caller stops waiting for locks."""
     committed: Callable[[T], Any] | None = None
     """Converts the action's result, after the commit, into the value for ``done``."""
     done: Done[Any] | None = None
@@ -46,8 +46,8 @@ class ActionWrite(QueuedWrite, Generic[T]):
 Together: TypeAlias = Callable[[sqlite3.Connection, Sequence[Any]], Mapping[int, Any]]
 """Runs some of several actions in few statements; returns their results by index.
 
-The other actions are then run one by one, so nothing may be left of them. Raises
-:class:`HalfDone` if more must be undone than the function can undo.
+The other actions are then run one by one, so none of their writes may be left. Raises
+:class:`HalfDone` if there are writes that the function cannot undo.
 """
 
 
@@ -93,8 +93,8 @@ class SharedTransactions(GroupCommit[ActionWrite[Any]]):
         raised here.
 
         Raises:
-            Unavailable: The store is closed; others write for too long; or the commit failed, so
-                that the write may or may not be on disk.
+            Unavailable: The store is closed; other processes write for too long; or the commit
+                failed, so that the write may or may not be on disk.
             InvalidArgument: A value is a text that no database can store.
         """
         if self._leader == threading.get_ident():
@@ -111,7 +111,7 @@ class SharedTransactions(GroupCommit[ActionWrite[Any]]):
     ) -> None:
         """Run an action as :meth:`run` does, and call ``done`` with the result or the error.
 
-        ``committed`` is called once, after the commit, to make the result from the action's.
+        ``committed`` is called once, after the commit, to convert the action's result.
         """
         until = time.monotonic() + self._busy_seconds
         self.hand_in(ActionWrite(action=action, until=until, committed=committed, done=done))
@@ -154,7 +154,7 @@ class SharedTransactions(GroupCommit[ActionWrite[Any]]):
     def _left(
         self, group: Sequence[ActionWrite[Any]], connection: sqlite3.Connection
     ) -> Sequence[ActionWrite[Any]]:
-        """Run together the writes that can be, and return the others."""
+        """Run in few statements the writes that can be combined; return the other writes."""
         if self._together is None or len(group) == 1:
             return group
         answers = self._together(connection, [write.action for write in group])
@@ -173,7 +173,7 @@ def _result(write: ActionWrite[T]) -> T:
 
 
 def _run(write: ActionWrite[Any], connection: sqlite3.Connection, *, alone: bool) -> None:
-    """Run an action without a savepoint, because that takes as long as the action itself.
+    """Run an action without a savepoint, which would take as long as the action itself.
 
     Most actions that fail do so before they have written anything.
 
@@ -193,7 +193,7 @@ def _run(write: ActionWrite[Any], connection: sqlite3.Connection, *, alone: bool
 
 
 def _run_apart(write: ActionWrite[Any], connection: sqlite3.Connection) -> None:
-    """Run an action in a savepoint, so that what it wrote can be undone."""
+    """Run an action in a savepoint, so that its writes can be undone."""
     connection.execute("SAVEPOINT action")
     write.error = None
     try:

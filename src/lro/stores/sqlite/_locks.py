@@ -34,7 +34,7 @@ class WorkerLocks(PerProcess):
     def hold(self, owner: str) -> None:
         """Create and lock the file of a worker of this process. Idempotent.
 
-        It is locked before it gets its name: an unlocked file means a dead owner.
+        The file is locked before it gets its name, because an unlocked file means a dead owner.
         """
         if fcntl is None or owner in self._held:
             return
@@ -51,7 +51,7 @@ class WorkerLocks(PerProcess):
                 os.unlink(f"{name}-new")
 
     def remove(self, owner: str) -> None:
-        """Remove the file of a worker that is of this process, or has ended."""
+        """Remove the file of a worker that belongs to this process or has ended."""
         with self._lock, contextlib.suppress(OSError):
             self._close(owner)
             os.unlink(self._name_of(owner))
@@ -66,14 +66,14 @@ class WorkerLocks(PerProcess):
             return False
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:  # it lives, or files cannot be locked here
+        except OSError:  # the process lives, or files cannot be locked here
             return False
         finally:
             os.close(file)
         return True
 
     def are_all_held(self, owners: Iterable[str]) -> bool:
-        """Return True if all of these are workers of this process."""
+        """Return True if all these owners are workers of this process."""
         return all(owner in self._held for owner in owners)
 
     def close(self) -> None:
@@ -92,6 +92,6 @@ class WorkerLocks(PerProcess):
         return f"{self._path}-worker-{digest}"
 
     def _after_fork(self) -> None:
-        # The locks stay with the parent: they last until it closes its descriptors, too.
+        # The parent keeps the locks: they last until it has closed its descriptors, too.
         self._lock = threading.Lock()
         self.close()

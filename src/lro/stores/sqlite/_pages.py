@@ -86,7 +86,7 @@ def find(
     """Read a page of a parent's records."""
     if walk.nothing:
         return Page((), None)
-    # First read how far the page goes, then its records; those added meanwhile are read too.
+    # First find how far the page goes, then read its records, even those added meanwhile.
     end = None if walk.names else _end(rows, walk, parent, scan)
     low = walk.low if end is None else max(walk.low, end)
     residue, residue_values = walk.residue
@@ -123,7 +123,7 @@ def _sources(walk: ListQuery, parent: str) -> list[tuple[str, list[object]]]:
 
 
 def _end(rows: FetchRows, walk: ListQuery, parent: str, scan: int) -> int | None:
-    """Return the create time of the record after ``scan`` others; None if there are fewer."""
+    """Return the create time of the record that follows the first ``scan`` records, or None."""
     texts, values = [], []
     for source, given in _sources(walk, parent):
         texts.append(f"""SELECT (SELECT create_time FROM {source}

@@ -1,6 +1,6 @@
 """Inserts and updates of records: one by one as actions, or many in few statements.
 
-Each statement releases the GIL, and must wait for it afterwards. Beside a busy event loop, that
+Each statement releases the GIL, and must wait for it afterwards. If an event loop is busy, that
 wait takes longer than the statement. So the similar writes of a group are made together.
 """
 
@@ -58,7 +58,7 @@ def checked(rows: FetchRows, record: Record, key: RequestKey | None) -> Inserted
 
 
 def known(cache: RecordCache, rows: FetchRows, name: str) -> tuple[Record, Any]:
-    """Return the record of this name, and its row or None if the cached record is current.
+    """Return the record of this name, and its row (None if the cached record is current).
 
     Raises:
         OperationNotFound: There is no record of this name.
@@ -223,10 +223,10 @@ class TogetherWriter:
         self._cache = cache
 
     def __call__(self, writer: sqlite3.Connection, actions: Sequence[object]) -> Mapping[int, Any]:
-        """Return the results of the writes that were made, by index; no others leave a trace.
+        """Return the results of the writes made, by index; all other writes leave no trace.
 
         Raises:
-            HalfDone: Other writes have left something, which must be undone.
+            HalfDone: Other writes have left traces, which must be undone.
         """
         answers: dict[int, Any] = {}
         inserts = [
@@ -256,7 +256,7 @@ class TogetherWriter:
             seen.add(action.name)
             try:
                 columns, values = changes(record, changed)
-            except Exception:  # raised by a message: raised again when it is written alone
+            except Exception:  # raised by a message: its write, made alone, raises it again
                 continue
             if columns:
                 length = _length(columns, values, self._cache.text_length(action.name))
@@ -270,7 +270,7 @@ class _Update(typing.NamedTuple):
     changed: Record
     length: int
     row: tuple[object, ...]
-    """Its name, the new values of the columns that change, and the stamp that must be stored."""
+    """The record's name, the new values of the changed columns, and the stamp expected there."""
 
     @property
     def name(self) -> str:
@@ -285,7 +285,7 @@ def _insert(writer: sqlite3.Connection, actions: Sequence[InsertRecord]) -> bool
     """Insert these records, or none of them; return True if they were inserted."""
     try:
         _execute(writer, _insertion, [action.row for action in actions])
-    except DATABASE_ERRORS as exc:  # the one at fault fails again when written alone
+    except DATABASE_ERRORS as exc:  # the insert at fault fails again when made alone
         _check_in_transaction(writer, exc)
         return False
     with _undoing():

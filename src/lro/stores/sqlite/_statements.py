@@ -188,7 +188,7 @@ def prepare(writer: sqlite3.Connection, path: str, until: float) -> None:
 
 
 def _write_ahead(writer: sqlite3.Connection, until: float) -> str:
-    # If two processes open a new file at once, SQLite reports "locked" to one without waiting.
+    # If two processes open a new file at once, SQLite tells one "locked" without waiting.
     while True:
         try:
             (mode,) = writer.execute("PRAGMA journal_mode = WAL").fetchone()
@@ -219,7 +219,7 @@ def read_version(path: str) -> int:
 
 def _version(reader: sqlite3.Connection, path: str) -> int:
     """Return the version of the tables, 0 for a file that no program has marked as its own."""
-    # In this order, because another process may create the tables, and set both, in between.
+    # Read in this order: another process may create the tables and set both values in between.
     (version,) = reader.execute("PRAGMA user_version").fetchone()
     (application,) = reader.execute("PRAGMA application_id").fetchone()
     if application != APPLICATION_ID and (application or version):
@@ -322,7 +322,7 @@ LANES: Final = f"""WITH RECURSIVE found(row, count) AS (
         (SELECT o.lease_until {_LANE} ORDER BY o.lease_until LIMIT 1) <= ?,
         (SELECT o.lease_until {_LANE} AND o.lease_until > ? ORDER BY o.lease_until LIMIT 1)
     FROM found JOIN operations AS p ON p.rowid = row"""
-"""Selects the lanes of methods in which work waits: if any is due, and when more will be."""
+"""Selects the lanes in which work waits: whether any work is due, and when more will be."""
 DUE_OF_LANE: Final = f"""SELECT lease_until, name {_KIND}
     AND method = ? AND lane = ? AND rank = ? AND lease_until <= ?
     AND name NOT IN (SELECT value FROM json_each(?))
@@ -372,7 +372,7 @@ LOAD: Final = f"""SELECT method, owner, {WAITS} AS waits,
         SELECT method, owner, lease_until, create_time, name FROM operations
             WHERE parent = ? AND state = 'IN_PROGRESS' ORDER BY create_time LIMIT ?))
     GROUP BY method, owner, waits"""
-"""In SQLite, a bare column beside ``min`` comes from the row with the minimum; so ``name`` does."""
+"""In SQLite, a bare column beside ``min``, here ``name``, is from the row with the minimum."""
 
 _FIND_START: Final = """SELECT fingerprint, at, name, first FROM starts
     WHERE method = ? AND caller = ? AND request_id = ?"""
@@ -635,7 +635,7 @@ def add_counts(writer: sqlite3.Connection, minute: datetime, counts: Counts, old
 
 
 def first_start(rows: FetchRows, key: RequestKey, now: int) -> Record | None:
-    """Return the record of an earlier start with this key; as first stored, if it is removed.
+    """Return the record of an earlier start with this key: its first version, if removed since.
 
     Raises:
         RequestIdConflict: The earlier start had a different request.

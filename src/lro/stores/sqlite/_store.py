@@ -80,8 +80,8 @@ class SQLiteStore(SQLStore):
 
     Any number of processes on one machine may use a file. Every write is committed to disk
     (``synchronous=FULL``) before the call returns; concurrent writes share a commit. Readers never
-    wait for the writer. A call waits up to ``busy_seconds`` for locks of others, then fails with
-    UNAVAILABLE. ``clock`` returns the time in UTC.
+    wait for the writer. A call waits up to ``busy_seconds`` for locks of other connections, then
+    fails with UNAVAILABLE. ``clock`` returns the time in UTC.
 
     Raises:
         Unavailable: The file cannot be opened; the error has its path.
@@ -113,7 +113,7 @@ class SQLiteStore(SQLStore):
         self._cache = RecordCache()
         self._keys: frozenset[str] = frozenset()
         self._unchanged: tuple[object, frozenset[str]] = (None, frozenset())
-        """A state of the file, and the names for which poll_states had nothing to report in it."""
+        """A state of the file, and the names for which ``poll_states`` reported nothing then."""
         self._file = FileConnections(fsdecode(path), busy_seconds, TogetherWriter(self._cache))
         self._locks = WorkerLocks(self._file.path)
         try:
@@ -200,7 +200,7 @@ class SQLiteStore(SQLStore):
         return self._cache.keep(record, text_length(row), wanted=True)
 
     def find(self, names: Collection[str], max_bytes: int = READ_BYTES) -> Found:
-        """Read the records of these names that exist."""
+        """Read the existing records of these names."""
         found: list[Record] = []
         left: list[str] = []
         for name, *stamp in self._file.rows(sql.STAMPS, (sql.listed(names)[0],)):
@@ -288,7 +288,7 @@ class SQLiteStore(SQLStore):
         return Claimed(works, choice.more, next_due)
 
     def renew(self, worker: Worker) -> Renewed | None:
-        """Record that a worker is alive, not waiting for the disk; None if it counts as lost."""
+        """Record, not waiting for the disk, that a worker is alive; return None if it is lost."""
         self._locks.hold(worker.owner)
         now = micros(self._clock())
         renew = functools.partial(sql.renew, worker=worker, now=now)
@@ -311,7 +311,7 @@ class SQLiteStore(SQLStore):
         """Read records in progress whose worker is lost; ended processes are known at once."""
         now = self._clock()
         holds, found = self._orphans(now, methods, limit, self._locks.is_dead)
-        if found.overdue:  # again under the write lock: owners that waited for it have renewed
+        if found.overdue:  # read again under the write lock: waiting owners have renewed
             holds = self._file.write_undurably(sql.touch)
             found = orphans_of(holds, found.records, found.dead, now, found.unbegun)
         alone = self._locks.are_all_held(owner for owner, *_ in holds if owner)

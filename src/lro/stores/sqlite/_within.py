@@ -35,7 +35,7 @@ class UserTransaction:
         if not isinstance(self._driver, sqlite3.Connection):
             raise unsuitable(given, _WANTED)
         with _translated():
-            # First of all, because SQLAlchemy begins its transaction with the first statement.
+            # Execute this first: SQLAlchemy begins its transaction with the first statement.
             databases = self.execute("PRAGMA database_list").fetchall()
             if self._driver.text_factory is not str:
                 raise refused("the connection gives texts as other objects: its text_factory")
@@ -53,7 +53,7 @@ class UserTransaction:
 
     @contextlib.contextmanager
     def all_or_nothing(self, *, writes: bool = True) -> Iterator[None]:
-        """Undo what was written in the block if it raises an error.
+        """Undo the writes of the block if it raises an error.
 
         Raises:
             InvalidArgument: No transaction is open, and a statement that writes does not begin one.
@@ -66,7 +66,7 @@ class UserTransaction:
             if not writes:
                 yield
                 return
-            if begins:  # as the driver does, but IMMEDIATE: only then are locks waited for
+            if begins:  # as the driver does, but IMMEDIATE: only then SQLite waits for locks
                 self.execute("BEGIN IMMEDIATE")
             undo = ["ROLLBACK"] if begins else [f"ROLLBACK TO {SAVEPOINT}", f"RELEASE {SAVEPOINT}"]
             try:
@@ -74,7 +74,7 @@ class UserTransaction:
                 yield
                 self.execute(f"RELEASE {SAVEPOINT}")
             except BaseException:
-                with contextlib.suppress(sqlite3.Error):  # SQLite may have rolled all back
+                with contextlib.suppress(sqlite3.Error):  # SQLite may have rolled back everything
                     for statement in undo:
                         self.execute(statement)
                 raise

@@ -43,7 +43,7 @@ class FairLock:
     def take(self, now: float) -> bool:
         """Try to take the fair lock; return True if the caller may write, with or without it.
 
-        ``now`` is by :func:`time.monotonic`.
+        ``now`` is the time by :func:`time.monotonic`.
         """
         if self._held or now < self._without_until or self._lock():
             return True
@@ -88,7 +88,7 @@ _FIRST_PAUSE: Final = 0.0001
 _SHORT_PAUSE: Final = 0.001
 _LONGEST_PAUSE: Final = 0.005
 _SOON_SECONDS: Final = 0.1
-"""Pauses between attempts to get the lock: the longest only after ``_SOON_SECONDS``."""
+"""Pauses between attempts to get the lock; they stay short for the first ``_SOON_SECONDS``."""
 
 _LOG_BYTES: Final = 16 * 1024 * 1024
 """Length from which cutting the log is worth a wait for readers: 4 times SQLite's own target."""
@@ -98,7 +98,7 @@ _READERS_MS: Final = 250
 _REST_SECONDS: Final = 5.0
 
 Commits = tuple[int, int]
-"""The number of times the connection was opened, and SQLite's count of other commits since."""
+"""How often the connection was opened, and SQLite's count of others' commits since then."""
 
 
 class Writer:
@@ -141,7 +141,8 @@ class Writer:
         ``durable`` reaches the disk with the next durable one, and may be lost until then.
 
         Raises:
-            Unavailable: The store is closed, the file is missing, or others write for too long.
+            Unavailable: The store is closed, the file is missing, or other processes write for too
+                long.
         """
         if not self._lock.acquire(timeout=max(0.0, until - time.monotonic())):
             raise Unavailable("the operations database cannot be used now (others write)")
@@ -172,7 +173,7 @@ class Writer:
         return self._connection is not None and self._connection.in_transaction
 
     def end(self) -> None:
-        """Roll back an open transaction, and let others write."""
+        """Roll back an open transaction, and let another thread or process write."""
         try:
             self._undo()
             self._ended += 1
@@ -204,8 +205,8 @@ class Writer:
     def close(self) -> None:
         """Close the connection when the last transaction has ended.
 
-        Do not wait too long: the transaction may be of this very thread, interrupted by a signal.
-        It then ends with the process.
+        The wait is bounded: the transaction may belong to this very thread, interrupted by a
+        signal. Such a transaction ends with the process.
         """
         if self.pause(2 * self._file.busy_seconds + 1):
             self.resume()
@@ -231,7 +232,7 @@ class Writer:
         return [] if connection is None else [connection]
 
     def _release(self) -> None:
-        """Let others write; first close the connection if it is no longer usable."""
+        """Let another thread or process write; first close a connection that is unusable."""
         if self._file.unusable:
             self._close()
         self._lock.release()
@@ -289,7 +290,7 @@ class Writer:
                     connection = self._opened()
                     if durable is not self._durable:
                         kind = "FULL" if durable else "NORMAL"
-                        self._durable = None  # unknown until done: it may be interrupted
+                        self._durable = None  # unknown until the statement has ended
                         connection.execute(f"PRAGMA synchronous = {kind}")
                         self._durable = durable
                     if self._has_begun(connection, last=now >= until):
