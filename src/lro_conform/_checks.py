@@ -17,11 +17,11 @@ class Level(enum.StrEnum):
     """The level of a rule, in the words of RFC 2119."""
 
     MUST = "must"
-    """Its sources require it; a peer that breaks it does not conform."""
+    """The sources require the rule; a peer that breaks it does not conform."""
     SHOULD = "should"
-    """Its sources recommend it; a good reason may speak against it."""
+    """The sources recommend the rule; a peer may have a good reason to break it."""
     INFO = "info"
-    """Information only; a failure never counts."""
+    """The rule is only information; a failure never counts."""
 
 
 class Verdict(enum.StrEnum):
@@ -30,7 +30,7 @@ class Verdict(enum.StrEnum):
     PASSED = "passed"
     FAILED = "failed"
     ABSENT = "absent"
-    """The peer does not offer the feature of the check, which is optional."""
+    """The peer does not offer the optional feature of the check."""
     SKIPPED = "skipped"
     """The check could not be judged; the facts say why. This is not a pass."""
 
@@ -97,7 +97,7 @@ class ConformanceReport:
     """The reason why the run ended early; empty if it did not."""
 
     def counted(self, *, strict: bool = False) -> tuple[Outcome, ...]:
-        """The failures that count: of musts, under ``strict`` also of shoulds."""
+        """The failures that count: see :attr:`Outcome.counts`."""
         return tuple(one for one in self.outcomes if one.counts(strict))
 
     @property

@@ -1,6 +1,6 @@
 """The canonical codes of errors, and the HTTP statuses that they are mapped to.
 
-This is a second copy from ``code.proto``: with the table of ``lro``, its mistakes would not show.
+The table is copied from ``code.proto`` again: errors in the table of ``lro`` must not be hidden.
 """
 
 from __future__ import annotations

@@ -80,13 +80,13 @@ class Reporting:
             try:
                 new = not self.output.exists()
                 self.output.open("a").close()
-                if new:  # if the run fails, no empty file must be left
+                if new:  # a failed run must not leave an empty file
                     self.output.unlink()
             except OSError as exc:
                 raise UnusableInput(f"{self.output}: {exc.strerror}") from exc
 
     def write(self, report: ConformanceReport) -> int:
-        """Print the report or write it to the file, and return the exit status."""
+        """Print the report, or write it to the file; return the exit status."""
         match self.format:
             case "json":
                 text = as_json(report, strict=self.strict)
@@ -115,7 +115,7 @@ def _plain() -> bool:
 def run_judging(judging: Coroutine[Any, Any, T]) -> T:
     """Run a judge, and return its result.
 
-    SIGTERM ends it as Ctrl-C does, with all processes that it started; the exit status is 143.
+    SIGTERM ends the judge and its processes as Ctrl-C does, with the exit status 143.
     """
     if threading.current_thread() is not threading.main_thread():
         return asyncio.run(judging)
@@ -124,7 +124,7 @@ def run_judging(judging: Coroutine[Any, Any, T]) -> T:
 
 async def _until_terminated(judging: Coroutine[Any, Any, T]) -> T:
     task, loop = asyncio.ensure_future(judging), asyncio.get_running_loop()
-    # If the handler raised here, a process that has just started might not be known yet.
+    # An exception in the handler could hit before a new process is recorded, so only cancel.
     loop.add_signal_handler(signal.SIGTERM, task.cancel, _TERMINATED)
     try:
         return await task

@@ -15,9 +15,9 @@ import attrs
 
 _STDOUT: Final = 1
 _LINGER_SECONDS: Final = 0.2
-"""Seconds to read output after the command ended, if daemons still have it open."""
+"""Seconds to read output after the command ended, if its children still have it open."""
 _KILLED_SECONDS: Final = 5.0
-"""Seconds to read output after the daemons were killed too."""
+"""Seconds to read output after the children were killed too."""
 
 
 @attrs.define(eq=False)
@@ -91,11 +91,11 @@ async def run_command(
 ) -> RunningCommand:
     """Start a command with the environment of this process and these variables.
 
-    It has no standard input. It inherits standard error unless ``errors`` is true; then it is kept.
+    It has no standard input. Standard error is kept if ``errors`` is true, otherwise inherited.
 
     Raises:
         OSError: The command cannot be run.
-        ValueError: A word has a null character.
+        ValueError: A word contains a null character.
     """
     starting = asyncio.get_running_loop().subprocess_exec(
         lambda: RunningCommand(most),

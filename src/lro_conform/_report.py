@@ -17,7 +17,7 @@ FORMATS: Final = ("human", "json", "junit")
 
 _RANK: Final = (Level.MUST, Level.SHOULD, Level.INFO)
 _COLOURS: Final = {Level.MUST: "31", Level.SHOULD: "33", Level.INFO: "36"}
-"""ANSI colours of failures by level: red, yellow, cyan."""
+"""ANSI colours of failures: red for musts, yellow for shoulds, cyan for infos."""
 _NOT_XML: Final = re.compile(r"[^\t\n -\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]")
 
 
@@ -150,7 +150,7 @@ def as_junit(report: ConformanceReport, *, strict: bool = False) -> str:
         for one in outcomes:
             _add_case(suite, name, one, strict)
     Xml.indent(root)
-    # Written here, because the XML module would name the locale's encoding instead of the file's.
+    # Written by hand, because the XML module would declare the locale's encoding, not the file's.
     return f"<?xml version='1.0' encoding='UTF-8'?>\n{Xml.tostring(root, 'unicode')}\n"
 
 

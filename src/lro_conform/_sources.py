@@ -45,7 +45,7 @@ def protojson(section: str = "") -> Citation:
 
 
 def grpc_doc(place: str = "", file: str = "PROTOCOL-HTTP2.md") -> Citation:
-    """The documents of gRPC: its protocol over HTTP/2, or another file beside that one."""
+    """The documents of gRPC: its protocol over HTTP/2, or another file in the same folder."""
     return Citation("gRPC", place, f"https://github.com/grpc/grpc/blob/master/doc/{file}")
 
 

@@ -13,7 +13,7 @@ from typing import Final
 from lro.errors import MissingExtra, check_texts
 
 _PACKAGES: Final = ("click", "rich")
-"""Packages that the extra installs."""
+"""Packages that the extra ``cli`` installs."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     if arguments is not None:
         check_texts("arguments", arguments)
-    if sys.stderr is None:  # closed: a connection would get its descriptor, and our messages
+    if sys.stderr is None:  # closed: a connection could get its descriptor, and so our messages
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # until the end
     if sys.stdout is None:
         print("lro: standard output is closed", file=sys.stderr)

@@ -1,8 +1,8 @@
 """The command ``lro``: the commands of this package, and those that entry points add.
 
 A distribution adds a command by an entry point of the group ``lro.commands``, whose object is a
-``click.Command``. It is loaded when it is called, so that ``lro --help`` and other commands do not
-wait for its imports. Its help text is read from its source.
+``click.Command``. The command is loaded only when it is called, so ``lro --help`` and the rest do
+not wait for its imports. Its short help text is read from its source.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _DISTRIBUTION: Final = "lro"
 
 
 def added_commands() -> dict[str, importlib.metadata.EntryPoint]:
-    """Return the entry points that add commands, by name: those of this distribution first.
+    """Return the entry points that add commands, by name; this distribution's come first.
 
-    Of two with one name the first counts. No command of this package can be replaced.
+    If two have the same name, the first is used. They cannot replace a command of this package.
     """
     found: dict[str, importlib.metadata.EntryPoint] = {}
     entries = importlib.metadata.entry_points(group=GROUP)
@@ -54,7 +54,7 @@ def _is_own(entry: importlib.metadata.EntryPoint) -> bool:
 
 
 def _load(entry: importlib.metadata.EntryPoint) -> click.Command:
-    """Return the command of an entry point, or one that says why it cannot be loaded."""
+    """Return the command of an entry point, or a command that fails with the loading error."""
     try:
         found: object = entry.load()
         if not isinstance(found, click.Command):
@@ -92,7 +92,7 @@ def short_help(entry: importlib.metadata.EntryPoint) -> str:
     """
     try:
         tree = ast.parse(_source(entry.module))
-    except Exception:  # the other distribution may be installed in part
+    except Exception:  # the other distribution may be incomplete
         return ""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name == entry.attr:
@@ -115,7 +115,7 @@ def _source(module: str) -> bytes:
 
 
 class _App(click.Group):
-    """The group: reports an error of the library in one line, and loads added commands."""
+    """The command group: prints an error of the library in one line, and loads added commands."""
 
     def make_context(self, *given: Any, **more: Any) -> click.Context:
         with exit_statuses():  # help and version are printed here
@@ -192,7 +192,7 @@ def run(arguments: Sequence[str] | None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
         found: object = app.main(given, prog_name="lro", standalone_mode=False)
-    except SystemExit as exc:  # shell completion exits
+    except SystemExit as exc:  # shell completion raises it
         return int(exc.code or 0)
     except click.Abort:  # Ctrl-C at a prompt
         return INTERRUPTED

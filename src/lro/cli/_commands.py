@@ -21,7 +21,7 @@ _SERVICE: Final = re.compile(r"(?P<module>[^\W\d]\w*(?:\.[^\W\d]\w*)*):(?P<attri
 
 
 def read_set(source: str) -> bytes:
-    """Read a ``FileDescriptorSet`` of a file, of ``module:service``, or ``-`` for standard input.
+    """Read a ``FileDescriptorSet`` from a file, ``module:service``, or ``-`` (standard input).
 
     Raises:
         InvalidArgument: There is no such file, or no such service.
@@ -35,7 +35,7 @@ def read_set(source: str) -> bytes:
     if named is None or os.path.exists(source):
         return _read(source)
     service = read_service(source)
-    from lro.protobuf import descriptor_set  # needs an extra, unlike other sources
+    from lro.protobuf import descriptor_set  # needs an extra, unlike the other sources
 
     return descriptor_set(service)
 

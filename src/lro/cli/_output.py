@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lro.lint import Finding
 
 _COLOURS: Final = {"error": "red", "warning": "yellow"}
-"""The colour of a finding's code, by severity, the worst first."""
+"""The colour of a finding's code for each severity, the worst first."""
 
 _HEADINGS: Final = ("where", "method", "code", "what")
 _MAX_PADDED: Final = 120
@@ -62,7 +62,7 @@ def exit_statuses() -> Iterator[None]:
 
 
 def _discard_output() -> None:
-    # Buffered output would fail again at exit, with a message of the interpreter.
+    # Otherwise the interpreter flushes again at exit, and prints an error.
     with contextlib.suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
@@ -121,7 +121,7 @@ def print_rows(rows: Sequence[Sequence[str]]) -> None:
 
 
 def _where(finding: Finding) -> str:
-    """Return the place as ``file:line:column``, as far as it is known; editors and CI read that."""
+    """Return the known parts of ``file:line:column``, the form that editors and CI read."""
     known = (finding.file, finding.line, finding.column)
     return ":".join(str(part) for part in known if part)
 

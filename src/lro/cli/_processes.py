@@ -1,7 +1,7 @@
 """Several server processes on one socket, and the process that supervises them.
 
-uvicorn's supervisor would break promises of ``lro serve``. It ignores a second signal; its workers
-keep the port when it is killed; it restarts a worker that cannot begin without a pause; and it
+uvicorn's supervisor would break promises of ``lro serve``. It ignores a second signal. If it is
+killed, its workers keep the port. If a worker cannot begin, it starts another without a pause. It
 kills a worker that holds the interpreter's lock for five seconds.
 """
 
@@ -17,17 +17,17 @@ from typing import Final
 from lro.cli._serving import LINK_BYTE, warn
 
 _PAUSE_SECONDS: Final = 1.0
-"""Pause before a process that had served is replaced."""
+"""Seconds before a process that had served is replaced."""
 _MOST_PAUSE_SECONDS: Final = 30.0
-"""The longest pause before a retry; the pause doubles after each process that cannot begin."""
+"""Longest pause before a retry, in seconds; each process that cannot begin doubles the pause."""
 
 
 class Processes:
-    """Runs ``count`` processes, which share a socket; ``command`` gives the command of each.
+    """Runs ``count`` processes, which share a socket; ``command`` makes the command of each.
 
-    It gets the descriptors that the process inherits: of the socket, and of its link to this one.
-    A process that ends by itself is replaced. If one of the first processes cannot begin to serve,
-    all are stopped. Each SIGTERM and SIGINT is passed on as one request to stop.
+    ``command`` gets the descriptors that the process inherits: of the socket, and of a link to this
+    process. A process that ends by itself is replaced. If one of the first processes cannot begin
+    to serve, all are stopped. Each SIGTERM and SIGINT is passed on as one request to stop.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Processes:
         self._ready = 0
         self._stop = asyncio.Event()
         self.interrupted = False
-        """True after SIGINT, as of Ctrl-C."""
+        """True after SIGINT, as sent by Ctrl-C."""
         self.status = 0
         """The exit status of a process that could not begin; 0 if all could."""
 
@@ -58,9 +58,9 @@ class Processes:
     def _end(self) -> None:
         self._stop.set()
         for process, link in self._links.items():
-            with contextlib.suppress(OSError):  # it has just ended
+            with contextlib.suppress(OSError):  # the process has just ended
                 link.send(LINK_BYTE)
-                process.terminate()  # for a process that does not read the link yet
+                process.terminate()  # if the process does not read the link yet
 
     async def _keep_one(self, announce: Callable[[], None]) -> None:
         pause = _PAUSE_SECONDS
@@ -88,11 +88,11 @@ class Processes:
                     *self._command(given), pass_fds=given
                 )
             self._links[process] = link
-            if self._stop.is_set():  # the signal came meanwhile
+            if self._stop.is_set():  # a signal came while the process was created
                 self._end()
             link.setblocking(False)
             ready = False
-            with contextlib.suppress(OSError):  # it has ended, and not read what was sent to it
+            with contextlib.suppress(OSError):  # it ended before it read the link
                 ready = await asyncio.get_running_loop().sock_recv(link, 1) == LINK_BYTE
             if ready:
                 self._ready += 1

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _PORT: Final = click.IntRange(0, 65_535)
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
-"""A name or address as in the header ``Host``, without a port."""
+"""Matches a name or address as in the header ``Host``, without a port."""
 
 
 @click.command()
@@ -114,7 +114,7 @@ class ServeOptions:
     parents: Sequence[str]
     names: Sequence[str]
     inherited: Sequence[int] | None
-    """Descriptors that a supervisor passes on: of the socket to serve on, and of its link."""
+    """Descriptors from the supervisor: of the socket to serve on, and of the link to it."""
 
     def child_command(self, inherited: Sequence[int]) -> Sequence[str]:
         """Return the command of a process that serves with these options and descriptors."""
@@ -157,7 +157,7 @@ def _serve(options: ServeOptions) -> int:
             _warn(app, options.target, options.host, known)
         if not several:
             signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # until the server handles it
-            if supervised:  # a terminal sends SIGINT to all, and the supervisor decides
+            if supervised:  # a terminal sends SIGINT to all processes
                 signal.signal(signal.SIGINT, lambda *_: sys.exit())
             serving = _serving.Serving(app, edge, announce, known, link)
             asyncio.run(serving.run(serve_http, listener))
@@ -175,7 +175,7 @@ def read_app(target: str, *, starts: bool | None, parents: Sequence[str]) -> Ope
     """Import the application of ``module:name``, or make one for the service of that name.
 
     Raises:
-        InvalidArgument: There is neither; or it is an application, which takes no options.
+        InvalidArgument: There is neither; or it is an application, for which no option is allowed.
     """
     from lro.asgi import OperationsApp
 
@@ -200,9 +200,9 @@ def _check_open(app: OperationsApp, target: str) -> None:
 def _known_hosts(
     app: OperationsApp, listener: socket.socket, names: Collection[str]
 ) -> frozenset[str] | None:
-    """Return the hosts that calls can be for beside this machine's own; None: any.
+    """Return the hosts for which calls are answered besides those of this machine; None for any.
 
-    The listening address decides: a name may mean a loopback address too.
+    The listening address decides, because ``--host`` may be a name for a loopback address.
     """
     if app.edge.options.authenticate is not None or not is_loopback(listener.getsockname()[0]):
         return None
@@ -233,7 +233,7 @@ def _check_many(service: Service, grpc_port: int | None) -> None:
 
 
 def _log_to_stderr() -> None:
-    """Log lines of the library and warnings of others, unless the module has set up logging."""
+    """Log the library, and the warnings of other code, unless the module has set up logging."""
     if not logging.getLogger().handlers:
         logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
         logging.getLogger("lro").setLevel(logging.INFO)
@@ -265,7 +265,7 @@ def worker(target: str) -> None:
     why = check_store(service.store)
     if why:
         warn(f"for now no work is found: {why}")
-    print_line(f"{target} takes work")  # before the log lines of that work
+    print_line(f"{target} takes work")  # before the work logs lines
     with service:
         threading.Event().wait()
 

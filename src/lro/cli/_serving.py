@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     import grpc.aio
 
 GRACE_SECONDS: Final = 5
-"""The time that calls in flight have after the signal to stop, for callers who read slowly."""
+"""Seconds that calls in flight have after the signal to stop, so that slow callers can read."""
 
 LINK_BYTE: Final = b"."
-"""Sent over the link: to the supervisor when all is served, by it for each request to stop."""
+"""The byte on a link: a process sends it when it serves, the supervisor to ask it to stop."""
 _ASKED_AT_ONCE: Final = 16
-"""The most requests to stop that are read at once."""
+"""Maximum number of requests to stop that are read at once."""
 
 _CLOSE_SECONDS: Final = 5
-"""The time beyond its drain that a service has to close."""
+"""Seconds that a service has to close after its drain."""
 
 _REUSE_SECONDS: Final = 1.0
-"""How long the result of a readiness check is reused, because any caller can ask for it."""
+"""Seconds that the result of a readiness check is reused, because any caller can ask for it."""
 
 _BACKLOG: Final = 2048
 _SMALL_BACKLOG: Final = 1
@@ -48,21 +48,21 @@ _SMALL_BACKLOG: Final = 1
 They set it on the socket, so :data:`_BACKLOG` is set again after that.
 """
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-"""The errors of a system that cannot open more connections: asyncio retries each second."""
+"""The errors of a system that cannot open more connections; asyncio retries every second."""
 _WARNING_SECONDS: Final = 60.0
-"""Minimum interval of the warning about that."""
+"""Minimum seconds between warnings that no more connections can be opened."""
 _DESCRIPTORS: Final = 65_536
-"""The most descriptors that a process asks for: some programs iterate over all possible ones."""
+"""Upper limit of descriptors: with too high a limit, programs that iterate over all are slow."""
 IDLE_SECONDS: Final = 65
-"""How long idle connections are kept: longer than clients and most load balancers do."""
+"""Seconds that idle connections are kept: more than by clients and most load balancers."""
 
 _NO_WORKER: Final = "readyz"
-"""A worker that does not exist."""
+"""The name of a worker that does not exist."""
 
 R = TypeVar("R")
 
 ServeHttp = Callable[[App, socket.socket, asyncio.Event, float], Awaitable[None]]
-"""Serves an application on a socket until the event is set; closes it within the seconds."""
+"""A function that serves an application until the event is set, and ends within the seconds."""
 
 
 def http_server() -> ServeHttp:
@@ -86,7 +86,7 @@ async def _serve_by_uvicorn(
         app,
         lifespan="on",
         log_config=None,
-        workers=1,  # otherwise it reads WEB_CONCURRENCY
+        workers=1,  # otherwise uvicorn reads WEB_CONCURRENCY
         backlog=_SMALL_BACKLOG,
         timeout_graceful_shutdown=GRACE_SECONDS,
         timeout_keep_alive=IDLE_SECONDS,
@@ -132,7 +132,7 @@ async def _serve_by_hypercorn(
 
 
 def raise_descriptors() -> None:
-    """Raise the limit of open connections and files as far as the system allows, up to a bound."""
+    """Raise the limit of open files to :data:`_DESCRIPTORS`, or as far as the system allows."""
     try:
         import resource
     except ImportError:  # on Windows
@@ -145,10 +145,10 @@ def raise_descriptors() -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket; port 0 is a free one.
+    """Return a listening socket; port 0 selects a free port.
 
     Raises:
-        Unusable: There is no such address, or another program listens there.
+        Unusable: The address does not exist, or another program listens there.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -165,7 +165,7 @@ def host_port(host: str, port: int) -> str:
 
 @attrs.frozen(kw_only=True)
 class GrpcEdge:
-    """The gRPC server beside HTTP; ``shared``: several processes listen on its port."""
+    """The gRPC server beside HTTP; if ``shared``, several processes listen on its port."""
 
     host: str
     port: int
@@ -197,18 +197,18 @@ class GrpcEdge:
 class Serving:
     """Serves an application, and gRPC beside it, until a signal asks this process to stop.
 
-    At the first SIGTERM or SIGINT waiting calls are answered, calls in flight have
-    :data:`GRACE_SECONDS`, and running work has the drain of the service. A second signal ends the
+    At the first SIGTERM or SIGINT, waiting calls are answered, calls in flight may take
+    :data:`GRACE_SECONDS` more, and running work the drain of the service. A second signal ends the
     drain: work that still runs is released at once. ``announce`` is called with the address of
-    gRPC, if any, once all is served. With ``names``, only calls for this machine and for these
-    hosts are answered, so that no page of another name reaches it (DNS rebinding).
+    gRPC, or "", when this process serves. With ``names``, only calls for this machine and for these
+    hosts are answered, so that a web page under another name cannot call it (DNS rebinding).
 
-    A supervisor asks by ``link``: each byte counts as a signal, and the end of the link as the
-    first. Signals then only begin the stop, as a terminal or systemd sends them to all processes.
+    A supervisor uses ``link``: each byte counts as a signal, and the end of the link as a first
+    one. A real signal then only begins the stop, since terminals and systemd signal all processes.
     """
 
     interrupted = False
-    """True if the signal was SIGINT, as of Ctrl-C."""
+    """True if the signal was SIGINT, as sent by Ctrl-C."""
 
     def __init__(
         self,
@@ -253,7 +253,7 @@ class Serving:
             warn(f"new connections wait: {error.strerror}; ulimit -n bounds how many are open")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The application with its health paths, as ASGI."""
+        """Answer a call of ASGI, by the application or, on the health paths, by :class:`Health`."""
         if scope["type"] == "lifespan":
             await self._lifespan(scope, receive, send)
         elif scope["type"] == "http" and scope["path"] in self._health.paths:
@@ -284,13 +284,13 @@ class Serving:
         await self._app(scope, receiving, sending)  # type: ignore[arg-type]
 
     def _started(self) -> None:
-        # Only now: these handlers replace those that the server has installed.
+        # Only now, because these handlers must replace those that the HTTP server has installed.
         loop = asyncio.get_running_loop()
         with contextlib.suppress(NotImplementedError):  # on Windows the server's handlers stay
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._signalled, number)
         if self._link is not None:
-            with contextlib.suppress(OSError):  # the supervisor has ended, which is read below
+            with contextlib.suppress(OSError):  # the supervisor has ended, which _read_link detects
                 self._link.sendall(LINK_BYTE)
             loop.add_reader(self._link, self._read_link, self._link)
         self._announce(self._grpc_address)
@@ -357,7 +357,7 @@ class Health:
     def _check_store(self) -> HttpReply:
         store = self._service.store
         try:
-            # A write that changes nothing: a store that can only be read cannot accept a start.
+            # A write that changes nothing, because a store that is read-only cannot accept a start.
             store.leave(_NO_WORKER)
         except Exception as exc:
             return self.refusal(exc)
@@ -380,7 +380,7 @@ def _host_header(scope: Scope) -> str:
 
 
 async def _in_own_thread(action: Callable[[], R]) -> R:
-    """Call it in a thread that no hook uses, because hooks can be slow and many."""
+    """Call ``action`` in a thread of its own, because hooks may block the shared threads."""
     return await in_thread(action, ThreadPoolExecutor(1, "lro-serve"))
 
 
@@ -396,7 +396,7 @@ async def _answer(reply: HttpReply, send: Send) -> None:
 
 def print_line(text: str) -> None:
     """Print a line and flush it."""
-    # In one write, so that no log line of another thread comes before its end.
+    # In one write, so that no log line of another thread comes before the newline.
     print(f"{text}\n", end="", flush=True)
 
 

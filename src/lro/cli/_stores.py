@@ -1,4 +1,4 @@
-"""The stores of commands: checks that a store can be used, and its tables."""
+"""Check that the store of a command can be used, and manage its tables."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check_store(store: Store) -> str:
         The reason why it cannot be used now; empty if it can.
 
     Raises:
-        Unusable: It cannot be used, and waiting does not help.
+        Unusable: The store can never be used as it is configured.
     """
     try:
         store.find(PROBE)
@@ -60,7 +60,7 @@ def read_shared(target: str) -> Service:
 
 
 def _reason(error: Unavailable) -> str:
-    # Only operators read this, and the cause helps them.
+    # Only operators read this, so it names the cause.
     why = str(error.__cause__ or "").strip().partition("\n")[0]
     return str(error) if why in str(error) else f"{error}: {why}"
 
@@ -107,7 +107,7 @@ def read_schema(source: str, name: str) -> StoreSchema:
     store = read_service(source).store
     if isinstance(store, sqlite.SQLiteStore):
         return _of_file(store.path)
-    with contextlib.suppress(MissingExtra):  # without the extra it is not such a store
+    with contextlib.suppress(MissingExtra):  # without the extra it cannot be a PostgreSQL store
         from lro.stores.postgres import PostgresStore
 
         if isinstance(store, PostgresStore):

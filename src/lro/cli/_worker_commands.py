@@ -17,7 +17,7 @@ from lro.wire import datetime_text, plain
 _HEADINGS: Final = ("host", "pid", "state", "runs", "version", "seen", "methods")
 _WRAPPED: Final = ("host", "methods")
 _UNITS: Final = ((120, 1, "s"), (7200, 60, "m"), (float("inf"), 3600, "h"))
-"""For each unit: the seconds below which it is used, its seconds, and its name."""
+"""For each unit: the time span below which it is used, its length in seconds, and its name."""
 _COLOURS: Final = {
     WorkerState.LOST: "red",
     WorkerState.OVERDUE: "yellow",

@@ -1,1 +1,1 @@
-"""Judge clients: scripted servers (peers) that they call, and checks of their behaviour."""
+"""Judge clients: the scripted servers (peers) that clients call, and checks of the clients."""

@@ -41,7 +41,7 @@ _DEADLINE: Final = aip(194, "Non-retryable codes")
 _RETRY_AFTER: Final = rfc(9110, "10.2.3")
 
 _FEW_POLLS: Final = 5
-"""Maximum number of polls: a client may retry with a new token, and check a Wait with a Get."""
+"""Maximum number of polls: a client may retry with a new token, and use Get after a Wait."""
 _ASKED_SECONDS: Final = 2.0
 _AWAY_SECONDS: Final = 0.7
 

@@ -1,4 +1,4 @@
-"""Frames of HTTP/2 that are inserted between those of a real server (RFC 9113)."""
+"""Insert frames of HTTP/2 between the frames of a real server (RFC 9113)."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ _END_HEADERS: Final = 4
 
 
 def frame(kind: FrameKind, stream: int, payload: bytes, flags: int = 0) -> bytes:
-    """One frame."""
+    """Return a frame in binary form."""
     head = struct.pack(">I", len(payload))[1:] + bytes([kind, flags])
     return head + struct.pack(">I", stream) + payload
 
 
 def header_frame(stream: int, headers: Mapping[str, str], *, end: bool = False) -> bytes:
-    """Return headers or trailers, as literals that do not change the table of HPACK (RFC 7541)."""
+    """Return headers or trailers, as literals that HPACK does not index (RFC 7541)."""
     block = b"".join(
         b"\x00" + _text(name.encode()) + _text(value.encode()) for name, value in headers.items()
     )
@@ -74,7 +74,7 @@ def goaway_frame(last_stream: int) -> bytes:
 
 @attrs.define(eq=False)
 class FramedConnection:
-    """A connection of a client, and the last stream that the client opened on it."""
+    """A client's connection, and the last stream that the client opened on it."""
 
     client: asyncio.StreamWriter
     stream: int = 0
@@ -96,14 +96,14 @@ class FrameProxy:
     """The port of the server."""
     mute: bool = False
     latest: FramedConnection | None = None
-    """The connection on which a stream was opened last."""
+    """The connection with the most recently opened stream."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection of a client, until one of the two sides closes it.
 
         Raises:
             OSError: One side has cut the connection.
-            asyncio.IncompleteReadError: One side has closed it.
+            asyncio.IncompleteReadError: One side has closed the connection.
         """
         if self.mute:
             await reader.read()

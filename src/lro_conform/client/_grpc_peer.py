@@ -49,7 +49,7 @@ _UNKNOWN_FIELD: Final = b"\xba\xbe\x03\x03new"
 """Field 7143 of a message, with the text "new"."""
 _LONG_SECONDS: Final = 3600.0
 _UNKNOWN_MESSAGE: Final = b"\x0a\x03new"
-"""A message of a type that only the server knows."""
+"""A message whose type only the server knows."""
 
 
 def _packed(message: JsonObject) -> Any:
@@ -68,7 +68,7 @@ def _status(code: int, message: str, details: list[JsonObject]) -> Any:
 
 
 def operation_message(operation: JsonObject) -> bytes:
-    """Return an operation in binary form; its unknown field is written too."""
+    """Return an operation in binary form, with its unknown field."""
     found = operations_pb2.Operation(
         name=operation.get("name", ""), done=operation.get("done", False)
     )
@@ -93,7 +93,7 @@ def _page(answer: Lists) -> bytes:
 
 @attrs.define(eq=False)
 class GrpcExchange:
-    """One call, and ways to answer it with inserted frames."""
+    """One call, and the ways to answer it with inserted frames."""
 
     peer: GrpcPeer
     call: SeenCall
@@ -105,17 +105,17 @@ class GrpcExchange:
         await self._send(reset_frame(self.stream, error))
 
     async def goaway(self) -> NoReturn:
-        """Announce the end of the connection, and that this call was not processed."""
+        """Announce that the connection ends, and that this call was not processed."""
         await self._send(goaway_frame(self.stream - 2 if self.stream > 2 else 0))
 
     async def page_of_proxy(self, status: int) -> NoReturn:
-        """Answer with an HTML page, like a proxy that does not know gRPC."""
+        """Answer with an HTML page, as a proxy without gRPC support does."""
         headers = {":status": str(status), "content-type": "text/html"}
         body = data_frame(self.stream, b"<html>a proxy</html>", end=True)
         await self._send(header_frame(self.stream, headers), body)
 
     async def message(self, message: bytes, *, trailers: bool = True) -> NoReturn:
-        """Answer with these bytes as message, valid or not, with OK or without trailers."""
+        """Answer with these bytes as the message, valid or not; with OK, or without trailers."""
         data = b"\x00" + len(message).to_bytes(4, "big") + message
         frames = [
             header_frame(self.stream, _RESPONSE_HEADERS),
@@ -132,7 +132,7 @@ class GrpcExchange:
         )
 
     def reset_connection(self) -> None:
-        """Reset the connection, so that the client sees an error of its socket."""
+        """Reset the connection, so that the client gets an error from its socket."""
         reset_connection(self.connection.client)
 
     async def _send(self, *frames: bytes) -> NoReturn:
@@ -176,7 +176,7 @@ class GrpcPeer:
 
     @property
     def address(self) -> str:
-        """The target, as ``host:port``."""
+        """The address of the server, as ``host:port``."""
         return f"{HOST}:{self.listener.port}"
 
     async def _called(self, method: str, request: bytes, context: _Context) -> bytes:

@@ -90,7 +90,7 @@ def error_body(answer: Refuses) -> bytes:
 
 @attrs.define(eq=False)
 class HttpExchange:
-    """One request, and ways to answer it."""
+    """One request, and the ways to answer it."""
 
     peer: HttpPeer
     call: SeenCall
@@ -126,11 +126,11 @@ class HttpExchange:
         self.writer.close()
 
     def reset_connection(self) -> None:
-        """Reset the connection, so that the client sees an error of its socket."""
+        """Reset the connection, so that the client gets an error from its socket."""
         reset_connection(self.writer)
 
     async def until_gone(self) -> NoReturn:
-        """Wait until the client has closed the connection; then raise.
+        """Wait until the client has closed the connection, and raise ConnectionError.
 
         Raises:
             ConnectionError: The client has disconnected.

@@ -17,18 +17,18 @@ from lro_conform.client._steps import POLLS, SeenCall, Verb
 MARGIN_SECONDS: Final = 2.0
 """Seconds after its timeout within which a client must print its outcome."""
 STARTUP_SECONDS: Final = 30.0
-"""Seconds within which a client must connect; otherwise it is killed."""
+"""Seconds from its start within which a client must connect; otherwise it is killed."""
 MAX_CALLS_A_SECOND: Final = 20.0
-"""A client with a higher average rate of calls does not pause between them."""
+"""The highest average rate of polls at which a client counts as pausing between them."""
 _FEW_CALLS: Final = 20
 _EARLY_SECONDS: Final = 0.1
-"""A call may be this much too early, because clocks and timers are not exact."""
+"""Seconds by which a call may be early, because clocks and timers are not exact."""
 _GROWTH: Final = 1.25
 _SLOW_SECONDS: Final = 0.5
 _FEW_PAUSES: Final = 3
-"""Minimum number of pauses to judge their growth, since one may be long by chance."""
+"""Minimum number of pauses from which growth is judged, since a pause may be long by chance."""
 _EARLIEST: Final = 0.5
-"""A client may stop early if its next pause would exceed its timeout; but not before this share."""
+"""Share of its timeout that a client must wait, even if its next pause would exceed the timeout."""
 _MAX_SHOWN: Final = 300
 
 
@@ -38,14 +38,14 @@ class ClientRun:
 
     calls: Sequence[SeenCall]
     elsewhere: Sequence[SeenCall] = ()
-    """Calls to the server to which the first one redirects."""
+    """Calls to the second server, to which the first server redirects."""
     connected: float | None
     """The time of the first connection."""
     said: ClientSaid
     finished: float
-    """The time when it printed its outcome, or ended without one."""
+    """The time when the client printed its outcome, or ended without an outcome."""
     overdue: bool
-    """True if it was killed before it printed an outcome."""
+    """True if the client was killed before it printed an outcome."""
     timeout: float
     task: str = "wait"
     exit_status: int = 0
@@ -63,7 +63,7 @@ class ClientRun:
 
 
 Complaint: TypeAlias = Callable[[ClientRun], str | None]
-"""Returns a sentence that says why a run fails, or None."""
+"""A function that returns a sentence why a run fails, or None."""
 
 
 class OtherVerdict(Exception):
@@ -77,7 +77,7 @@ class OtherVerdict(Exception):
 
 @attrs.frozen
 class ScenarioCheck:
-    """A check and the complaints that fail it.
+    """A check, and the complaints that make a run fail it.
 
     A run without an outcome fails the check, unless ``unfinished`` is true: then it is judged like
     any other run.
@@ -164,7 +164,7 @@ def says(*outcomes: str) -> Complaint:
 
 
 def _plain(value: Any) -> Any:
-    """Return a message without type and default values, with all names in the same spelling."""
+    """Return a message without its type and default values, and with names in one spelling."""
     if isinstance(value, dict):
         found = {
             name.replace("_", "").lower(): _plain(one)
@@ -176,7 +176,7 @@ def _plain(value: Any) -> Any:
 
 
 def same_message(one: object, other: object) -> bool:
-    """Return True if two messages are equal; field names may be in either spelling of ProtoJSON."""
+    """Return True if two messages are equal; each spelling of a field in ProtoJSON is allowed."""
     return isinstance(one, dict) and isinstance(other, dict) and bool(_plain(one) == _plain(other))
 
 
@@ -194,7 +194,7 @@ def responds(*responses: dict[str, Any]) -> Complaint:
 
 
 def invents_nothing(*responses: dict[str, Any]) -> Complaint:
-    """Refuse a response that is not one of these; without any, only null is accepted."""
+    """Refuse a response that is not one of these; without arguments, accept only null."""
 
     def complain(run: ClientRun) -> str | None:
         said = run.said
@@ -267,11 +267,11 @@ def _pauses_between(calls: Sequence[SeenCall]) -> list[float]:
 
 def backs_off(run: ClientRun) -> str | None:
     """Require pauses between polls that grow, or are long from the start."""
-    found = _pauses_between(run.of(*POLLS))[:-1]  # the client's timeout may cut the last one
+    found = _pauses_between(run.of(*POLLS))[:-1]  # the client's timeout may shorten the last one
     share = max(len(found) // 3, 1)
     if len(found) < _FEW_PAUSES or statistics.median(found) >= _SLOW_SECONDS:
         return None
-    # If the machine stalls, some pauses are long, but not all pauses before the last third.
+    # A stall of the machine makes some pauses long, but not those of both earlier thirds.
     thirds = found[:share], found[share:-share], found[-share:]
     *before, last = (statistics.median_low(some) for some in thirds)
     first = min(before)
@@ -294,7 +294,7 @@ def waits_after(index: int, seconds: float) -> Complaint:
         polls = run.of(Verb.GET)
         if len(polls) < index + 2:
             return None
-        took = polls[index + 1].at - polls[index].at  # the duration of the call, and the pause
+        took = polls[index + 1].at - polls[index].at  # includes the duration of the call
         if took >= seconds - _EARLY_SECONDS:
             return None
         return f"it polled again after {took:.2f} s; the server had asked for {seconds:g} s"
@@ -338,7 +338,7 @@ def calls_at_most(number: int) -> Complaint:
 
 
 def if_called(verb: Verb, *complaints: Complaint) -> tuple[Complaint, ...]:
-    """Return these complaints for clients that call a verb; other clients are not judged."""
+    """Apply these complaints to clients that call a verb; other clients are not judged."""
 
     def complain(run: ClientRun) -> str | None:
         if not run.of(verb):

@@ -46,7 +46,7 @@ class ClientProcess(Protocol):
 
 
 Launch: TypeAlias = Callable[[Mapping[str, str]], Awaitable[ClientProcess]]
-"""Starts a client with the environment of this process and these variables."""
+"""A function that starts a client with the environment of this process and these variables."""
 
 
 @attrs.frozen
@@ -76,7 +76,7 @@ def read_said(output: bytes) -> ClientSaid:
 
 
 def launch_command(command: Sequence[str]) -> Launch:
-    """Return a function that starts this command without standard input, in a process group."""
+    """Return a function that starts this command in a process group, without standard input."""
 
     async def launch(variables: Mapping[str, str]) -> ClientProcess:
         try:

@@ -13,7 +13,7 @@ import attrs
 
 HOST: Final = "127.0.0.1"
 _MAX_HEAD: Final = 64 * 1024
-"""Maximum number of bytes that a reader scans for a line or head."""
+"""Maximum number of bytes that a reader scans for the end of a line or head."""
 _RESET: Final = struct.pack("ii", 1, 0)
 """A socket option with which closing resets the connection."""
 
@@ -30,7 +30,7 @@ def reset_connection(writer: asyncio.StreamWriter) -> None:
 
 @attrs.define(eq=False)
 class PeerListener:
-    """Listens at a free port, and serves each connection.
+    """Listens on a free port, and serves each connection.
 
     ``connected`` is called for each connection, before ``serve``. Use it as an asynchronous
     context manager; on exit all connections are cut.
@@ -67,7 +67,7 @@ class PeerListener:
         await self._listen()
 
     def _bind(self) -> None:
-        """Bind the port, so that no other program gets it; it refuses calls until it listens."""
+        """Bind the port, so that no other program gets it; it refuses connections for now."""
         self._socket = held = socket.socket()
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind((HOST, self.port))

@@ -81,7 +81,7 @@ async def _staged(scenario: Scenario, transport: str) -> AsyncIterator[_Stage]:
 
 
 async def run_scenario(launch: Launch, scenario: Scenario, transport: str) -> ClientRun:
-    """Run the client once, for at most its timeout and :data:`MARGIN_SECONDS` more."""
+    """Run the client once, for at most its timeout plus :data:`MARGIN_SECONDS`."""
     async with _staged(scenario, transport) as stage:
         process = await launch(stage.variables)
         ending = asyncio.ensure_future(process.wait())
@@ -107,7 +107,7 @@ async def run_scenario(launch: Launch, scenario: Scenario, transport: str) -> Cl
 
 
 async def _ended(ending: asyncio.Future[int], stage: _Stage, timeout: float) -> bool:
-    """Return True if the client ends by itself in time, counted from its first connection."""
+    """Return True if the client ends by itself in time after its first connection."""
     coming = asyncio.ensure_future(stage.come.wait())
     both: set[asyncio.Future[Any]] = {ending, coming}
     try:
@@ -148,7 +148,7 @@ async def judge_client(
         MissingExtra: A transport needs the extra ``grpc``.
     """
     if GRPC in transports:
-        import lro_conform.client._grpc_peer  # noqa: F401  # is there before any process is
+        import lro_conform.client._grpc_peer  # noqa: F401  # imported before any process starts
     wanted = {one.id for one in checks}
     began = time.monotonic()
     slots = asyncio.Semaphore(jobs)

@@ -20,7 +20,7 @@ RESPONSE: Final[JsonObject] = {
     "resourceName": "images/größe-7",
     "description": 'quoted "text", \u2028 and \U0001f4be',
 }
-"""The result of operations: a type that every gRPC client library has, with difficult text."""
+"""The response of operations: every gRPC client library has its type; its text is difficult."""
 
 
 def operation(name: str, *, done: bool | None = False, **fields: object) -> JsonObject:
@@ -39,7 +39,7 @@ def running(name: str, request_id: str = "r-1") -> Shows:
 
 
 def ended(name: str, **fields: object) -> Shows:
-    """Return an answer with an operation that is done, with :data:`RESPONSE` or these fields."""
+    """Return an answer with an operation that is done and has :data:`RESPONSE` or these fields."""
     return Shows(operation=operation(name, done=True, **(fields or {"response": RESPONSE})))
 
 
@@ -62,13 +62,13 @@ class Scenario:
     task: str = "wait"
     timeout: float = 15.0
     elsewhere: Answer | None = None
-    """Answers of another HTTP server to GetOperation, for scripts with redirects."""
+    """The answers to GetOperation of a second HTTP server, for scripts with redirects."""
     mute: bool = False
-    """True if connections over gRPC are accepted but never answered."""
+    """True if gRPC connections are accepted, but get no reply."""
 
 
 def scenario(name: str, scripts: Mapping[str, Script], *rules: _Rule, **options: Any) -> Scenario:
-    """Return a scenario, with its checks for the protocols that have scripts."""
+    """Make a scenario, whose checks apply to the protocols that have scripts."""
     return Scenario(
         name=name,
         scripts=scripts,
@@ -83,12 +83,12 @@ def polled(*answers: Answer) -> dict[str, Script]:
 
 
 def over_http(*answers: Answer) -> dict[str, Script]:
-    """Return scripts as :func:`polled`, but only for HTTP."""
+    """Return scripts like :func:`polled`, but only for HTTP."""
     return {HTTP: {Verb.GET: answers}}
 
 
 def over_grpc(*answers: Answer) -> dict[str, Script]:
-    """Return scripts as :func:`polled`, but only for gRPC."""
+    """Return scripts like :func:`polled`, but only for gRPC."""
     return {GRPC: {Verb.GET: answers}}
 
 
@@ -105,7 +105,7 @@ def rule(
     optional: bool = False,
     unfinished: bool = False,
 ) -> _Rule:
-    """Return a function that makes a check of clients; pass its id without ``client.``.
+    """Return a function that makes a check of clients; ``id`` is its id without ``client.``.
 
     A run fails the check if a complaint of ``fails`` applies or, unless ``unfinished`` is true, if
     it has no outcome.

@@ -1,4 +1,4 @@
-"""Scenarios over gRPC: reset streams, incomplete replies, and pages of proxies."""
+"""Scenarios over gRPC: reset streams, incomplete replies, and HTML pages of proxies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps of a scripted peer, the same for HTTP and gRPC."""
+"""The steps of a scripted peer, which are the same for HTTP and gRPC."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Verb(enum.StrEnum):
     DELETE = "DeleteOperation"
     LIST = "ListOperations"
     OTHER = "another call"
-    """A path or a method that the interface does not have."""
+    """A call whose path or method the interface does not have."""
 
 
 POLLS: Final = (Verb.GET, Verb.WAIT)
@@ -77,11 +77,11 @@ class Silent:
 
 
 Special: TypeAlias = Callable[[Any], Awaitable[None]]
-"""Answers in an invalid way; gets the exchange of its protocol."""
+"""A function that answers in an invalid way; its argument is the exchange of the protocol."""
 
 Answer: TypeAlias = Shows | Refuses | Lists | Acknowledges | Silent | Special
 Script: TypeAlias = Mapping[Verb, Sequence[Answer]]
-"""Answers in order, by verb. The last one is repeated; verbs without answers are UNIMPLEMENTED."""
+"""The answers to each verb in order; the last is repeated. Other verbs are UNIMPLEMENTED."""
 
 NOT_OFFERED: Final = Refuses(code=RpcCode.UNIMPLEMENTED)
 
@@ -92,11 +92,11 @@ class SeenCall:
 
     verb: Verb
     at: float
-    """The time when it was received."""
+    """The time when the call was received."""
     token: bool
-    """True if it had the bearer token of the run."""
+    """True if the call had the bearer token of the run."""
     answered: float | None = None
-    """The time when the answer had been sent completely; None if it was not."""
+    """The time when the answer was sent completely; None if it never was."""
     final: bool = False
     """True if the answer had an operation that is done."""
 
@@ -109,7 +109,7 @@ class Performance:
     token: str
     clock: Callable[[], float]
     come: Callable[[], object] = lambda: None
-    """Called at the first connection."""
+    """A function that is called at the first connection."""
     calls: list[SeenCall] = attrs.field(factory=list)
     notes: dict[str, float] = attrs.field(factory=dict)
     """Measurements of special answers, such as the number of bytes that the client read."""

@@ -1,4 +1,4 @@
-"""Scenarios of the other tasks: cancel, list, delete."""
+"""Scenarios of the tasks cancel, list and delete."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Judging servers: the checks, and the transports over which they ask."""
+"""Judge servers: the checks, and the transports over which they call a server."""

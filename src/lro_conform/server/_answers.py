@@ -1,4 +1,4 @@
-"""Answers of a server: replies over both transports in the same form, read strictly.
+"""Answers of a server: replies in the same form for both transports, parsed strictly.
 
 The server is not trusted: an unreadable reply is reported as a fact, and never raises an error
 in the judge.
@@ -32,7 +32,7 @@ BY_HTTP_STATUS: Final = {
     503: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
 }
-"""The code for an HTTP status if the body has no code."""
+"""The code for each HTTP status, used if the body has no code."""
 
 DEFECTS: Final = ("UNKNOWN", "INTERNAL", "DATA_LOSS")
 """Codes that mean a fault of the server."""
@@ -51,11 +51,11 @@ class WireReply:
 class Answer:
     """The result of a call.
 
-    ``code`` is the name of the canonical code, or empty if no reply had a code. ``body`` is the
+    ``code`` is the name of the canonical code, or empty if there was none. ``body`` is the
     reply's message as JSON, ``error`` the ``google.rpc.Status`` of a refusal as JSON. ``fault`` is
     the reason why there is no readable reply; ``lost`` is true if there was no reply at all.
     ``foreign`` marks a request outside the interface, such as one with an unknown path. ``began``
-    and ``ended`` are seconds of the same clock.
+    and ``ended`` are in seconds by the same clock.
     """
 
     call: str
@@ -68,11 +68,11 @@ class Answer:
     foreign: bool = False
     http: WireReply | None = None
     size: int = 0
-    """Size of the decompressed reply in bytes."""
+    """Size of the uncompressed reply in bytes."""
     trailer: str = ""
     """Defect of gRPC's ``grpc-status-details-bin``; empty if there is none."""
     notes: tuple[str, ...] = ()
-    """Defects of a JSON reply for a strict parser, such as a duplicate key."""
+    """Defects of a JSON reply that a strict parser refuses, such as a duplicate key."""
     began: float = 0.0
     ended: float = 0.0
 

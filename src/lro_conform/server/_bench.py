@@ -1,4 +1,4 @@
-"""The bench of checks: the server, and operations in each state."""
+"""The bench on which checks run: the server, and operations in each state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lro_conform.server._starts import OperationStarter, StartFailed, StartKind
 from lro_conform.server._target import Target
 
 if TYPE_CHECKING:
-    from lro_conform.server._grpc import GrpcTarget  # needs the extra
+    from lro_conform.server._grpc import GrpcTarget  # needs the extra ``grpc``
 
 RPCS: Final = {
     "get": "GetOperation",
@@ -140,7 +140,7 @@ class Bench:
             self.started.append(name)
 
     async def release(self, *, everything: bool = False) -> None:
-        """Cancel operations that the last check left in progress: servers may run only a few."""
+        """Cancel operations that the last check left in progress, as servers may run only a few."""
         names = [one for one in self._running if everything or one != self._long]
         if everything and self._long:
             names.append(self._long)
@@ -167,7 +167,7 @@ class Bench:
         return name
 
     async def until_done(self, name: str) -> Answer:
-        """Poll with GetOperation, and return the first answer that is done, for the same name.
+        """Poll with GetOperation; return the first answer that is done, with ``name`` as its name.
 
         Raises:
             NotJudged: The operation is not done in time, or the calls fail.
@@ -185,7 +185,7 @@ class Bench:
             pause = min(pause * 1.5, 0.5)
 
     async def long(self) -> str:
-        """Return an operation in progress that all checks share, and none ends.
+        """Return the name of an operation in progress that all checks share and no check ends.
 
         Raises:
             NotJudged: No operation stays in progress.
@@ -269,7 +269,7 @@ class Bench:
         return await self._once("whole page", make)
 
     async def disposable(self) -> str:
-        """Return a new operation to delete; done if possible, as some servers require that."""
+        """Return the name of a new operation to delete; done if possible, as some servers need."""
         if not self.starter.offers(StartKind.SOON):
             return await self.start(StartKind.LONG)
         name = await self.start(StartKind.SOON)
@@ -293,9 +293,9 @@ class Bench:
     async def left_out(self, answer: Answer) -> bool:
         """Return True if an answer means that a method is not supported.
 
-        Over HTTP a path may lack the HTTP method (405, whatever code the body has). WaitOperation,
-        which has no path in ``operations.proto``, and lists may have no path at all: then the
-        answer is the same as for any unknown path.
+        Over HTTP, the status 405 means this too, whatever code the body has. WaitOperation, which
+        has no path in ``operations.proto``, and ListOperations may have no path at all; then the
+        answer is the same as for an unknown path.
         """
         said = answer.code == "UNIMPLEMENTED"
         if answer.http is None or (said and answer.error):
@@ -306,7 +306,7 @@ class Bench:
             return said
         else:
             absent = await self._no_route(answer, answer.http.status)
-        if absent and answer in self.log:  # a framework around the server answered
+        if absent and answer in self.log:  # the answer is of the framework around the server
             self.log[self.log.index(answer)] = attrs.evolve(answer, foreign=True)
         return absent
 
@@ -341,9 +341,9 @@ class Bench:
         return parent_of(self.started[0] if self.started else await self.long())
 
     async def unknown(self) -> str:
-        """Return an unknown name that has the form of the server's names.
+        """Return an unknown operation name in the form of the server's names.
 
-        Digits are replaced by digits, and letters up to f by such letters, so a UUID stays a UUID.
+        Digits are replaced by digits, and letters from a to f by such letters, so a UUID stays one.
         """
         name = self.started[0] if self.started else await self.start(StartKind.LONG)
         start, slash, id_ = name.rpartition("/")
@@ -364,7 +364,7 @@ class Bench:
 
 
 _SHORT: Final = 8
-"""An id this short is made longer, because a changed one could belong to another operation."""
+"""Ids of at most this length are extended: a changed short id may be of another operation."""
 _CHANGED: Final = 4
 _MORE: Final = "90417263"
 

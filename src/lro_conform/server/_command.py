@@ -28,12 +28,12 @@ from lro_conform.server._starts import (
 )
 
 TOKEN: Final = "LRO_TOKEN"
-"""The variable of the environment with a bearer token, as the client's commands have it."""
+"""The environment variable for a bearer token, the same as for the client's commands."""
 
 _HEADER: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t -~]*)", re.ASCII)
 _OWN_HEADERS: Final = frozenset({"content-length", "transfer-encoding"})
 _METADATA: Final = re.compile(r"[0-9a-z_.-]+(?<!-bin)")
-"""Names of headers that gRPC can send, too; those that end in -bin have bytes."""
+"""Matches names of headers that gRPC can send too; names in -bin would need binary values."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 _MANY_SECONDS: Final = click.FloatRange(min=0, min_open=True, max=86_400)
@@ -67,7 +67,7 @@ def _read_url(_: object, __: object, given: str) -> str:
     try:
         url = httpx.URL(given)
         usable = url.scheme in ("http", "https") and url.host and (url.port or 1) <= _MAX_PORT
-    except (httpx.InvalidURL, ValueError):  # ValueError: a host that IDNA does not allow
+    except (httpx.InvalidURL, ValueError):  # ValueError: IDNA does not allow the host
         url, usable = httpx.URL(), False
     if not usable or not re.fullmatch(r"[!-~]+", given):
         raise click.BadParameter(f"{given!r} is not a URL of http or https")
@@ -349,7 +349,7 @@ def server(ctx: click.Context, /, url: str, grpc: str, reporting: Reporting, **g
 
 
 def _headers(given: Sequence[tuple[str, str]], token_file: Path | None) -> list[tuple[str, str]]:
-    """The headers of every call, with the token of the file or the environment.
+    """Return the headers of every call, with the token from the file or the environment.
 
     Raises:
         UnusableInput: The file cannot be read, or the token is malformed.

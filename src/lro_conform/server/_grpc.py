@@ -1,4 +1,4 @@
-"""Call a server over gRPC: grpcio carries bytes, parsed here. Needs the extra ``grpc``."""
+"""Call a server over gRPC: grpcio sends bytes, which this module parses. Needs extra ``grpc``."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class GrpcTarget:
     async def wait_within(self, name: str, *, timeout: float, seconds: float) -> Answer:
         """Call WaitOperation with a timeout, and with a deadline of ``seconds``.
 
-        The call is not in the log: the network may cause a missing reply after so short a time.
+        The call is not logged: with so short a deadline, the network may make a reply late.
         """
         request = pb.WaitOperationRequest(name=name, **wait_fields(timeout))
         found = await self.ask(
@@ -132,7 +132,7 @@ class GrpcTarget:
     ) -> Answer:
         """Call a method of the service with these bytes, within a deadline.
 
-        ``reply`` is the class of its reply; None means an empty message.
+        ``reply`` is the message class of the reply; None means an empty message.
         """
         limit = seconds if seconds is not None else self.call_seconds
         caller: Any = self._channel.unary_unary(_SERVICE + method)
@@ -236,7 +236,7 @@ def _refused(error: grpc.aio.AioRpcError) -> dict[str, Any]:
 
 
 _LOCAL: Final = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
-"""Codes that grpcio also sets itself if there was no reply; it does not tell which case it is."""
+"""Codes of a server, or of grpcio if there was no reply; grpcio does not tell which."""
 
 
 def _details(packed: list[Any], number: int, message: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Call a server over HTTP: raw requests with httpx, and replies of limited size."""
+"""Call a server over HTTP with raw requests of httpx; the size of replies is limited."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ MAX_REPLY: Final = 16 * 1024 * 1024
 
 _JSON: Final = "application/json"
 _GZIP: Final = zlib.MAX_WBITS | 16
-"""zlib's argument for the format of gzip."""
+"""The ``wbits`` of zlib for the gzip format."""
 _IDLE_SECONDS: Final = 1.0
-"""Seconds that idle connections are kept; servers keep them longer, so no request is lost."""
+"""Seconds that idle connections are kept: fewer than by servers, so no request is lost."""
 
 
 Headers: TypeAlias = Sequence[tuple[str, str]]
@@ -115,7 +115,7 @@ class HttpTarget:
         rpc: str = "",
         anonymous: bool = False,
     ) -> Answer:
-        """Send a request, and read the reply as one of the interface.
+        """Send a request, and read the reply as a reply of the interface.
 
         The path and ``content`` are sent unchanged, ``body`` as JSON. A request without ``rpc`` is
         outside the interface. An ``anonymous`` request is sent without the user's headers.

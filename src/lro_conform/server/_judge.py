@@ -40,17 +40,17 @@ RULES: Final[tuple[JudgedRule, ...]] = tuple(
         )
     )
 )
-"""All rules for servers, in the order in which they are judged."""
+"""All rules for servers, in the order of judging."""
 
 CHECKS: Final[tuple[Check, ...]] = tuple(rule.check for rule in RULES)
-"""Their checks."""
+"""The checks of :data:`RULES`, in the same order."""
 
 _LOST_AT_MOST: Final = 3
 """Consecutive requests without an answer after which the server counts as gone."""
 _PARTING_SECONDS: Final = 5.0
 _UNJUDGED: Final = (Verdict.ABSENT, Verdict.SKIPPED)
 _MOST_BYTES: Final = 128 * 1024 * 1024
-"""Maximum size of all replies in bytes, which are kept for the rules that read them."""
+"""Maximum total size of the replies in bytes; they are kept for the rules about all replies."""
 
 
 class ServerUnreachable(Exception):
@@ -67,7 +67,7 @@ async def judge(
     parent: str | None = None,
     required: Collection[Check] = (),
 ) -> ConformanceReport:
-    """Judge a server by those of these checks that apply to the target's transport.
+    """Judge a server by the given checks that apply to the target's transport.
 
     ``required`` checks fail if their feature is absent, or if they cannot be judged.
 
@@ -129,7 +129,7 @@ async def _judged(bench: Bench, rule: JudgedRule, began: float) -> Outcome:
         except TimeoutError:
             verdict = Verdict.SKIPPED if verdict is Verdict.PASSED else verdict
             facts.append(_cut(bench, 0))
-        except (NotOffered, NotJudged) as exc:  # failures found before still count
+        except (NotOffered, NotJudged) as exc:  # earlier failures still count
             if verdict is Verdict.PASSED:
                 absent = isinstance(exc, NotOffered)
                 verdict = Verdict.ABSENT if absent else Verdict.SKIPPED
@@ -159,7 +159,7 @@ def _gone(log: list[Answer]) -> bool:
 
 
 async def _clean(bench: Bench) -> None:
-    """Cancel and delete the started operations, as far as that succeeds in a few seconds."""
+    """Try for a few seconds to cancel and delete the started operations."""
     if not _gone(bench.log):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PARTING_SECONDS):

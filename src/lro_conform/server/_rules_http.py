@@ -38,7 +38,7 @@ UNKNOWN_PATH: Final = "/lro-conform/unknown"
 
 
 def _refusal(answer: Answer) -> Iterator[str]:
-    """Yield a fact if a request was not refused, or only because of a server fault."""
+    """Yield a fact if a request was not refused, or failed only by a fault of the server."""
     if not answer.refused and not answer.redirected:
         yield f"{answer}; expected a refusal, not a server error"
 
@@ -243,7 +243,7 @@ async def forms_bound_name(bench: Bench) -> Facts:
             await bench.cancelled()
             began = (await bench.target.cancel(doomed)).began
             ended = await bench.until_done(doomed)
-            await asyncio.sleep(ended.ended - began)  # by then a cancel of the other one shows
+            await asyncio.sleep(ended.ended - began)  # by then, a wrong cancel would show
     for answer in answers:
         for fact in _tolerance(answer):
             yield fact
@@ -456,7 +456,7 @@ async def json_metadata_names(bench: Bench) -> Facts:
 
 
 def _metadata(bench: Bench) -> Iterator[tuple[str, object]]:
-    """Yield the fields of all metadata so far, except those of a Struct, which has any names."""
+    """Yield the fields of all metadata so far, except of a Struct, whose names are arbitrary."""
     for body in bench.bodies():
         metadata = body.get("metadata")
         if isinstance(metadata, Mapping) and "value" not in metadata:

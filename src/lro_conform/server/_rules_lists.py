@@ -33,7 +33,7 @@ MUST, SHOULD, INFO = Level.MUST, Level.SHOULD, Level.INFO
 
 _MOST_PAGES: Final = 300
 _LARGE: Final = 100_000
-"""A page size above the maximum of most servers. Some servers allocate memory for all of it."""
+"""A page size above the maximum of most servers; some allocate memory for so many operations."""
 _AT_LEAST: Final = 3
 """Minimum number of operations in a list that is read page by page."""
 

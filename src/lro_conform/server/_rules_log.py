@@ -29,7 +29,7 @@ async def _some_calls(bench: Bench) -> None:
     """
     lists, waits = (functools.partial(bench.need, rpc) for rpc in ("list", "wait"))
     for ask in (bench.long, bench.finished, lists, bench.whole_page, waits):
-        with contextlib.suppress(NotJudged, NotOffered):  # the rest of the log is judged anyway
+        with contextlib.suppress(NotJudged, NotOffered):  # the calls in the log are judged anyway
             await ask()
     if not any(one.refused and not one.foreign for one in bench.log):
         with contextlib.suppress(NotJudged):
@@ -178,7 +178,7 @@ def _packed(body: Mapping[str, Any]) -> list[tuple[str, object]]:
 async def any_metadata_type(bench: Bench) -> Facts:
     await bench.finished()
     await _some_calls(bench)
-    with contextlib.suppress(NotJudged, NotOffered):  # those in lists have the same type
+    with contextlib.suppress(NotJudged, NotOffered):  # lists have the same types
         await bench.need("list")
         await bench.target.list(await bench.parent_name())
     types: dict[str, set[str]] = {}
@@ -410,7 +410,7 @@ async def errors_mapping(bench: Bench) -> Facts:
 
 
 _OWN_STATUSES: Final = frozenset({405, 413, 414, 415, 431})
-"""Statuses of HTTP itself, which no code is mapped to."""
+"""HTTP statuses to which no code is mapped."""
 
 
 @HTTP_RULES(

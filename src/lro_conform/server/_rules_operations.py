@@ -44,7 +44,7 @@ async def start_readable(bench: Bench) -> Facts:
 
 @RULES("names.present", "Every operation has a name.", MUST, operations_proto("Operation.name"))
 async def names_present(bench: Bench) -> Facts:
-    with contextlib.suppress(NotJudged, NotOffered):  # those that are done have names, too
+    with contextlib.suppress(NotJudged, NotOffered):  # finished operations must have names, too
         await bench.finished()
     for body in (await bench.target.get(await bench.long())).body, *bench.bodies():
         if not isinstance(body.get("name"), str) or not body["name"]:

@@ -18,7 +18,7 @@ MUST, SHOULD, INFO = Level.MUST, Level.SHOULD, Level.INFO
 
 
 async def _call(bench: Bench, rpc: str) -> Facts:
-    """Yield a fact if a method neither succeeds for an existing operation nor is left out."""
+    """Yield a fact if a method is supported, but fails for an existing operation."""
     answer = await bench.first(rpc)
     if await bench.left_out(answer):
         raise NotOffered(f"{RPCS[rpc]} is not supported: {answer}")
@@ -240,7 +240,7 @@ async def wait_beside_others(bench: Bench) -> Facts:
     waits = [asyncio.ensure_future(bench.target.wait(name, timeout)) for _ in range(4)]
     await asyncio.sleep(bench.pace.hold / 4)
     answer = await bench.target.get(name)
-    await bench.target.cancel(name)  # ends the waits, if it is supported
+    await bench.target.cancel(name)  # if supported, it ends the waits
     await asyncio.gather(*waits)
     if answer.fault or answer.seconds > bench.slack:
         yield f"{answer} after {answer.seconds:.1f} s, beside four waits"

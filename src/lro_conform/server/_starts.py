@@ -1,4 +1,4 @@
-"""Hooks that start operations: only this differs from service to service."""
+"""Hooks that start operations, which each service does in its own way."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class StartKind(enum.StrEnum):
     """The behaviour that a check needs from a new operation."""
 
     LONG = "long"
-    """It runs until it is cancelled, or for some minutes."""
+    """The operation runs until it is cancelled, or for some minutes."""
     SOON = "soon"
-    """It succeeds within seconds; best after a tenth of a second."""
+    """The operation succeeds within seconds, preferably after 0.1 s."""
     FAIL = "fail"
-    """It fails within seconds."""
+    """The operation fails within seconds."""
 
 
 class StartFailed(Exception):
@@ -151,7 +151,7 @@ def printed_answer(printed: bytes) -> Answer:
     """Return the answer that a command printed: an Operation as JSON, or a name.
 
     Raises:
-        StartFailed: The output is neither.
+        StartFailed: The output has neither form.
     """
     text = printed.decode("utf-8", "replace").strip()
     if not text.startswith("{"):
