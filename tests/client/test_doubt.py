@@ -151,7 +151,7 @@ def test_unavailable_wait_needs_no_confirming_get(
 
 
 @pytest.fixture
-def swallowing() -> ScriptedServer:
+def never_answers_waits() -> ScriptedServer:
     """A server that never answers a Wait; its operation ends after 5 s."""
     made = ScriptedServer()
     made.operation(NAME, ends_after=5.0, response=ResizeResponse(1))
@@ -162,32 +162,36 @@ def swallowing() -> ScriptedServer:
 @pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize(("timeout", "within"), [(None, 26.0), (120.0, 26.0), (15.0, 15.0)])
 def test_wait_that_is_never_answered_is_replaced_by_a_get(
-    timeout: float | None, within: float, many: bool, face: Face, swallowing: ScriptedServer
+    timeout: float | None,
+    within: float,
+    many: bool,
+    face: Face,
+    never_answers_waits: ScriptedServer,
 ) -> None:
     """The Wait is given up soon after its hold, in time for a Get, and no further Wait is sent."""
-    client, clock = client_of(face, swallowing, polling=PLAIN), swallowing.clock
+    client, clock = client_of(face, never_answers_waits, polling=PLAIN), never_answers_waits.clock
     began = clock()
     assert results(face, client, [NAME], many, timeout) == [ResizeResponse(1)]
     assert clock() - began <= within
-    assert [call.verb for call in swallowing.calls].count("WaitOperation") == 1
+    assert [call.verb for call in never_answers_waits.calls].count("WaitOperation") == 1
     assert not offers_wait(face, client, clock)
 
 
 @pytest.mark.parametrize("many", [False, True])
 def test_wait_cut_after_little_time_may_be_used_again(
-    many: bool, face: Face, swallowing: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+    many: bool, face: Face, never_answers_waits: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A Get is made all the same, and a later wait may use a Wait again."""
     # Threads have this grace on the real clock, however slow the machine is, while the test's
     # clock may stand still or leap. It is shorter than the hold of a Wait.
     for module in (polling, strategy):
         monkeypatch.setattr(module, "GRACE_SECONDS", 10.0)
-    swallowing.operation(NAME, ends_after=None)
-    client, clock = client_of(face, swallowing, polling=PLAIN), swallowing.clock
+    never_answers_waits.operation(NAME, ends_after=None)
+    client, clock = client_of(face, never_answers_waits, polling=PLAIN), never_answers_waits.clock
     with pytest.raises(PollTimeout) as caught:
         results(face, client, [NAME], many, 0.6)
     assert caught.value.last_error is None
-    assert {call.verb for call in swallowing.calls} == {"WaitOperation", "GetOperation"}
+    assert {call.verb for call in never_answers_waits.calls} == {"WaitOperation", "GetOperation"}
     assert offers_wait(face, client, clock)
 
 

@@ -76,13 +76,13 @@ class Endpoint:
 
 
 @pytest.fixture
-def endpoint() -> Endpoint:
+def token_endpoint() -> Endpoint:
     return Endpoint()
 
 
 @pytest.fixture
-def http(endpoint: Endpoint) -> Iterator[httpx.Client]:
-    with httpx.Client(transport=httpx.MockTransport(endpoint)) as made:
+def http(token_endpoint: Endpoint) -> Iterator[httpx.Client]:
+    with httpx.Client(transport=httpx.MockTransport(token_endpoint)) as made:
         yield made
 
 
@@ -104,7 +104,7 @@ def sent(route: respx.Route) -> list[str]:
 
 
 def test_token_is_fetched_once_until_it_nearly_expires(
-    face: Face, auth: GoogleAuth, endpoint: Endpoint, server: respx.Router
+    face: Face, auth: GoogleAuth, token_endpoint: Endpoint, server: respx.Router
 ) -> None:
     """Each call sends the token and the quota project, until the token has nearly expired."""
     route = server.get(GET).mock(return_value=reply(succeeded()))
@@ -113,17 +113,17 @@ def test_token_is_fetched_once_until_it_nearly_expires(
         calls.get(NAME)
     assert sent(route) == ["Bearer t1"] * 3
     assert route.calls.last.request.headers["x-goog-user-project"] == "billed"
-    (asked,) = endpoint.asked
+    (asked,) = token_endpoint.asked
     assert asked["grant_type"] == ["urn:ietf:params:oauth:grant-type:jwt-bearer"]
     auth.credentials.token = None
-    endpoint.seconds = 60
+    token_endpoint.seconds = 60
     calls.get(NAME)
     calls.get(NAME)
     assert sent(route)[3:] == ["Bearer t2", "Bearer t3"]
 
 
 def test_refused_token_is_replaced_and_the_request_sent_again(
-    face: Face, auth: GoogleAuth, endpoint: Endpoint, server: respx.Router
+    face: Face, auth: GoogleAuth, token_endpoint: Endpoint, server: respx.Router
 ) -> None:
     """After a 401 the request is sent once more with a new token and the same body."""
     answers = [reply({}), reply({}, 401)]
@@ -148,7 +148,7 @@ def test_refused_token_is_replaced_and_the_request_sent_again(
 
 
 def test_many_calls_fetch_one_token(
-    face: Face, auth: GoogleAuth, endpoint: Endpoint, server: respx.Router
+    face: Face, auth: GoogleAuth, token_endpoint: Endpoint, server: respx.Router
 ) -> None:
     """Other threads and tasks wait for the one that fetches the token."""
     route = server.get(GET).mock(return_value=reply(succeeded()))
@@ -159,11 +159,11 @@ def test_many_calls_fetch_one_token(
     else:
         face.together(getting)
     assert sent(route) == ["Bearer t1"] * 20
-    assert len(endpoint.asked) == 1
+    assert len(token_endpoint.asked) == 1
 
 
 def test_token_that_another_thread_has_replaced_is_not_fetched_again(
-    auth: GoogleAuth, endpoint: Endpoint, server: respx.Router
+    auth: GoogleAuth, token_endpoint: Endpoint, server: respx.Router
 ) -> None:
     """If another thread has already replaced the refused token, the new token is used."""
     ready = threading.Barrier(5)
@@ -180,43 +180,43 @@ def test_token_that_another_thread_has_replaced_is_not_fetched_again(
         with ThreadPoolExecutor(5) as threads:
             found = list(threads.map(lambda _: http.get(GET).status_code, range(5)))
     assert found == [200] * 5
-    assert len(endpoint.asked) == 2
+    assert len(token_endpoint.asked) == 2
 
 
 def test_token_is_fetched_without_blocking_the_loop(
-    auth: GoogleAuth, endpoint: Endpoint, server: respx.Router
+    auth: GoogleAuth, token_endpoint: Endpoint, server: respx.Router
 ) -> None:
     """While a token is fetched, other tasks run."""
     server.get(GET).mock(return_value=reply(succeeded()))
-    endpoint.gate.clear()
+    token_endpoint.gate.clear()
 
     async def main() -> int:
         async with httpx.AsyncClient(auth=auth, verify=False) as http:
             calling = asyncio.create_task(http.get(f"http://test{GET}"))
             for _ in range(3):
                 await asyncio.sleep(0)
-            endpoint.gate.set()  # the fetching thread waits for this
+            token_endpoint.gate.set()  # the fetching thread waits for this
             return (await calling).status_code
 
     assert asyncio.run(main()) == 200
 
 
 def test_wait_survives_an_outage_of_the_token_endpoint(
-    face: Face, auth: GoogleAuth, endpoint: Endpoint, server: respx.Router, clock: Any
+    face: Face, auth: GoogleAuth, token_endpoint: Endpoint, server: respx.Router, clock: Any
 ) -> None:
     """A wait outlasts an outage of the token endpoint, like one of the server."""
     server.get(GET).mock(return_value=reply(succeeded()))
-    endpoint.trouble = [httpx.ConnectTimeout("no answer")] * 4
+    token_endpoint.trouble = [httpx.ConnectTimeout("no answer")] * 4
     calls = client(face, auth, clock=clock, polling=Polling(wait_first=False))
     assert calls.operation(NAME, response=lro.Empty, metadata=lro.Empty).wait().done
-    assert len(endpoint.asked) > 4
+    assert len(token_endpoint.asked) > 4
 
 
 def test_refused_credentials_raise_the_error_of_google_auth(
-    face: Face, auth: GoogleAuth, endpoint: Endpoint, server: respx.Router
+    face: Face, auth: GoogleAuth, token_endpoint: Endpoint, server: respx.Router
 ) -> None:
     """An error that no retry can cure reaches the caller as google-auth's own exception."""
-    endpoint.trouble = [400]
+    token_endpoint.trouble = [400]
     with pytest.raises(exceptions.RefreshError, match="invalid_grant"):
         client(face, auth).get(NAME)
 

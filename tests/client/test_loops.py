@@ -31,7 +31,7 @@ def answer(line: str, connection: Any, over: threading.Event) -> None:
 
 
 @pytest.fixture(params=["httpx", "aiohttp", "grpc"])
-def making(request: pytest.FixtureRequest) -> Iterator[Making]:
+def make_clients(request: pytest.FixtureRequest) -> Iterator[Making]:
     """Make clients of a server whose operation is done, over one transport."""
     pytest.importorskip(request.param)
     if request.param == "grpc":
@@ -57,7 +57,7 @@ async def use(client: AsyncClient) -> None:
 
 
 @pytest.fixture
-def collecting() -> Iterator[None]:
+def collect_leftovers() -> Iterator[None]:
     """Collect, before the test ends, the objects that ended loops left open."""
     yield
     gc.collect()
@@ -67,10 +67,10 @@ leaving = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 
 @leaving
-@pytest.mark.usefixtures("collecting")
-def test_client_works_on_one_event_loop_after_the_other(making: Making) -> None:
+@pytest.mark.usefixtures("collect_leftovers")
+def test_client_works_on_one_event_loop_after_the_other(make_clients: Making) -> None:
     """Celery tasks, notebooks and tests run each call on an event loop of its own."""
-    client = making()
+    client = make_clients()
     for _ in range(3):
         asyncio.run(use(client))
 
@@ -83,9 +83,9 @@ def test_client_works_on_one_event_loop_after_the_other(making: Making) -> None:
         asyncio.run(use(client))
 
 
-def test_client_works_on_two_event_loops_at_once(making: Making) -> None:
+def test_client_works_on_two_event_loops_at_once(make_clients: Making) -> None:
     """Flask and Django views may use two loops at once; ``close`` ends the waits on both."""
-    client, ready, over = making(), threading.Barrier(2), threading.Event()
+    client, ready, over = make_clients(), threading.Barrier(2), threading.Event()
 
     async def first() -> None:
         await use(client)
@@ -135,7 +135,7 @@ def test_close_ends_the_waits_of_other_loops() -> None:
 
 
 @leaving
-@pytest.mark.usefixtures("collecting")
+@pytest.mark.usefixtures("collect_leftovers")
 def test_http_client_of_another_event_loop_is_refused() -> None:
     """The error says that the HTTP client belongs to another loop, and what to do."""
     with sockets.serving(reading(answer)) as url:

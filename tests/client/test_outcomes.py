@@ -29,7 +29,7 @@ from tests.client.messages import (
 
 
 @pytest.fixture
-def ending(face: Face, server: respx.Router) -> Any:
+def handle_ending_as(face: Face, server: respx.Router) -> Any:
     """Make the handle of an operation that the next poll finds in a given state."""
 
     def handle(state: dict[str, Any], classes: Any = TYPES, **options: Any) -> Any:
@@ -44,11 +44,11 @@ def done(**response: Any) -> dict[str, Any]:
     return {"name": NAME, "done": True, "response": response}
 
 
-def test_response_is_an_instance_of_the_declared_class(ending: Any) -> None:
+def test_response_is_an_instance_of_the_declared_class(handle_ending_as: Any) -> None:
     """The result is an instance of the declared class; metadata is that of the last state seen."""
     metadata = packed("ResizeMetadata", percent=5, phase="WRITING")
     response = packed("ResizeResponse", sizeBytes="90", note="ok")
-    handle = ending({**done(**response), "metadata": metadata})
+    handle = handle_ending_as({**done(**response), "metadata": metadata})
     assert handle.metadata is None
     assert handle.refresh() is handle.operation
     assert handle.metadata == ResizeMetadata(percent=5, phase=Phase.WRITING)
@@ -70,15 +70,15 @@ def test_response_is_an_instance_of_the_declared_class(ending: Any) -> None:
     ],
 )
 def test_results_without_fields_are_returned(
-    state: Any, response: type, result: Any, ending: Any
+    state: Any, response: type, result: Any, handle_ending_as: Any
 ) -> None:
     """No value, an empty message, and one with its own JSON form are returned (spec §2.5)."""
-    handle = ending(state, {"response": response, "metadata": lro.Struct})
+    handle = handle_ending_as(state, {"response": response, "metadata": lro.Struct})
     assert handle.result() == result
     assert handle.operation.state == "SUCCEEDED"
 
 
-def test_unknown_fields_and_enum_names_are_ignored(ending: Any) -> None:
+def test_unknown_fields_and_enum_names_are_ignored(handle_ending_as: Any) -> None:
     """A newer server may send fields that this client does not know (spec §1.8(5))."""
     state = {
         **succeeded(),
@@ -87,7 +87,7 @@ def test_unknown_fields_and_enum_names_are_ignored(ending: Any) -> None:
         "somethingElse": None,
         "anotherOne": [1, 2],
     }
-    handle = ending(state)
+    handle = handle_ending_as(state)
     assert handle.result() == ResizeResponse(size_bytes=1)
     assert handle.metadata == ResizeMetadata(percent=2)
 
@@ -103,11 +103,11 @@ class ResizeReport:
     took: timedelta | None = None
 
 
-def test_class_without_a_full_name_accepts_its_simple_name(ending: Any) -> None:
+def test_class_without_a_full_name_accepts_its_simple_name(handle_ending_as: Any) -> None:
     """A class without a full name accepts any message of its simple name, in any package."""
     response = packed("elsewhere.v7.ResizeReport", pages=3, took="2s")
     state = {**done(**response), "metadata": packed("other.Outer.Unnamed", percent=4)}
-    handle = ending(state, {"response": ResizeReport, "metadata": Unnamed})
+    handle = handle_ending_as(state, {"response": ResizeReport, "metadata": Unnamed})
     assert handle.result() == ResizeReport(pages=3, took=timedelta(seconds=2))
     assert handle.metadata == Unnamed(percent=4)
 
@@ -130,12 +130,12 @@ UNFIT = [
 
 @pytest.mark.parametrize(("name", "cls", "problem"), UNFIT)
 def test_response_of_another_type_is_an_error_with_the_raw_any(
-    name: str, cls: type, problem: str, ending: Any
+    name: str, cls: type, problem: str, handle_ending_as: Any
 ) -> None:
     """The type or a field does not match: the error has the raw Any."""
     payload = {"sizeBytes": "many", "pages": "many"}
     response = packed(name, **payload) if name else {}
-    handle = ending(done(**response), {**TYPES, "response": cls})
+    handle = handle_ending_as(done(**response), {**TYPES, "response": cls})
     wanted = problem + name if problem.endswith("got ") else problem
     with pytest.raises(DecodingError, match=wanted) as caught:
         handle.result()
@@ -146,17 +146,21 @@ def test_response_of_another_type_is_an_error_with_the_raw_any(
 
 
 @pytest.mark.parametrize("cls", [dict, lro.AnyMessage, ResizeResponse])
-def test_error_info_in_place_of_a_response_is_not_a_result(cls: type, ending: Any) -> None:
+def test_error_info_in_place_of_a_response_is_not_a_result(
+    cls: type, handle_ending_as: Any
+) -> None:
     """In lists an ErrorInfo replaces a response that the server cannot read (spec §1.14(3))."""
     response = packed("google.rpc.ErrorInfo", reason="MESSAGE_UNREADABLE")
-    handle = ending(done(**response), {**TYPES, "response": cls})
+    handle = handle_ending_as(done(**response), {**TYPES, "response": cls})
     with pytest.raises(DecodingError, match="the server cannot read its response"):
         handle.result()
 
 
-def test_metadata_of_another_type_fails_only_its_reader(ending: Any) -> None:
+def test_metadata_of_another_type_fails_only_its_reader(handle_ending_as: Any) -> None:
     """Only a caller who reads the metadata gets an error."""
-    handle = ending({**succeeded(), "metadata": packed("acme.images.v9.Progress", at="x")})
+    handle = handle_ending_as(
+        {**succeeded(), "metadata": packed("acme.images.v9.Progress", at="x")}
+    )
     assert handle.result() == ResizeResponse(size_bytes=7)
     with pytest.raises(DecodingError, match="metadata does not fit: @type"):
         _ = handle.metadata
@@ -206,9 +210,11 @@ def test_registry_codec_decodes_classes_of_another_library(
         assert handle.result().size == 3
 
 
-def test_failed_operation_raises_its_status(ending: Any) -> None:
+def test_failed_operation_raises_its_status(handle_ending_as: Any) -> None:
     """The error is raised each time that the result is read."""
-    handle = ending({**failed(9, "not now"), "metadata": packed("ResizeMetadata", percent=33)})
+    handle = handle_ending_as(
+        {**failed(9, "not now"), "metadata": packed("ResizeMetadata", percent=33)}
+    )
     for _ in range(2):
         with pytest.raises(OperationFailed) as caught:
             handle.result()
@@ -230,10 +236,10 @@ DETAILS = (
 )
 
 
-def test_error_details_are_decoded(ending: Any) -> None:
+def test_error_details_are_decoded(handle_ending_as: Any) -> None:
     """Details of unknown types, and broken ones, are returned as they came."""
     with pytest.raises(OperationFailed) as caught:
-        ending(failed(8, "no", DETAILS)).result()
+        handle_ending_as(failed(8, "no", DETAILS)).result()
     info, retry, unknown, ours, broken = caught.value.details()
     assert info == lro.types.ErrorInfo(reason="TOO_BIG", domain="acme.test", metadata={"size": "9"})
     assert retry == lro.types.RetryInfo(retry_delay=timedelta(seconds=5))
@@ -251,13 +257,13 @@ def test_error_details_are_decoded(ending: Any) -> None:
     + [(code, OperationFailed, "UNKNOWN") for code in (0, 99, -1, None)],
 )
 def test_failure_codes_have_their_error_classes(
-    code: int | None, kind: type, name: str, ending: Any
+    code: int | None, kind: type, name: str, handle_ending_as: Any
 ) -> None:
     """CANCELLED has its own class; 0 and unknown codes are UNKNOWN (spec §11.7)."""
     state = failed()
     state["error"] = {"message": "odd"} if code is None else {"code": code, "message": "odd"}
     with pytest.raises(OperationFailed, match=f"ended with {name}: odd") as caught:
-        ending(state).result()
+        handle_ending_as(state).result()
     assert type(caught.value) is kind
     assert caught.value.code.name == name
     assert caught.value.status.code == (code or 0)
@@ -273,8 +279,8 @@ def test_final_state_is_not_undone_by_a_stale_reply(face: Face, server: respx.Ro
     assert handle.done
 
 
-def test_the_repr_of_a_handle_has_name_and_state(ending: Any) -> None:
-    handle = ending(succeeded())
+def test_the_repr_of_a_handle_has_name_and_state(handle_ending_as: Any) -> None:
+    handle = handle_ending_as(succeeded())
     assert "OperationHandle 'operations/abc' IN_PROGRESS>" in repr(handle)
     handle.wait()
     assert "OperationHandle 'operations/abc' SUCCEEDED>" in repr(handle)

@@ -218,14 +218,14 @@ def test_blocking_hooks_do_not_use_the_threads_for_replies(verb: str, store: Any
 
 
 @pytest.fixture
-def quick_collector() -> Iterator[None]:
+def frozen_objects() -> Iterator[None]:
     """Freeze all existing objects, so that the garbage collector only visits new ones."""
     gc.freeze()
     yield
     gc.unfreeze()
 
 
-@pytest.mark.usefixtures("quick_collector")
+@pytest.mark.usefixtures("frozen_objects")
 @pytest.mark.parametrize("hook", HOOKS)
 @pytest.mark.parametrize(("edge", "verb"), [(one, verb) for one in LOOPS for verb in VERBS[one]])
 def test_caller_cancelled_during_async_hook_leaves_nothing(

@@ -24,7 +24,7 @@ TABLES = (
 
 
 @pytest.fixture(autouse=True)
-def eager(monkeypatch):
+def checks_path_at_every_call(monkeypatch):
     """Check at every call whether the file is still at its path."""
     monkeypatch.setattr("lro.stores.sqlite._file.SEEN_SECONDS", 0.0)
 

@@ -59,7 +59,7 @@ def place(kind: str, tmp_path: Path) -> Place:
 
 
 @pytest.fixture
-def restless() -> Iterator[None]:
+def frequent_thread_switches() -> Iterator[None]:
     """Make threads switch much more often than usual."""
     usual = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
@@ -121,7 +121,7 @@ def test_list_walk_shows_each_operation_once(kind: str, tmp_path: Path, clock: M
 
 @EACH_STORE
 @pytest.mark.parametrize("text", FILTERS)
-@pytest.mark.usefixtures("restless")
+@pytest.mark.usefixtures("frequent_thread_switches")
 def test_list_walk_shows_each_operation_once_during_writes(
     kind: str, place: Place, text: str
 ) -> None:

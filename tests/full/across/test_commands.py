@@ -10,7 +10,7 @@ from tests.full.across.__main__ import main
 
 
 @pytest.fixture(autouse=True)
-def loud():
+def restored_log_level():
     """Restore the log level that the command sets, as later tests may need the log."""
     log = logging.getLogger("lro")
     level = log.level

@@ -52,7 +52,7 @@ __all__ = ["plain", "schema", "server"]
 
 
 @pytest.fixture(scope="module")
-def fragile():
+def crashable_server():
     """Run a server that only these tests use and crash."""
     made = new_server()
     yield made
@@ -124,17 +124,17 @@ def soon(call):
 # -- a server that is down ------------------------------------------------------------------------
 
 
-def test_server_that_is_down_is_unavailable(fragile, make, clock):
+def test_server_that_is_down_is_unavailable(crashable_server, make, clock):
     """Every method fails while the server is down; then all work, and no write is lost or torn."""
-    store = make(url=fragile.url)
+    store = make(url=crashable_server.url)
     insert(store, held(clock))
-    with closing(store.listen()) as subscription, fragile.away():
+    with closing(store.listen()) as subscription, crashable_server.away():
         for call in verbs(store, clock).values():
             with pytest.raises(Unavailable, match="cannot be used now"):
                 call()
         with pytest.raises(Unavailable, match="cannot be used now"):
             subscription.next_changes(PATIENCE)
-        late = PostgresStore(fragile.url, schema="lro")
+        late = PostgresStore(crashable_server.url, schema="lro")
         with closing(late), pytest.raises(Unavailable, match="cannot be used now"):
             late.now()
     soon(lambda: store.get("operations/a"))
@@ -145,14 +145,14 @@ def test_server_that_is_down_is_unavailable(fragile, make, clock):
 
 
 def test_calls_fail_at_once_between_attempts_to_connect(
-    fragile, make, clock, postgres_wire, monkeypatch
+    crashable_server, make, clock, postgres_wire, monkeypatch
 ):
     """The store tries to connect once in a while; all other calls fail at once."""
     monkeypatch.setattr("lro.stores.postgres._connections.REST_SECONDS", 3600.0)
-    store = make(url=fragile.url)
+    store = make(url=crashable_server.url)
     insert(store, record_of(clock))
     postgres_wire.said.clear()
-    with fragile.away():
+    with crashable_server.away():
         for _ in range(50):
             with pytest.raises(Unavailable):
                 store.get("operations/a")
@@ -162,11 +162,11 @@ def test_calls_fail_at_once_between_attempts_to_connect(
 
 
 def test_waiting_caller_fails_at_once_if_the_server_goes_down(
-    fragile, make, clock, postgres_wire, monkeypatch
+    crashable_server, make, clock, postgres_wire, monkeypatch
 ):
     """A waiting caller fails at once, and not only after its timeout."""
     monkeypatch.setattr("lro.stores.postgres._connections.REST_SECONDS", 3600.0)
-    store = make(url=fragile.url, connections=1, connect_seconds=3600.0)
+    store = make(url=crashable_server.url, connections=1, connect_seconds=3600.0)
     insert(store, record_of(clock))
     found = []
 
@@ -176,12 +176,14 @@ def test_waiting_caller_fails_at_once_if_the_server_goes_down(
         found.append(1)
 
     readers = [threading.Thread(target=read) for _ in range(4)]
-    postgres_wire.when("SELECT", lambda _: ([one.start() for one in readers], fragile.crash()))
+    postgres_wire.when(
+        "SELECT", lambda _: ([one.start() for one in readers], crashable_server.crash())
+    )
     with pytest.raises(Unavailable):
         store.get("operations/a")
     for reader in readers:
         joined(reader)
-    fragile.start()
+    crashable_server.start()
     assert found == [1] * 4
 
 
@@ -292,11 +294,13 @@ def test_a_connection_that_cannot_be_set_up_is_closed(server, postgres_wire):
     assert postgres_wire.connections[-1].closed
 
 
-def test_a_server_that_does_not_answer_is_unavailable(fragile, make, clock):
+def test_a_server_that_does_not_answer_is_unavailable(crashable_server, make, clock):
     """The server hangs: calls time out, and later ones work."""
-    store = make(url=fragile.url, connections=1, connect_seconds=3.0, statement_seconds=5.0)
+    store = make(
+        url=crashable_server.url, connections=1, connect_seconds=3.0, statement_seconds=5.0
+    )
     insert(store, held(clock))
-    with fragile.frozen():
+    with crashable_server.frozen():
         with pytest.raises(Unavailable, match="NoAnswer"):
             store.update("operations/a", cancel_of(clock))
         with pytest.raises(Unavailable, match="Timeout"):
@@ -396,7 +400,7 @@ def test_claim_whose_answer_is_lost_returns_its_work_or_fails(proxied, proxy, cl
 
 
 @pytest.fixture
-def meanwhile(proxied, make, postgres_wire, schema):
+def before_resend(proxied, make, postgres_wire, schema):
     """Return a function that lets another store act before a write is sent again."""
     other = make(schema=schema)
     other.next_due()
@@ -416,21 +420,23 @@ def meanwhile(proxied, make, postgres_wire, schema):
     ],
 )
 def test_lost_update_overtaken_by_another_has_an_unknown_result(
-    proxied, proxy, meanwhile, clock, change, error, why
+    proxied, proxy, before_resend, clock, change, error, why
 ):
     """If the stored version is later, or the record is gone, the result of our write is unknown."""
     insert(proxied, waiting(clock))
-    meanwhile(lambda one: one.update("operations/a", change(clock)))
+    before_resend(lambda one: one.update("operations/a", change(clock)))
     proxy.lose_next("answer")
     with pytest.raises(error, match=why):
         proxied.update("operations/a", claim_of(clock))
 
 
 @pytest.mark.parametrize("gone", [True, False])
-def test_lost_update_is_made_again_on_the_current_record(proxied, proxy, meanwhile, clock, gone):
+def test_lost_update_is_made_again_on_the_current_record(
+    proxied, proxy, before_resend, clock, gone
+):
     """The request was lost and another store wrote first: the change is made again, or refused."""
     insert(proxied, held(clock))
-    meanwhile(lambda one: one.update("operations/a", called("quick")))
+    before_resend(lambda one: one.update("operations/a", called("quick")))
     proxy.lose_next("question")
     changed = proxied.update("operations/a", removal if gone else cancel_of(clock))
     assert proxy.lost.is_set()
@@ -440,10 +446,10 @@ def test_lost_update_is_made_again_on_the_current_record(proxied, proxy, meanwhi
         assert (changed.version, changed.caller) == (3, "quick")
 
 
-def test_lost_insert_finds_its_key_or_target_taken(proxied, proxy, meanwhile, clock):
+def test_lost_insert_finds_its_key_or_target_taken(proxied, proxy, before_resend, clock):
     """The request was lost, and another start took its key or its target first."""
     quick = record_of(clock, "quick", target="t")
-    meanwhile(lambda one: insert(one, quick, key_of()))
+    before_resend(lambda one: insert(one, quick, key_of()))
     proxy.lose_next("question")
     answer = insert(proxied, record_of(clock, "slow"), key_of())
     assert (answer.fresh, answer.record) == (False, quick)
@@ -454,10 +460,10 @@ def test_lost_insert_finds_its_key_or_target_taken(proxied, proxy, meanwhile, cl
 
 
 def test_record_deleted_before_its_insert_was_answered_stays_deleted(
-    proxied, proxy, meanwhile, clock
+    proxied, proxy, before_resend, clock
 ):
     """With a key the result is the record as started; the record stays deleted (spec §9.2(4))."""
-    other = meanwhile(lambda one: one.update("operations/a", removal))
+    other = before_resend(lambda one: one.update("operations/a", removal))
     proxy.lose_next("answer")
     answer = insert(proxied, record_of(clock), key_of())
     assert (answer.fresh, answer.record) == (True, record_of(clock))
