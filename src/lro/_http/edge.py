@@ -131,7 +131,7 @@ _LARGEST_BODY: Final = 1 << 40
 """The largest allowed ``max_body``, in bytes; servers do not accept larger limits."""
 
 RouteResult: TypeAlias = Match | Allowed | LroError
-"""The result for a path: a route, the methods for OPTIONS, or the error of a missing route."""
+"""The result for a path: a route, the allowed methods for OPTIONS, or the error."""
 
 _SECONDS: Final = re.compile(r"[0-9]+(\.[0-9]+)?", re.ASCII)
 
@@ -189,24 +189,24 @@ class EdgeOptions:
 class OperationsEdge:
     """Serves the five verbs over HTTP (spec §5.5), the extensions of spec §3.11, and starts (§9).
 
-    ``starts`` are the methods that callers can start, each by a POST to its path with the request
-    as JSON: a dict such as ``{"/v1/images:resize": resize}``, whose values are methods or
-    :class:`Start`; or True for all methods declared with ``path=`` so far. In addition to the
-    request's fields, the body may have ``requestId`` and ``validateOnly`` (spec §9.1, §9.7). A path
-    may have variables, and the body may be one field of the request (spec §5.16).
+    ``starts`` has the methods that callers can start by a POST with the request as JSON. It is a
+    dict from paths to methods or :class:`Start`, such as ``{"/v1/images:resize": resize}``, or True
+    for all methods declared with ``path=`` so far. In addition to the request's fields, the body
+    may have ``requestId`` and ``validateOnly`` (spec §9.1, §9.7). A path may have variables, and
+    the body may be one field of the request (spec §5.16).
 
     ``parents`` are further parent patterns such as ``projects/*/locations/*`` (spec §5.6).
     ``authenticate`` returns the name of a request's caller. Without it, callers have no names: a
     service with ``owner_only`` refuses such an edge, and one with ``authorize`` logs a warning.
     ``trusted_origins`` are origins such as ``https://app.example.com``: their pages may make calls
-    that change something, as this server's own pages always may (spec §5.9(5)).
+    that change something, like pages of this server (spec §5.9(5)).
 
     ``max_body`` is the maximum size of a body, in bytes. ``poll_seconds`` is the polling interval
     recommended to callers, from 1. ``heartbeat_seconds`` is the interval of comments in a quiet
     stream of Watch, at most 15. With ``accepted``, a start whose operation is not done is answered
     with 202 and ``Location``, not with 200 (spec §9.8). ``openapi`` is an
-    :class:`lro.openapi.Document`, which serves the OpenAPI document at its path; by default none is
-    served.
+    :class:`lro.openapi.Document`, which serves the OpenAPI document at its path; by default no
+    document is served.
 
     Raises:
         DeclarationError: An option is not of its type or out of bounds; a parent is not a pattern;
@@ -253,7 +253,7 @@ class OperationsEdge:
         self._verbs = self._exchanges()
 
     def _exchanges(self) -> Mapping[str, Callable[[HttpRequest, str, str], Exchange]]:
-        """Return the functions that answer the verbs: of request, name in the path, and caller."""
+        """Return a function per verb, of the request, the name in the path, and the caller."""
         return {
             "GetOperation": self._get,
             "ListOperations": self._list,
@@ -266,7 +266,7 @@ class OperationsEdge:
         }
 
     def check_plain(self, where: str) -> None:
-        """Check that ``where``, which has no event loop, can call the hooks of this edge.
+        """Check that the host ``where``, which has no event loop, can call the hooks of this edge.
 
         Raises:
             DeclarationError: ``authenticate``, or ``authorize`` of the service, is a coroutine
@@ -277,7 +277,7 @@ class OperationsEdge:
         self.service.edges.access.check_plain(where)
 
     def route(self, method: str, path: str, *, shared: bool = False) -> RouteResult:
-        """Return the route of this edge at a raw path, or the error that there is none.
+        """Return the route of this edge at a raw path, or the error of a missing route.
 
         :class:`RouteNotFound` and :class:`MalformedRequest` mean that another application serves
         the path. With ``shared``, another application serves the other HTTP methods at the path of
@@ -366,8 +366,9 @@ class OperationsEdge:
         The flow returns the operation and its reply. The rules are those of ``starts``: pages of
         other sites are refused, the caller is authenticated, and ``requestId``, ``validateOnly``
         and ``Prefer`` are honoured. Without ``message``, the body is the message in JSON. With it,
-        the body may have any media type; if that is JSON, such as ``application/vnd.acme+json``,
-        the body must be strict JSON in UTF-8. The other arguments are those of ``Method.start``.
+        the body may have any media type, but a body of a JSON type, such as
+        ``application/vnd.acme+json``, must be strict JSON in UTF-8. The other arguments are those
+        of ``Method.start``.
 
         Raises:
             HookFailed: The method belongs to another service.
@@ -379,7 +380,7 @@ class OperationsEdge:
         if handler is None:
             try:
                 self.service.edges.check_own(method)
-            except DeclarationError as exc:  # not the fault of the caller
+            except DeclarationError as exc:  # a mistake of the application, not of the caller
                 raise HookFailed("endpoint", str(exc)) from exc
             handler = StartHandler(self.service, method.full_name, WHOLE_BODY)
             self._own_starts[method.full_name] = handler
@@ -392,16 +393,16 @@ class OperationsEdge:
 
     def _caller(self, request: HttpRequest) -> Flow[str]:
         if request.caller is not None or self._hook is None:
-            return str.__str__(request.caller or "")  # as ask_caller makes it a plain str
+            return str.__str__(request.caller or "")  # a plain str, as from ask_caller
         return (yield from ask_caller(self._hook, request.headers, request.native))
 
     def handle(self, request: HttpRequest, found: RouteResult | None = None) -> HttpReply:
-        """Answer a request in this thread, which cannot stream: Watch is UNIMPLEMENTED.
+        """Answer a request in this thread. A thread cannot stream, so Watch is UNIMPLEMENTED.
 
         ``found`` is as for :meth:`exchange`.
         """
         reply = run(self.exchange(request, found))
-        assert isinstance(reply, HttpReply)  # a thread refuses the only step that starts a stream
+        assert isinstance(reply, HttpReply)  # a stream needs the step Watch, which ``run`` refuses
         return reply
 
     def _start(
@@ -415,7 +416,7 @@ class OperationsEdge:
     def _start_reply(
         self, request: HttpRequest, operation: Operation, caller: str, enum_numbers: bool = False
     ) -> Flow[tuple[Operation, HttpReply]]:
-        """Return the operation, and the reply to its start that ``Prefer`` requests (RFC 7240)."""
+        """Return the operation, and the reply to its start according to ``Prefer`` (RFC 7240)."""
         applied, accepted = [], self.options.accepted
         if "prefer" in request.headers:
             preferred = read_preferences(request.headers["prefer"])
@@ -501,7 +502,7 @@ class OperationsEdge:
         fields: Mapping[str, Any] = query.fields
         wanted = ListOperationsRequest(name=name, **fields)
 
-        # Not in the threads that make replies: a blocking hook must not occupy one of them.
+        # Not in the few threads that make replies: a blocking hook must not occupy such a thread.
         begin = self.service.edges.begin_list(wanted, view=query.view, caller=caller)
         listing: Listing = yield InThreads(begin)
 
@@ -549,7 +550,7 @@ class OperationsEdge:
         return (yield from self._large(found, self.service.edges.limits.page_bytes))
 
     def _large(self, make: Callable[[ReplyReservation], HttpReply], least: int) -> Flow[HttpReply]:
-        """Make a reply of many operations, or a large one; bytes are set aside until it is sent."""
+        """Make a reply that may be large; its bytes are reserved until it is sent."""
         reserved: ReplyReservation = yield Reserve(self.service, least)
 
         def made() -> HttpReply:
@@ -611,7 +612,7 @@ class OperationsEdge:
         return RequestTooLarge("body", f"must have at most {self.options.max_body} bytes")
 
     def _shown(self, operation: Operation, query: Query, caller: str) -> Flow[HttpReply]:
-        """Reply with an operation; a large one is read again when its bytes are reserved."""
+        """Reply with an operation; a large operation is read again when its bytes are reserved."""
         if is_small(operation):
             return self._print(operation, query.enum_numbers)
         name, description = operation.name, operation.description

@@ -1,7 +1,7 @@
-"""The exchange of an edge with a caller: its own steps, and the authentication hook.
+"""The exchange of an edge with a caller: the steps of the edge, and the authentication hook.
 
-An exchange is a flow: it yields steps as the verbs of the service do, and returns the reply. Hosts
-with an event loop run it by ``on_loop``, hosts with threads by ``run``.
+An exchange is a flow: it yields steps, as the flows of the service's verbs do, and returns the
+reply. Hosts with an event loop run the flow by ``on_loop``, hosts with threads by ``run``.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def in_few_threads(service: Service, make: Callable[[], R]) -> Flow[R]:
 def make_large(service: Service, make: Callable[[ReplyReservation], R], least: int) -> Flow[R]:
     """Make a large reply; its bytes are reserved until it is made.
 
-    ``least`` is the number of bytes that it needs while other large replies are made.
+    ``least`` is the number of bytes that suffices while other large replies are made.
     """
     reserved: ReplyReservation = yield Reserve(service, least)
     try:

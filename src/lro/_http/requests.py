@@ -56,10 +56,10 @@ def wire_text(data: bytes) -> str:
 
 
 def raw_form(raw: str, decoded: str) -> str:
-    """Return the raw form of a path: ``raw`` if it means the same, else ``decoded``, encoded.
+    """Return the raw form of a path: ``raw`` if it matches ``decoded``, else ``decoded``, encoded.
 
-    They differ if a proxy or middleware rewrote the path, or if the server has no raw path. Bytes
-    that are not UTF-8 may have been decoded in one of two ways. A path too long for any route is
+    The two differ if a proxy or middleware rewrote the path, or if the server has no raw path.
+    Servers decode bytes that are not UTF-8 in one of two ways. A path too long for any route is
     returned unchanged.
     """
     longest = max(raw, decoded, key=len)
@@ -67,20 +67,20 @@ def raw_form(raw: str, decoded: str) -> str:
         return longest
     if raw and decoded in (unquote(raw, errors=how) for how in ("surrogateescape", "replace")):
         return raw
-    return quote(decoded, safe=_SAFE, errors="surrogatepass")  # refused: it is not UTF-8
+    return quote(decoded, safe=_SAFE, errors="surrogatepass")  # refused later: not UTF-8
 
 
 def mount_path(decoded: str) -> str:
     """Encode the decoded path of a mount point, without a slash at its end.
 
-    It begins with exactly one slash: after two, a browser would expect a host name.
+    The result begins with exactly one slash: after two, a browser would expect a host name.
     """
     path = decoded.strip("/")
     return quote(f"/{path}", safe=_SAFE, errors="surrogateescape") if path else ""
 
 
 def checked_prefix(path: object, such_as: str = "/console") -> str:
-    """Check the path of a console or the like; return it without a slash at the end.
+    """Check a path prefix, such as that of the console; return it without a slash at the end.
 
     Raises:
         DeclarationError: The path is neither empty nor plain, such as ``/console``.
@@ -125,7 +125,7 @@ _IGNORED: Final = frozenset(
     {"key", "$key", "prettyPrint", "$prettyPrint", "quotaUser", "$quotaUser"}
 )
 _ENUM_NUMBERS: Final[Mapping[str, bool]] = {"json": False, "json;enum-encoding=int": True}
-"""The valid values of ``alt``; True if enum values then print as numbers."""
+"""The valid values of ``alt``; True if enum values are then printed as numbers."""
 
 _PAGE_SIZE: Final = re.compile(r"(-?)0*([0-9]{1,10})")  # bounded: int() refuses very long texts
 _INT32: Final = range(-(2**31), 2**31)
@@ -136,7 +136,7 @@ class Query:
     """The content of a query: the request's fields by proto name, and how to print the reply.
 
     ``enum_numbers`` is true for ``alt=json;enum-encoding=int``, which generated clients send:
-    enum values in messages should then print as numbers.
+    enum values in messages are then printed as numbers.
     """
 
     fields: Mapping[str, str | int]
@@ -173,7 +173,7 @@ def parse_query(rpc: str, query: str) -> Query:
 
 
 def read_parameters(query: str) -> tuple[list[tuple[str, str]], bool]:
-    """Return the field parameters of a raw query, and True if enums must print as numbers.
+    """Return the field parameters of a raw query, and True if enums are to be printed as numbers.
 
     Raises:
         MalformedRequest: An escape is malformed, or the query is too long.
@@ -275,7 +275,7 @@ _REQUESTS: Final[dict[str, type[_Request]]] = {
     "WaitOperation": WaitOperationRequest,
 }
 for _cls in (CancelOperationRequest, RerunOperationRequest, WaitOperationRequest):
-    shape_of(_cls)  # now rather than at the first request
+    shape_of(_cls)  # cached now, not at the first request
 _PARAMETER: Final = re.compile(r';[ \t]*([^\s;="]+)=("(?:[^"\\]|\\.)*"|[^;"]*)')
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _WANTED: Final[dict[type, str]] = {str: "text", bool: "true or false"}
@@ -299,10 +299,10 @@ def media_type(content_type: str) -> tuple[str, str]:
 
 
 def check_unread(headers: Mapping[str, str]) -> None:
-    """Refuse an empty body, if the headers show that something else has read its bytes.
+    """Refuse an empty body if the headers show that other code has already read its bytes.
 
-    Middleware that reads forms consumes the body. Every field would then have its default, which is
-    not the caller's request. A multipart body is never empty: it has a boundary.
+    Middleware that reads forms consumes the body. Without this check, every field would have its
+    default, which is not the caller's request. A multipart body is never empty: it has a boundary.
 
     Raises:
         UnsupportedMediaType: The body was read, and the media type is not JSON.
@@ -324,7 +324,7 @@ def _check_json(content_type: str) -> None:
 def read_object(content_type: str | None, body: bytes) -> dict[str, Json]:
     """Return the JSON object of a body; an empty or blank body is ``{}``.
 
-    An empty Content-Type counts as missing: WSGI does not distinguish the two.
+    An empty Content-Type is treated as missing, because WSGI does not distinguish the two.
 
     Raises:
         UnsupportedMediaType: The header names anything but JSON in UTF-8, or is too long.
@@ -354,7 +354,7 @@ def read_json(body: bytes) -> Json:
         raise MalformedRequest("body", f"is not JSON: {exc}") from None
     if _SURROGATE.search(body):
         # Fields refuse unpaired surrogates (spec §1.9). Refuse them in keys and in Structs, too: a
-        # text with one cannot be stored, nor quoted in an error.
+        # text with a surrogate cannot be stored, nor quoted in an error.
         try:
             dumps(value)
         except UnicodeEncodeError:
@@ -369,7 +369,7 @@ def read_request(
 
     Raises:
         UnsupportedMediaType, MalformedRequest: As :func:`read_object`; or a field is unknown or of
-            the wrong type, or the name is not that of the path.
+            the wrong type, or the name differs from the name in the path.
         InvalidTimeout: The timeout is not a duration.
     """
     fields = read_object(content_type, body)
@@ -408,7 +408,7 @@ def take_field(
 ) -> T:
     """Remove a field of the library from a body, by its JSON or proto name, and return it.
 
-    The field stays in the body if the message's ``shape`` has it too (``request_id``, AIP-155).
+    The field stays in the body if the message's ``shape`` also has it (``request_id``, AIP-155).
 
     Raises:
         InvalidArgument: The field is of the wrong type.
@@ -428,7 +428,7 @@ def take_field(
     return value
 
 
-_json_name: Final = functools.cache(json_name)  # of two names only
+_json_name: Final = functools.cache(json_name)  # called with two names only
 
 CHANGING: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 """The HTTP methods that may change something, which need :func:`check_site`."""
@@ -482,8 +482,8 @@ def check_site(
 ) -> None:
     """Refuse a call by a page of another site, unless that site is trusted.
 
-    It is for calls whose method is in ``CHANGING``. ``scheme`` is the connection's scheme as known
-    to the server. Only browsers send ``Sec-Fetch-Site`` or ``Origin``, so other programs pass.
+    Call it for methods in ``CHANGING``. ``scheme`` is the connection's scheme as known to the
+    server. Only browsers send ``Sec-Fetch-Site`` or ``Origin``, so other programs pass.
 
     Raises:
         CrossSiteRequest: The page belongs to another site, which is not trusted.
@@ -516,9 +516,9 @@ _PAIR: Final = rf"{_TOKEN}(?:[ \t]*+=[ \t]*+{_WORD})?+"
 _PREFERENCE: Final = re.compile(
     rf"({_TOKEN})(?:[ \t]*+=[ \t]*+({_WORD}))?+[ \t]*+(?:;[ \t]*+(?:{_PAIR})?+[ \t]*+)*+", re.DOTALL
 )
-"""One preference with its parameters, none of which is known here (RFC 7240 §2)."""
+"""Matches a preference with its parameters; all parameters are ignored (RFC 7240 §2)."""
 _ELEMENT: Final = re.compile(r'(?:[^",]|"(?:[^"\\]|\\.)*+"?+)++', re.DOTALL)
-"""One element of a list; it may have commas in quotes."""
+"""Matches an element of a list; the element may have commas in quotes."""
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 _SECONDS: Final = re.compile(r"(?=[0-9])0*+([0-9]{0,9})[0-9]*+", re.ASCII)
 
@@ -527,8 +527,8 @@ _SECONDS: Final = re.compile(r"(?=[0-9])0*+([0-9]{0,9})[0-9]*+", re.ASCII)
 class Preferences:
     """The preferences for the reply to a start.
 
-    ``wait``: the most seconds to wait for the end of the operation; None: no preference.
-    ``respond_async``: answer before the end of the operation.
+    ``wait``: the maximum time to wait for the end of the operation, in seconds; None: no
+    preference. ``respond_async``: whether to answer before the end of the operation.
     """
 
     wait: int | None = None
@@ -557,5 +557,5 @@ def _word(text: str) -> str:
 
 
 def _seconds(text: str) -> int | None:
-    found = _SECONDS.fullmatch(text)  # nine digits are more than any wait
+    found = _SECONDS.fullmatch(text)  # nine digits exceed any wait
     return None if found is None else int(found[1] or 0)

@@ -50,10 +50,10 @@ log = logging.getLogger("lro")
 M = TypeVar("M")
 
 MAX_TEXT: Final = 4000
-"""Maximum characters of the message of an error in a reply, and of each text in its details."""
+"""Maximum length, in characters, of an error's message and of each text in its details."""
 
 MAX_DETAILS: Final = 128 * 1024
-"""Maximum bytes of all details of an error in a reply: enough for an ErrorInfo."""
+"""Maximum size of all details of an error in a reply, in bytes: enough for an ErrorInfo."""
 
 _DEFECTS: Final = frozenset({Code.OK, Code.UNKNOWN, Code.INTERNAL, Code.DATA_LOSS})
 """Codes that mean a fault of the server; OK is included because it is not an error code."""
@@ -80,7 +80,7 @@ def public_error(error: Exception, types: TypeRegistry, domain: str, *, asked: s
     if isinstance(error, LroError):
         try:
             status = _bounded(types.status_of(error, domain), types)
-        except Exception as exc:  # the application may have written the error
+        except Exception as exc:  # the error's class may be the application's
             return internal_error(exc, types, domain, asked=asked)
         code = Code(status.code)
         if code not in _DEFECTS:
@@ -98,7 +98,7 @@ def _bounded(status: Status, types: TypeRegistry) -> Status:
     details, room = [], MAX_DETAILS
     for detail in status.details:
         packed = detail
-        if packed.type_name.startswith(PACKAGE):  # a class of the application may check its texts
+        if packed.type_name.startswith(PACKAGE):  # cutting could make other types invalid
             packed = attrs.evolve(packed, payload=_cut(packed.payload))
         if packed.type_name == types.name_of(ErrorInfo) and size_of(packed) > room:
             # Every error must have an ErrorInfo (spec §6.3(1)).
@@ -124,7 +124,7 @@ def _cut(value: Any) -> Any:
 def internal_error(
     error: Exception, types: TypeRegistry, domain: str, *, asked: str
 ) -> PublicError:
-    """Return the replacement for an error that cannot be read; ``error`` is the reason."""
+    """Return the replacement for an error that cannot be read; ``error`` says why it cannot."""
     log.error("the error of %s cannot be described", asked, exc_info=loggable(error))
     return _fault(Code.INTERNAL, types, domain)
 
@@ -133,7 +133,7 @@ def detail_of(status: Status, types: TypeRegistry, cls: type[M]) -> M | None:
     """Return the first readable detail of this class, or None."""
     for packed in status.details:
         if packed.type_name == types.name_of(cls):
-            with contextlib.suppress(LroError):  # the application may have packed it
+            with contextlib.suppress(LroError):  # an application may pack invalid details
                 return types.unpack(packed, cls)
     return None
 
@@ -144,7 +144,7 @@ def _fault(code: Code, types: TypeRegistry, domain: str, why: str = "") -> Publi
 
 
 GUARDS: Final = (("cache-control", "no-store"), ("x-content-type-options", "nosniff"))
-"""Headers of every reply: do not cache it, and do not guess its type (spec §5.14)."""
+"""Headers of every reply: browsers must not cache it or guess its type (spec §5.14)."""
 
 _JSON: Final = ("content-type", "application/json; charset=utf-8")
 _OWN_STATUS: Final[Mapping[type[Exception], int]] = {
@@ -197,7 +197,7 @@ def _json_reply(status: int, text: bytes, *more: tuple[str, str]) -> HttpReply:
 
 
 Redact: TypeAlias = Callable[[dict[str, Json]], dict[str, Json]]
-"""Hook that returns the JSON object to send for an operation's JSON object, maybe the same."""
+"""Hook that takes an operation's JSON object and returns the one to send, maybe the same."""
 
 
 def operation_reply_json(
@@ -210,7 +210,7 @@ def operation_reply_json(
     """
     try:
         return operation_to_json(operation, types)
-    except EncodingError:  # rare, so messages are not checked earlier
+    except EncodingError:  # rare, so messages are not checked in advance
         shown = with_stand_ins(operation, types, types.to_json, domain, alone=alone)
         return operation_to_json(shown, types)
 
@@ -225,11 +225,11 @@ def with_stand_ins(
 ) -> Operation:
     """Return the operation with an ErrorInfo for each message that ``convert`` refuses.
 
-    Perhaps only another release has the class of a message. Such a message must not hide its
-    operation, or others in the reply (spec §1.14(3)). A refused error detail is left out.
+    The class of a message may exist only in another release. Such a message must not hide its
+    operation, or other operations in the reply (spec §1.14(3)). A refused error detail is left out.
 
     With ``alone``, the reply has no other operation: it fails if an ErrorInfo would replace the
-    response, because that is not a result. ``domain`` is the service's domain.
+    response, because an ErrorInfo is not a result. ``domain`` is the service's domain.
 
     Raises:
         MessageUnreadable: The response of an operation that is shown ``alone`` is refused.
@@ -254,7 +254,7 @@ def with_stand_ins(
 
 
 @functools.lru_cache(maxsize=256)
-def _report(type_name: str, why: str) -> None:  # once, as lists repeat
+def _report(type_name: str, why: str) -> None:  # logs each type once: lists show it again and again
     log.warning("messages of the type %s cannot be shown by this process: %s", type_name, why)
 
 
@@ -269,7 +269,7 @@ def _json_of(
     value = operation_reply_json(operation, types, domain, alone=alone)
     if redact is None:
         return value
-    description = value.pop("description", None)  # it has no messages to redact
+    description = value.pop("description", None)  # has no messages to redact
     # A copy, because the messages belong to the record.
     found: object = contained("redact", redact, copy.deepcopy(value))
     if not isinstance(found, dict):
@@ -299,7 +299,7 @@ def shown_together(
 
 
 def page_reply(shown: Sequence[bytes], token: str) -> HttpReply:
-    """Make a page of the texts of :func:`shown_together`, and the next token."""
+    """Make a page from the texts of :func:`shown_together` and the next token."""
     beside: dict[str, Json] = {"nextPageToken": token} if token else {}
     return _operations_reply(shown, beside) if shown else json_reply(200, beside)
 
@@ -380,13 +380,13 @@ def _described(error: Exception, types: TypeRegistry, domain: str, asked: str) -
     public = public_error(error, types, domain, asked=asked)
     try:
         return _error_reply(public, types, asked)
-    except Exception as exc:  # the application may have given any details
+    except Exception as exc:  # details from the application may be unprintable
         return _error_reply(internal_error(exc, types, domain, asked=asked), types, asked)
 
 
 def _challenge(error: LroError, asked: str) -> str:
     if isinstance(error, Unauthenticated):
-        try:  # a class of the application may have set anything
+        try:  # a class of the application may set any challenge
             return checked_challenge(contained("challenge", getattr, error, "challenge"))
         except Exception as exc:
             log.error("the challenge of the error of %s cannot be described", asked, exc_info=exc)
@@ -411,14 +411,14 @@ def _error_reply(public: PublicError, types: TypeRegistry, asked: str) -> HttpRe
 HEADERS: Final = (
     ("content-type", "text/event-stream; charset=utf-8"),
     *GUARDS,
-    ("x-accel-buffering", "no"),  # else nginx buffers the events
+    ("x-accel-buffering", "no"),  # otherwise nginx buffers the events
 )
 HEARTBEAT: Final = b":\n\n"
 """A comment that keeps proxies from closing a quiet connection."""
 
 HEARTBEAT_SECONDS: Final = 10.0
 _CHUNK: Final = 64 * 1024
-"""Bytes after which events are sent, even if more are ready."""
+"""Number of bytes after which events are sent, even if more events are ready."""
 
 
 @attrs.frozen(eq=False)
@@ -462,7 +462,7 @@ async def _pieces(
     watching: WatchStream, writer: _Writer, heartbeat_seconds: float
 ) -> AsyncGenerator[bytes, None]:
     async with contextlib.aclosing(watching.batches(heartbeat_seconds)) as batches:
-        with contextlib.suppress(Unavailable):  # the service stops, so the stream ends
+        with contextlib.suppress(Unavailable):  # the service is stopping, so the stream ends
             async for batch in batches:
                 piece = b"" if batch else HEARTBEAT
                 for one in batch:
@@ -499,7 +499,7 @@ class _Writer:
             try:
                 shown = _json_of(self._shown(one), self._types, self._domain, self._redact)
                 data = dumps(shown)
-            except Exception as exc:  # a poll reports the error; the stream continues
+            except Exception as exc:  # a poll would report the error; the stream continues
                 line = "%s cannot be printed, and is left out of a stream: %s"
                 log.error(line, one.name, loggable(exc))
                 return b""

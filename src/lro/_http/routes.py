@@ -53,16 +53,16 @@ WhileConnected: TypeAlias = Callable[[Awaitable[Any]], Awaitable[Any]]
 class HttpRequest:
     """A request as it was sent: raw path and query, header names in lower case.
 
-    ``method`` is ASCII; any other character becomes a question mark, which is in no method. A
+    ``method`` is ASCII; any other character becomes a question mark, which no method contains. A
     repeated header is one value, joined by commas. ``scheme`` is ``http`` or ``https``, as the
     server knows it: behind a proxy that terminates TLS, the scheme that a trusted proxy reports.
     ``native`` is the request object of the server or framework, for hooks: the scope under ASGI,
     the environ under WSGI. ``caller`` is the caller's name if a framework has already found it;
     then ``authenticate`` is not called. ``peer`` is the IP address of the other end of the
     connection, or empty. ``mount`` takes the request and returns the part of the caller's path
-    before ``path``, percent-encoded and without a slash at its end, or None if it is not known.
-    ``while_connected`` awaits its argument, and cancels it when the caller disconnects. It is None
-    if the server does not report that, or itself cancels the task of the call.
+    before ``path``, percent-encoded and without a slash at its end, or None if that part is
+    unknown. ``while_connected`` awaits its argument, and cancels it when the caller disconnects. It
+    is None if the server does not report that, or itself cancels the task of the call.
     """
 
     method: str = attrs.field(converter=_as_method)
@@ -135,7 +135,7 @@ class _Dispatch:
     """All routes of one method and verb in one regular expression, the most specific first.
 
     For paths without escapes it finds the same fields as :meth:`Template.bind`. An empty group ends
-    each alternative, so that ``lastindex`` tells which one matched.
+    each alternative, so that ``lastindex`` tells which alternative matched.
     """
 
     def __init__(self, routes: Iterable[Route], *, head: bool) -> None:
@@ -230,18 +230,18 @@ def default_routes(parents: Sequence[str] = ()) -> tuple[Route, ...]:
     ``*`` or literal.
 
     Raises:
-        DeclarationError: A parent is not such a pattern.
+        DeclarationError: A parent is not a valid pattern.
     """
     return _under_each(parents, _five)
 
 
 def extension_routes(parents: Sequence[str] = ()) -> tuple[Route, ...]:
-    """Return the routes of the extensions, and those under each parent (spec §3.11, §3.12).
+    """Return the routes of the extensions, at the root and under each parent (spec §3.11, §3.12).
 
-    ``parents`` are as for :func:`default_routes`.
+    ``parents`` are patterns as for :func:`default_routes`.
 
     Raises:
-        DeclarationError: A parent is not such a pattern.
+        DeclarationError: A parent is not a valid pattern.
     """
     return _under_each(parents, _extensions)
 
@@ -309,7 +309,7 @@ def _check_parent(parent: str) -> None:
         raise _no_parent(parent, "it is made of literals and '*' only")
     if Wildcard.ONE in pattern.segments[::2]:
         raise _no_parent(parent, "'*' stands for an id, where a collection is wanted")
-    # A path that matches the pattern must be a valid parent (spec §3.3(2)); else it has no
+    # A path that matches the pattern must be a valid parent (spec §3.3(2)); other paths have no
     # operations.
     written = (s.written if isinstance(s, Literal) else "x" for s in pattern.segments)
     sample = "/".join(map(keep_slashes, written))
@@ -338,7 +338,7 @@ def _pattern(template: Template) -> str:
         segments = part.segments if isinstance(part, Variable) else (part,)
         body = "/".join(_piece(segment) for segment in segments if segment is not Wildcard.MANY)
         many = segments[-1] is Wildcard.MANY
-        optional = many and not body and text != ""  # '**' may be empty, a path may not
+        optional = many and not body and text != ""  # '**' may be empty, but a path may not be
         body += (_MORE if body else _ONE + _MORE) if many else ""
         body = f"({body})" if isinstance(part, Variable) else body
         text += f"(?:/{body})?+" if optional else f"/{body}"

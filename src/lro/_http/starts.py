@@ -1,4 +1,4 @@
-"""The POSTs that start methods: how they read their requests, and their routes."""
+"""The calls that start methods over HTTP: reading their requests, and their routes."""
 
 from __future__ import annotations
 
@@ -61,11 +61,10 @@ class Start(Generic[Req]):
     returns the request message, or None for a media type that it does not read. If the media type
     is a JSON type, the body must be strict JSON in UTF-8, and ``requestId`` and ``validateOnly``
     are honoured. ``http_method`` and ``body`` are as in :class:`lro.Options`; by default they are
-    those that the method was declared with.
+    as declared for the method.
 
     Raises:
-        DeclarationError: ``method`` is not a declared method, or another argument is not of its
-            type.
+        DeclarationError: ``method`` is not a declared method, or another argument has a wrong type.
     """
 
     method: Method[Req, Any, Any]
@@ -94,12 +93,12 @@ Starts: TypeAlias = Mapping[str, Method[Any, Any, Any] | Start[Any]] | bool
 
 
 WHOLE_BODY: Final = HttpRule(template=Template.parse("/own"))
-"""The rule of an endpoint of the application, at any path: the body is the request."""
+"""The rule for an endpoint that the application wrote, at any path: the body is the request."""
 
 NOTHING_BOUND: Final[Mapping[str, str]] = MappingProxyType({})
 
 _StartRequest: TypeAlias = tuple[Req, str, bool, Sent | None]
-"""The message, the request id, True if the start must only validate, and the JSON that was sent."""
+"""The message, the request id, whether to validate only, and the JSON that was sent."""
 
 
 class StartHandler(Generic[Req]):
@@ -126,12 +125,12 @@ class StartHandler(Generic[Req]):
             raise DeclarationError("raw", why)
 
     def read_query(self, query: str) -> tuple[Parameters, bool]:
-        """Return the fields in a query, and True if enums must print as numbers.
+        """Return the fields in a query, and True if enum values are to be printed as numbers.
 
         Raises:
             MalformedRequest: The query is malformed, or has a parameter that is not allowed.
         """
-        if not query:  # as most are
+        if not query:  # the usual case
             return (), False
         if self.rule.body != WHOLE:
             return read_parameters(query)
@@ -189,8 +188,8 @@ class StartHandler(Generic[Req]):
     def _read_own_fields(self, request: HttpRequest) -> tuple[str, bool]:
         """Read the library's fields in a JSON body that the application has already read.
 
-        Any JSON media type counts. A body that only a laxer reader accepts is refused: otherwise
-        ``validateOnly`` would be lost, and the work would run.
+        Any JSON media type is honoured. A body that only a laxer reader accepts is refused:
+        otherwise ``validateOnly`` would be lost, and the work would run.
 
         Raises:
             MalformedRequest: The media type is JSON, and the body is not strict JSON in UTF-8.
@@ -211,7 +210,7 @@ class StartHandler(Generic[Req]):
     def _read_raw(
         self, raw: Callable[[str, bytes], Req | None], request: HttpRequest
     ) -> Flow[_StartRequest[Req] | None]:
-        """Let the application read a body that is not JSON; None if it does not read the type."""
+        """Let the application read a body that is not JSON; None if it does not read this type."""
         content_type = request.headers.get("content-type")
         if not content_type:
             return None
@@ -280,7 +279,7 @@ def start_routes(
     """Return the routes of the starts, and their handlers by the ``rpc`` of the route.
 
     Raises:
-        DeclarationError: A path is that of another start or of a verb.
+        DeclarationError: A path is already used by another start or by a verb.
     """
     routes: list[Route] = []
     taken: dict[tuple[object, ...], StartHandler[Any]] = {}
@@ -307,7 +306,7 @@ def rpc_at(table: RouteTable, method: str, template: Template) -> str | None:
         found = table.find(method, f"/{'/'.join(texts)}{verb}")
     except (RouteNotFound, HttpMethodNotAllowed):
         return None
-    assert isinstance(found, Match)  # only OPTIONS gives anything else
+    assert isinstance(found, Match)  # other results are for OPTIONS only
     return found.rpc
 
 
@@ -350,7 +349,7 @@ def _refused_start(service: Service, error: LroError) -> HttpReply:
 
 
 def start_of_size(service: Service, flow: Flow[R], size: int) -> Flow[R]:
-    """Start work whose message has ``size`` bytes; if it is large, in threads.
+    """Start work whose message has ``size`` bytes; a large message is handled in threads.
 
     Parsing and storing a large message both take too long for an event loop.
     """

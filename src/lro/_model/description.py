@@ -1,4 +1,4 @@
-"""Descriptions of operations: what the service knows of them beside their messages (spec §3.11)."""
+"""Descriptions of operations: the facts that are not in their messages (spec §3.11)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from lro._base.errors import InvalidArgument, got
 from lro._messages.schema import Int32, UInt32
 
 View: TypeAlias = Literal["BASIC", "FULL"]
-"""How much of an operation a call returns (AIP-157): FULL has the description, too."""
+"""How much of an operation a call returns (AIP-157): only FULL has the description."""
 
 
 def check_view(view: object) -> None:
-    """Check that this is a view.
+    """Check that a value is a view.
 
     Raises:
-        InvalidArgument: It is not.
+        InvalidArgument: The value is neither BASIC nor FULL.
     """
     if view not in ("BASIC", "FULL"):
         raise InvalidArgument("view", f"must be BASIC or FULL, got {got(view)}")
@@ -27,7 +27,7 @@ def check_view(view: object) -> None:
 Place: TypeAlias = tuple[str, int]
 """Host and process id of a worker."""
 NOWHERE: Final[Place] = ("", 0)
-"""The place of work that no known worker has."""
+"""The place of work without a known worker."""
 
 
 @attrs.frozen
@@ -45,25 +45,25 @@ class FailedAttempt:
 
 @attrs.frozen(kw_only=True)
 class OperationDescription:
-    """The facts that a service knows of an operation beside its messages: method, times, attempts.
+    """The facts about an operation that are not in its messages: method, times, attempts.
 
     In the BASIC view it is empty, and ``state`` is the empty text.
 
     ``state`` is that of :attr:`lro.Operation.state`, ``method`` the full name of the method.
     ``update_time`` is when the record was last changed, ``start_time`` when a worker began (None:
-    the work waits), ``expire_time`` from when on the record is removed. ``cancel_requested`` is
-    true if a caller has asked for the work to stop, and ``cancel_time`` says when. ``attempt``
-    counts the attempts at the work, ``lost_attempts`` those whose worker was lost,
-    ``failed_attempts`` those that have failed. ``due_time`` is from when on the work may begin, if
-    it waits, and ``begin_before`` when the operation ends if the work has not begun by then. Work
-    with a higher ``priority`` comes first. ``origin`` says what has started the operation, if no
-    caller has: ``schedule NAME``, or the name of the operation of which it is a rerun. ``trace_id``
-    is that of the start, 32 hexadecimal digits, empty if it was not traced. Times are in UTC by the
-    clock of the server's store.
+    the work waits), ``expire_time`` when the record is due for removal. ``cancel_requested`` is
+    true if a caller has asked for the work to stop, and ``cancel_time`` is when. ``attempt`` counts
+    all attempts at the work, ``lost_attempts`` those whose worker was lost, ``failed_attempts``
+    those that failed. For waiting work, ``due_time`` is the earliest time at which the work may
+    begin, and ``begin_before`` the time at which the operation ends unless the work has begun. Work
+    with a higher ``priority`` comes first. ``origin`` is empty if a caller started the operation;
+    otherwise it is ``schedule NAME``, or for a rerun the name of the earlier operation.
+    ``trace_id`` is the trace of the start, 32 hexadecimal digits, or empty if the start was not
+    traced. Times are in UTC by the clock of the server's store.
 
-    Only operators get the rest: ``failures``, the last 20 failed attempts, the oldest first; and
-    ``worker_host`` and ``worker_pid``, the machine and the process id of the worker that has the
-    work.
+    Only operators get the other fields: ``failures``, the last 20 failed attempts, the oldest
+    first; and ``worker_host`` and ``worker_pid``, the machine and the process id of the worker that
+    has the work.
     """
 
     state: str = ""

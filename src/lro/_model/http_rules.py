@@ -13,9 +13,9 @@ import attrs
 from lro._base.errors import DeclarationError, InvalidArgument, MalformedRequest
 
 MAX_PATH: Final = 16 * 1024
-"""Most characters of a raw path.
+"""Maximum length of a raw path, in characters.
 
-A name has at most 1024 code points, each of which takes at most twelve characters when escaped.
+A name has at most 1024 code points, each of at most twelve characters when escaped.
 """
 
 _IDENT: Final = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -42,7 +42,7 @@ def percent_decode(text: str, field: str) -> str:
     if bad := _BAD_ESCAPE.search(text):
         raise MalformedRequest(field, f"{bad[0]!r} is not a percent-escape")
     try:
-        text.encode()  # lone surrogates: what an edge makes of raw bytes that are not UTF-8
+        text.encode()  # fails for lone surrogates: edges decode bytes that are not UTF-8 to them
         return unquote(text, errors="strict")
     except UnicodeError:
         raise MalformedRequest(field, f"the bytes of {text[:80]!r} are not UTF-8") from None
@@ -71,9 +71,9 @@ def keep_slashes(segment: str) -> str:
 class RawPath:
     """A path that is split and decoded once for all templates.
 
-    ``raw`` has the segments as they came, ``texts`` the decoded segments. ``verb`` is the decoded
+    ``raw`` has the segments as received, ``texts`` the decoded segments. ``verb`` is the decoded
     text after the last raw colon, or None. ``stem`` is the path before that colon, or None if
-    nothing of the last segment is left (spec §5.4(1)).
+    nothing precedes the colon in the last segment (spec §5.4(1)).
     """
 
     raw: tuple[str, ...]
@@ -106,7 +106,7 @@ class RawPath:
 
 
 class Wildcard(enum.Enum):
-    """The wildcards: one segment, or any number of segments at the end."""
+    """The wildcards: for one segment, or for any number of segments at the end."""
 
     ONE = "*"
     MANY = "**"
@@ -125,7 +125,7 @@ Segment: TypeAlias = Literal | Wildcard
 
 @attrs.frozen(kw_only=True)
 class Variable:
-    """A field path, the segments of its value, and the index of the first of them."""
+    """A field path, the segments of its value, and the index of the first segment in the path."""
 
     field: str
     start: int
@@ -171,8 +171,8 @@ def _flatten(template: Template) -> tuple[Segment, ...]:
 class Template:
     """A path template of an HTTP rule, such as ``/v1/{name=operations/**}:cancel`` (spec §5.1).
 
-    ``parts`` are the texts between slashes outside of braces; in ``segments`` each variable is
-    replaced by its segments. :meth:`parse` makes templates.
+    ``parts`` are the parts of the template between slashes, except slashes in braces; in
+    ``segments`` each variable is replaced by its segments. :meth:`parse` makes templates.
     """
 
     text: str
@@ -226,7 +226,7 @@ class Template:
 
     @property
     def specificity(self) -> tuple[int, ...]:
-        """A key that sorts before those of less specific templates of a path (spec §5.7(3)).
+        """A sort key: the most specific template of a path comes first (spec §5.7(3)).
 
         In each segment a literal sorts before ``*``, and ``*`` before ``**``. A shorter tuple sorts
         first, so an exact end comes before ``**``.
@@ -254,14 +254,14 @@ class Template:
         return {variable.field: variable.read(path) for variable in self.variables}
 
     def expand(self, bindings: Mapping[str, str]) -> str:
-        """Return the path in which the variables have these values; other bindings are ignored.
+        """Return the path whose variables have these values; unknown variables are ignored.
 
         Raises:
             InvalidArgument: A value is missing or does not fit its variable (spec §5.15).
             DeclarationError: The template has a wildcard outside a variable.
         """
         path = "/".join(filter(None, (self._write(part, bindings) for part in self.parts)))
-        if not path:  # only ``/{x=**}`` comes here, and no template matches an empty path
+        if not path:  # only ``/{x=**}`` can be empty, and no template matches an empty path
             raise InvalidArgument(self.variables[0].field, "a path needs at least one segment")
         return f"/{path}:{self.verb.written}" if self.verb else f"/{path}"
 
@@ -277,10 +277,10 @@ class Template:
 
 
 def path_template(name: str, path: str) -> Template:
-    """The template that the argument of this name is.
+    """Parse the path that is given as the argument ``name``.
 
     Raises:
-        DeclarationError: It is not a template; the error names the argument.
+        DeclarationError: The path is not a template; the error names the argument.
     """
     try:
         return Template.parse(path)
@@ -313,5 +313,5 @@ def _segment(template: str, written: str) -> Segment:
 def _literal(template: str, written: str) -> Literal:
     try:
         return Literal(written, percent_decode(written, "path"))
-    except MalformedRequest:  # no path could ever match it (spec §5.3(3))
+    except MalformedRequest:  # no path could match this literal (spec §5.3(3))
         raise DeclarationError(template, f"the bytes of {written!r} are not UTF-8") from None

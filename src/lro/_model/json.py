@@ -154,7 +154,7 @@ def operation_to_json(operation: Operation, types: TypeRegistry) -> dict[str, Js
 def operation_from_json(value: Json, types: TypeRegistry, *, strict: bool = False) -> Operation:
     """Read an operation; unknown fields and types are refused if ``strict``, otherwise ignored.
 
-    ``description`` is ours: unless ``strict``, any other value there is an unknown field, too.
+    ``description`` is a field of this library: unless ``strict``, any other value of it is ignored.
 
     Raises:
         InvalidArgument: The value is not an operation; ``field`` is the path of the error.
@@ -199,7 +199,7 @@ def _description(value: Json, types: TypeRegistry, strict: bool) -> OperationDes
     except InvalidArgument as exc:
         if strict:
             raise below("description", exc) from None
-        return NO_DESCRIPTION  # a foreign server means another thing by this name
+        return NO_DESCRIPTION  # a foreign server uses this name for another field
 
 
 def page_to_json(page: ListOperationsResponse, types: TypeRegistry) -> dict[str, Json]:
@@ -237,7 +237,7 @@ def batch_from_json(value: Json, types: TypeRegistry) -> BatchGetOperationsRespo
     """Read a BatchGet response, and ignore unknown fields.
 
     Raises:
-        InvalidArgument: The value is not such an object.
+        InvalidArgument: The value is not a BatchGet response.
     """
     fields = _fields(value, ("operations", "missing"), strict=False)
     missing = tuple(load_string(name) for name in _list("missing", fields))
@@ -302,10 +302,10 @@ def status_from_error_body(http: int, body: Json, types: TypeRegistry) -> Status
 def error_fields(http: int, body: Json) -> Mapping[str, Json] | None:
     """Return ``status``, ``message`` and ``details`` of an error reply's body (spec §11.8).
 
-    All forms that servers send are read: that of spec §5.12, alone or in a list; a text, or a text
-    and a code; a ``google.rpc.Status``, also under ``error``; an error of Connect. None for any
-    other body. A text that only repeats the phrase of the HTTP status does not count, because
-    Spring sends that for any path.
+    These forms are read: the body of spec §5.12, alone or in a list; a text, or a text and a code;
+    a ``google.rpc.Status``, also under ``error``; an error of Connect. Return None for any other
+    body. A text that only repeats the phrase of the HTTP status is ignored, because Spring sends it
+    for any path.
     """
     body = _unwrapped(body)
     error = body.get("error")
@@ -313,7 +313,7 @@ def error_fields(http: int, body: Json) -> Mapping[str, Json] | None:
         named = str(error.get("status")) in Code.__members__
         code = Code.OK if named else _counting_code(http, error)
         return {**error, "status": code.name} if code else error
-    # Other interfaces number their errors too, but the numbers rarely agree with the HTTP status.
+    # Other APIs also have error numbers in ``code``, but these rarely agree with the HTTP status.
     if code := _counting_code(http, body):
         return {**body, "status": code.name, "message": _words(body)}
     says = isinstance(error, str) and error.lower() != _PHRASES.get(http)
@@ -321,9 +321,9 @@ def error_fields(http: int, body: Json) -> Mapping[str, Json] | None:
 
 
 def _counting_code(http: int, fields: dict[str, Json]) -> Code:
-    # The code in ``code``, if it agrees with the HTTP status, otherwise OK.
+    # Returns the code in ``code`` if it agrees with the HTTP status, otherwise OK.
     number, code = fields.get("code"), Code.OK
-    if isinstance(number, str):  # of Connect, whose names are these in lower case
+    if isinstance(number, str):  # from Connect, which writes the names of codes in lower case
         name = "CANCELLED" if number == "canceled" else number.upper()
         code = Code.__members__.get(name, Code.OK)
     elif type(number) is int and number in HTTP_STATUS:
@@ -332,18 +332,18 @@ def _counting_code(http: int, fields: dict[str, Json]) -> Code:
 
 
 def _unwrapped(body: Json) -> dict[str, Json]:
-    # The object of an error body, which some servers wrap in a list; empty for any other body.
+    # Returns the object of an error body, which some servers wrap in a list; otherwise {}.
     if isinstance(body, list) and len(body) == 1:
         body = body[0]
     return body if isinstance(body, dict) else {}
 
 
 _WORDS: Final = ("error", "error_description", "title", "message", "Message", "msg", "detail")
-"""Keys of OAuth, problem details (RFC 9457), AWS, Twirp and others."""
+"""Keys for texts in errors of OAuth, problem details (RFC 9457), AWS, Twirp and other APIs."""
 
 
 def _words(body: dict[str, Json]) -> str | None:
-    # The distinct texts of an error body without an envelope; None if it has none.
+    # Returns the distinct texts of an error body without an envelope; None if there are none.
     found = [text for key in _WORDS if isinstance(text := body.get(key), str) and text]
     return ": ".join(dict.fromkeys(found)) or None
 

@@ -45,7 +45,7 @@ class MethodName:
         """Parse ``package.Service.Method``; the package is optional.
 
         Raises:
-            DeclarationError: The text is not such a name.
+            DeclarationError: The text does not have this form.
         """
         if not isinstance(full_name, str):
             wanted = 'is not a name: write @service.method("acme.images.v1.Images.Resize")'
@@ -118,7 +118,7 @@ class OperationInfoRegistry:
         self._infos: dict[str, OperationInfo] = {}
 
     def register(self, full_name: str, info: OperationInfo) -> list[str]:
-        """Declare a method. Both types are stored by full names.
+        """Declare a method. Its two types are stored by their full names.
 
         Returns:
             The warnings of :meth:`MethodName.convention_findings`.

@@ -1,4 +1,4 @@
-"""Operations: their names, the verbs' messages, and the stored record with its states.
+"""Operations: their names, the requests and responses of the verbs, the stored record, its states.
 
 A record is the server's row for an operation. A change is a pure function from a record to its next
 version, or to None, which removes it. The table of states defines which changes are allowed (spec
@@ -57,7 +57,7 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 # Spec §3.1(2). A surrogate is refused too: a proto string cannot have one (spec §1.9). Runs of
 # characters are possessive and every choice has a look-ahead, so no input makes these patterns
-# backtrack far. Groups are not possessive, because Python before 3.11.5 matches those wrongly.
+# backtrack far. Groups are not possessive: Python before 3.11.5 matches possessive ones wrongly.
 _SEGMENT: Final = r"(?!(?:\.\.?|-)(?:/|\Z))[^/\x00-\x1f\x7f\ud800-\udfff]++"
 _PAIR: Final = rf"(?!operations(?:/|\Z)){_SEGMENT}/{_SEGMENT}"
 _PAIRS: Final = rf"{_PAIR}(?:/{_PAIR})*"
@@ -70,7 +70,7 @@ _UNFIT: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 @attrs.frozen
 class OperationName:
-    """The two parts of a name, which ``str()`` joins (spec §3.1(1)).
+    """The two parts of a name; ``str()`` joins them (spec §3.1(1)).
 
     ``parent`` is empty at the root; ``id`` may have several segments. :func:`parse_name` and
     :func:`join_name` check names, this class does not.
@@ -87,7 +87,7 @@ def parse_name(name: str) -> OperationName:
     """Split the name of an operation into parent and id (spec §3.1).
 
     Raises:
-        InvalidOperationName: The value is not a text of this form.
+        InvalidOperationName: The value is not a valid name.
     """
     if not isinstance(name, str):
         raise InvalidOperationName("name", f"must be a text, got {got(name)}")
@@ -99,9 +99,9 @@ def parse_name(name: str) -> OperationName:
 
 
 def parse_names(names: Sequence[str], parent: str | None = None) -> tuple[str, ...]:
-    """Return the distinct names of a call for several operations, in their order (spec §3.11).
+    """Return the distinct names in a call for several operations, in order (spec §3.11).
 
-    All names must be under ``parent``, as :func:`normalise_parent` returns it; None allows any.
+    All names must be under ``parent``, a result of :func:`normalise_parent`, or None for any.
 
     Raises:
         MalformedRequest: There is no name, or there are more than 1000.
@@ -170,12 +170,13 @@ def new_id(random: Callable[[int], bytes], now: datetime) -> str:
 
 
 def rerun_request_id(name: str) -> str:
-    """Return the request id for the rerun of an operation: always the same, so it starts once."""
+    """Return the one request id for reruns of an operation, so that only one rerun starts."""
     return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{name}:rerun"))
 
 
 def _fault(name: str) -> str | None:
-    # Returns a clause about the rule of spec §3.1(2) that the text breaks; None if it is valid.
+    # Returns a clause about the rule of spec §3.1(2) that the text breaks; None if the text is
+    # valid.
     if len(name) > MAX_NAME:
         return f"it has {len(name)} characters, {MAX_NAME} are allowed"
     for place, segment in enumerate(name.split("/"), start=1):
@@ -260,11 +261,11 @@ class MissingOperation:
 
 
 WatchItem: TypeAlias = Operation | MissingOperation
-"""The latest state of a watched operation, or the name of one that no longer exists."""
+"""The latest state of a watched operation, or the name of an operation that no longer exists."""
 
 
 def validate(operation: Operation) -> tuple[str, ...]:
-    """Return the sorted problems of an operation; none if a server may return it (spec §1.15)."""
+    """Return the sorted problems of an operation; empty if a server may return it (spec §1.15)."""
     problems = set()
     result = operation.result
     if not operation.done and result is not None:
@@ -391,7 +392,7 @@ class OperationInfo:
 class State(enum.StrEnum):
     """The state of an operation."""
 
-    __hash__ = str.__hash__  # like Enum's, but not a call in Python
+    __hash__ = str.__hash__  # same result as Enum's hash, without a call in Python
 
     IN_PROGRESS = "IN_PROGRESS"
     SUCCEEDED = "SUCCEEDED"
@@ -412,7 +413,7 @@ WEIGHT: Final = 100
 
 
 def weight_of(name: str, metadata_bytes: int, result_bytes: int) -> int:
-    """Return the weight of a record, given the bytes of its stored messages as text."""
+    """Return the weight of a record, given the sizes of its stored messages as text, in bytes."""
     return WEIGHT + len(name.encode()) + metadata_bytes + result_bytes
 
 
@@ -435,7 +436,7 @@ _FIELD: Final = 32
 def fits_by_estimate(packed: AnyMessage, limit: int) -> bool:
     """Return True if an upper bound of a plain message's JSON size is within ``limit``.
 
-    False is inconclusive: then the message must be written to know its size.
+    False is inconclusive: to know its size, the message must be written.
     """
     payload: Any = packed.payload
     if payload.__class__ is not dict or len(payload) * _FIELD > limit:
@@ -454,7 +455,7 @@ def fits_by_estimate(packed: AnyMessage, limit: int) -> bool:
 
 
 SMALL: Final = 64 * 1024
-"""The most bytes of an operation that is written on the event loop."""
+"""Maximum size of an operation that is written on the event loop, in bytes."""
 
 _NUMBER: Final = 11
 """Bytes of a number in a Struct's binary form, which can be longer than in JSON."""
@@ -510,10 +511,10 @@ class Record:
     """The server's row for an operation. Callers never see it.
 
     Times are in UTC by the store's clock; an operation never ends before it is created. The request
-    is stored beside the record, because polls must not read megabytes that only a worker needs.
+    is stored beside the record, so that polls do not read megabytes that only a worker needs.
 
     - ``owner``: the worker that has the work; ``lease_until``: the end of its lease. Without an
-      owner the work waits, and is due at ``lease_until``. Without both, the application does it.
+      owner the work waits and is due at ``lease_until``; without both, the application works.
     - ``attempt``: counts claims, and fences every write of a worker.
     - ``target``: the exclusive target, if there is one.
     - ``keys``: a JSON object of the indexed keys of the record, see ``Indexes``.
@@ -522,17 +523,17 @@ class Record:
       empty if the start was not traced.
     - ``notify``: a JSON object that stores and engine do not interpret: the webhooks of the start,
       and after the end the pending notifications.
-    - ``notify_at``: when the next notification is due, or until when a process has claimed it to
-      send it. None: none is pending. Only ended operations have pending notifications.
+    - ``notify_at``: when the next notification is due, or when the claim of the process that sends
+      it ends. None: no notification is pending. Only ended operations have pending notifications.
     - ``rank``: the negated priority; due work with the lowest rank is claimed first.
     - ``lane``: a number for the concurrency key; 0: the method had no key.
     - ``begin_before``: the deadline for the begin of the work; None: there is no deadline.
     - ``failures``: the failed attempts as a JSON object, see ``failed_attempts``.
-    - ``origin``: empty if a caller started it; else ``schedule NAME``, or the name of the operation
-      that was rerun.
-    - ``sent_time``: when the name of waiting work was first sent to a broker. Its workers can claim
-      the work at any time, and at ``lease_until`` the name is sent again. None: not sent since the
-      work began to wait.
+    - ``origin``: empty if a caller started the operation; else ``schedule NAME``, or the name of
+      the operation that was rerun.
+    - ``sent_time``: when the name of waiting work was first sent to a broker. Workers of the broker
+      can claim the work at any time; at ``lease_until`` the name is sent again. None: not sent
+      since the work began to wait.
     """
 
     name: str
@@ -558,7 +559,7 @@ class Record:
     version: int = 1
     keys: str | None = None
     trace_context: str = ""
-    notify: str = attrs.field(default="", repr=False)  # it has secrets
+    notify: str = attrs.field(default="", repr=False)  # contains secrets
     notify_at: datetime | None = None
     rank: int = 0
     lane: int = 0
@@ -580,7 +581,7 @@ class Record:
 
     @property
     def weight(self) -> int:
-        """The approximate bytes of the operation in JSON: those of its stored messages."""
+        """The approximate size of the operation in JSON, in bytes, from its stored messages."""
         known: int | None = self.__dict__.get("_weight")
         if known is None:
             known = weight_of(self.name, _bytes_of(self.metadata), _bytes_of(self.result))
@@ -594,7 +595,7 @@ class Record:
 
     @property
     def keeps_request(self) -> bool:
-        """True if the request is kept, for the work or to start failed work again."""
+        """True if the request is kept: for the work, or for a rerun of failed work."""
         return self.state is not State.SUCCEEDED
 
     @property
@@ -663,11 +664,11 @@ class Record:
         return self.version, self.update_time
 
     def with_metadata(self, metadata: AnyMessage | None) -> Record:
-        """Return this record with other metadata; itself if the metadata is the same object."""
+        """Return a copy with this metadata; the record itself if it has the same object."""
         return self if metadata is self.metadata else self._with({"metadata": metadata})
 
     def with_keys(self, keys: str | None) -> Record:
-        """Return this record with other keys; itself if the keys are equal."""
+        """Return a copy with these keys; the record itself if the keys are equal."""
         return self if keys == self.keys else self._with({"keys": keys})
 
     def next_version(self, **changes: Any) -> Record:
@@ -677,16 +678,16 @@ class Record:
 
     def _with(self, changes: dict[str, Any]) -> Record:
         fields = self.__dict__ | changes
-        fields.pop("_operation", None)  # it belongs to the old record
+        fields.pop("_operation", None)  # cached for the old record
         fields.pop("_weight", None)
         return Record.of(fields)
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> Record:
-        """Make a record from a dictionary of all its fields, which it keeps.
+        """Make a record that keeps ``fields``, a dictionary of all its fields, as its own.
 
-        The constructor would take twice as long as the rest of a poll. No field has a converter or
-        validator, so none is skipped.
+        The constructor would take twice as long as the rest of a poll. Nothing is skipped, because
+        no field has a converter or validator.
         """
         record = object.__new__(cls)
         object.__setattr__(record, "__dict__", fields)
@@ -694,13 +695,13 @@ class Record:
 
 
 _DESCRIPTION_BYTES: Final = 660
-"""About how many bytes of JSON a description has without its method and failed attempts."""
+"""Approximate size of a description in JSON without its method and failed attempts, in bytes."""
 _FAILURE_BYTES: Final = 60
-"""About how many bytes of JSON a failed attempt has without its texts."""
+"""Approximate size of a failed attempt in JSON without its texts, in bytes."""
 
 
 def full_weight(record: Record, *, inspectable: bool) -> int:
-    """Return about how many bytes of JSON an operation has in the FULL view."""
+    """Return the approximate size of an operation in JSON in the FULL view, in bytes."""
     failures = record.failed_attempts if inspectable else ()
     texts = sum(_FAILURE_BYTES + len(dumps([one.error, one.text])) for one in failures)
     return record.weight + _DESCRIPTION_BYTES + len(record.method) + texts
@@ -711,8 +712,8 @@ def full_operation(
 ) -> Operation:
     """Return an operation in the FULL view: with its description.
 
-    ``renamed`` maps aliases of methods to their present names. ``place`` is the worker's; None
-    leaves out all fields that are only for operators.
+    ``renamed`` maps aliases of methods to their present names. ``place`` is the place of the
+    worker; None leaves out all fields that are only for operators.
     """
     host, pid = place or NOWHERE
     # Callers must not see the other fields of a record: caller, owner, lease, keys and target.
@@ -744,7 +745,7 @@ def full_operation(
 class Event(enum.Enum):
     """An event in the life of an operation."""
 
-    __hash__ = object.__hash__  # a member is one object; Enum's own hash is a call in Python
+    __hash__ = object.__hash__  # members are singletons; Enum's own hash is a call in Python
 
     CLAIM = "claim"
     RELEASE = "release"
@@ -850,7 +851,7 @@ def withdraw(
     ``lost_owners`` are owners whose work no process continues.
 
     Raises (when applied):
-        LeaseLost: A worker owns the work, or the application does it.
+        LeaseLost: A worker owns the work, or the application does the work.
     """
     cancel = end(error, now=now, keep_for=keep_for, acknowledge=True)
 
@@ -866,7 +867,7 @@ def claim(owner: str, until: datetime, now: datetime) -> Change:
     """Begin a new attempt of waiting work.
 
     Raises (when applied):
-        LeaseLost: A worker already owns the work, or the application does it.
+        LeaseLost: A worker already owns the work, or the application does the work.
     """
 
     def change(record: Record) -> Record:
@@ -910,7 +911,7 @@ def release(attempt: int, now: datetime) -> Change:
 
 
 def due_again(record: Record, now: datetime) -> datetime:
-    """Return the due time of work that had begun, so that it is claimed before newer work."""
+    """Return the due time of released work: early, so that it is claimed before newer work."""
     return min(record.create_time, now)
 
 
@@ -937,7 +938,7 @@ def _reported(metadata: AnyMessage, attempt: int | None, now: datetime, record: 
 
 
 def check_reporting(record: Record, attempt: int) -> None:
-    """Check that this attempt may store something now, as :func:`report` does.
+    """Check that this attempt may still write, as :func:`report` does.
 
     Raises:
         NotApplied: The operation has ended.
@@ -1006,7 +1007,7 @@ def _ended(
         return None
     if isinstance(result, Status) and result.code == Code.CANCELLED:
         state = State.CANCELLED
-    ended = max(now, record.create_time)  # the clock may have been set back
+    ended = max(now, record.create_time)  # in case the clock was set back
     return record.next_version(
         state=state,
         result=result,
@@ -1024,8 +1025,9 @@ def delete(now: datetime, lost_owners: Collection[str] = ()) -> Change:
     """Remove the record, or hide it while its work continues (spec §2.7).
 
     ``lost_owners`` are owners whose work no process continues, because no live worker declares the
-    method. Then work of these owners, or work that waits, ends with its record; otherwise it could
-    block its target for ever (spec §9.5). Work that waits after a failed attempt ends too.
+    method. Then records of their work and of waiting work are removed, not hidden; otherwise the
+    work could block its target for ever (spec §9.5). So are records of work that waits after a
+    failed attempt.
     """
 
     def change(record: Record) -> Record | None:
@@ -1069,12 +1071,12 @@ def with_failure(change: Change, failed: FailedAttempt) -> Change:
 
 
 def failure_text(text: str) -> str:
-    """Return the text of an error for a record: cut, and without what no database can store."""
+    """Return the text of an error for a record: cut, without characters that databases refuse."""
     return text[:_FAILURE_TEXT].encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 
 def with_lost_attempts(change: Change, lost: int) -> Change:
-    """Make a change also store the number of workers that the work has lost."""
+    """Make a change also store ``lost``, the number of attempts whose worker was lost."""
 
     def counted(record: Record) -> Record | None:
         changed = change(record)
@@ -1113,7 +1115,7 @@ def _with_derived(change: Change, stamp: Stamp, record: Record) -> Record | None
 def with_pending(change: Change, sends: Callable[[Record], bool]) -> Change:
     """Make a change that ends a record also mark notifications as pending, if ``sends``.
 
-    A deleted operation never has any, because its end removes the record.
+    A deleted operation has no notifications, because its end removes the record.
     """
     return functools.partial(_with_pending, change, sends)
 
@@ -1129,7 +1131,7 @@ def settle_notifications(claimed: Record, notify: str, notify_at: datetime | Non
     """Store the notifications still pending after a delivery, and when the next one is due.
 
     ``claimed`` is the record that ``OutboxStore.claim_due`` returned. A ``notify_at`` of None means
-    that none is pending. The update time stays, because callers see no change.
+    that no notification is pending. The update time stays, because callers see no change.
 
     Raises (when applied):
         LeaseLost: Another process has claimed or settled the notifications since.

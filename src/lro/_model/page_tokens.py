@@ -1,7 +1,7 @@
 """Page tokens: an encrypted place in the order of a list (spec §3.4).
 
-A token is encrypted and authenticated with AES-SIV, which needs no nonce, because this package uses
-no randomness. Equal places have equal tokens, which reveals nothing that the pages do not show.
+A token is encrypted and authenticated with AES-SIV, which needs no nonce: this package uses no
+randomness. Equal places have equal tokens, which reveals nothing that the pages do not show.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 DEFAULT_PAGE_SIZE: Final = 50
 MAX_PAGE_SIZE: Final = 1000
 MAX_TOKEN: Final = 8192
-"""Most characters of a token; the token of the longest name is shorter."""
+"""Maximum length of a token, in characters; the token of the longest name is shorter."""
 
 TOKEN_LIFE: Final = timedelta(days=3)
 KEY_BYTES: Final = 64
@@ -36,14 +36,14 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 @attrs.frozen
 class Cursor:
-    """A place in the order of lists: newest creation first, equal times by name (spec §3.4(2))."""
+    """A place in the order of lists: newest creation first, then by name (spec §3.4(2))."""
 
     create_time: datetime
     name: str
 
 
 def effective_page_size(page_size: int) -> int:
-    """Return the most operations that a page has (spec §3.4(1)).
+    """Return the maximum number of operations in a page (spec §3.4(1)).
 
     Raises:
         InvalidPageSize: The size is negative.
@@ -71,7 +71,7 @@ def decode_page_token(
         InvalidPageToken: The token was altered, or belongs to another list or service.
         PageTokenExpired: The token is older than three days.
     """
-    from cryptography.exceptions import InvalidTag  # with the first token, not at import
+    from cryptography.exceptions import InvalidTag  # imported with the first token
 
     foreign = InvalidPageToken("page_token", "is not a token of this list")
     if len(token) > MAX_TOKEN:

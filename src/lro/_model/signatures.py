@@ -23,7 +23,7 @@ SIGNATURE: Final = "webhook-signature"
 WEBHOOK_HEADERS: Final = (ID, TIMESTAMP, SIGNATURE)
 
 TOLERANCE_SECONDS: Final = 300.0
-"""Most seconds by which the clocks of sender and receiver may differ."""
+"""Maximum difference between the clocks of sender and receiver, in seconds."""
 
 _PREFIX: Final = "whsec_"
 _VERSION: Final = "v1"
@@ -41,10 +41,10 @@ class SignedWebhook:
 def webhook_key(secret: str) -> bytes:
     """Return the key of a secret, which is base64 after ``whsec_``, with or without padding.
 
-    White space around it is ignored, because files end with a newline.
+    White space around the secret is ignored, because files end with a newline.
 
     Raises:
-        DeclarationError: The secret is empty or not base64. The error does not show it.
+        DeclarationError: The secret is empty or not base64. The error does not show the secret.
     """
     if not isinstance(secret, str):
         raise DeclarationError("secret", f"must be a text, got {type(secret)}")
@@ -59,7 +59,7 @@ def webhook_key(secret: str) -> bytes:
 
 
 def sign_webhook(body: bytes, *, id: str, timestamp: int, secrets: Sequence[str]) -> str:
-    """Return the value of ``webhook-signature``: a signature for each secret, with spaces between.
+    """Return the value of ``webhook-signature``: one signature per secret, separated by spaces.
 
     ``id`` is the value of ``webhook-id``, and ``timestamp`` that of ``webhook-timestamp``: the time
     of this attempt in Unix seconds.
@@ -116,7 +116,7 @@ def verify_webhook(
         version, _, signature = each.partition(",")
         if version == _VERSION:
             given_one = signature.encode("utf-8", "surrogateescape")
-            for one in wanted:  # all are compared, whichever fits
+            for one in wanted:  # no early exit, so the time does not reveal a match
                 fine |= hmac.compare_digest(one, given_one)
     if not fine:
         raise WebhookError("no signature in it is right")

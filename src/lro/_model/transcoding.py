@@ -1,4 +1,4 @@
-"""HTTP rules of methods, which make a request from a path, a query and a body.
+"""HTTP rules of methods: they build a request message from a path, a query and a body.
 
 The rules are those of ``google.api.http`` and AIP-127: the variables of the path are fields of the
 request, the body is one field or all other fields, and the query has the remaining fields.
@@ -85,7 +85,7 @@ class RequestBinding:
 
         Raises:
             DeclarationError: The rule names a field that the class does not have, or that cannot be
-                in that place.
+                set by that part of the HTTP request.
         """
         if rule.body == WHOLE and not rule.template.variables:
             return None
@@ -174,7 +174,7 @@ def _full_name(path: FieldPath) -> str:
 
 
 def _path_to(shape: Shape, text: str) -> FieldPath:
-    # Raises LookupError if the field does not exist, or is a message or map, which no text can be.
+    # Raises LookupError if the field does not exist, or is a message or map, so has no text form.
     *outer, last = text.split(".", MAX_DEPTH)
     path: list[Field] = []
     for part in outer:
