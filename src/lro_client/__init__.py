@@ -1,6 +1,6 @@
-"""A typed client for long-running operations on ``lro`` servers, Google's or others (AIP-151).
+"""A typed client for long-running operations (AIP-151) on servers of ``lro``, Google and others.
 
-:class:`Client` blocks, :class:`AsyncClient` awaits; both have the same methods. An
+:class:`Client` blocks, :class:`AsyncClient` is for event loops; both have the same methods. An
 :class:`OperationHandle` waits for its operation and returns the result as the declared class.
 Transports are in :mod:`lro_client.transports`, pauses between polls in :mod:`lro_client.waits`.
 """

@@ -31,5 +31,5 @@ def server_of(address: str) -> str:
 
 
 def dotted(path: str) -> bool:
-    """Return True if a segment is ``.`` or ``..``, which HTTP libraries resolve."""
+    """Return True if a segment of the path is ``.`` or ``..``, which HTTP libraries resolve."""
     return not _DOTS.isdisjoint(path.split("/"))

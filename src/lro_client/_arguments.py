@@ -1,6 +1,6 @@
 """Check arguments, and build requests from them.
 
-A mistake of the caller raises ``lro.DeclarationError``, which is a ValueError, or a TypeError. It
+A mistake of the caller raises a TypeError, or ``lro.DeclarationError``, which is a ValueError. It
 never raises a ``CallError``, because no call was made.
 """
 
@@ -69,18 +69,18 @@ def check_no_url(subject: str, name: str) -> None:
 
 
 def check_segments(subject: str, name: str) -> None:
-    """Check that no segment of a name leads elsewhere in a path (spec §3.1(2))."""
+    """Check that no segment of a name would change the path that it is put into (spec §3.1(2))."""
     if not _NOWHERE.isdisjoint(name.split("/")):
         wrong = f"must have no segment that is empty, . or .., got {name!r:.200}"
         raise DeclarationError(subject, wrong)
 
 
 def check_request_id(request_id: object) -> None:
-    """Check that a value is a UUID, its text, or empty, and not all zero (spec §9.2(1))."""
+    """Check that a value is empty, or a UUID, also as text, that is not all zero (spec §9.2(1))."""
     fine = request_id == ""
     if isinstance(request_id, str | uuid.UUID) and not fine:
         with contextlib.suppress(ValueError):
-            found = uuid.UUID(str(request_id))  # which takes braces and other forms, too
+            found = uuid.UUID(str(request_id))  # also accepts braces and other forms
             fine = found.int != 0 and str(found) == str(request_id).lower()
     check("request_id", request_id, "a UUID of 36 characters, not all zero", fine=fine)
 
@@ -98,7 +98,7 @@ def check_class(name: str, cls: object, types: TypeRegistry) -> None:
 
 
 def _may_be_message(cls: type, types: TypeRegistry) -> bool:
-    # For a named class of another library, the registry knows whether there is a codec.
+    # Another library's class with a full name passes here: the registry looks for its codec.
     return types.knows(cls) or is_message_class(cls) or full_name(cls) is not None
 
 
@@ -137,7 +137,7 @@ def base_url_of(base_url: object, http: Any) -> str:
     The address may be empty if the HTTP client ``http`` has a base URL.
 
     Raises:
-        DeclarationError: The address is missing, not an HTTP URL, or not that of ``http``.
+        DeclarationError: The address is missing, not an HTTP URL, or not the base URL of ``http``.
     """
     check("base_url", base_url, "a text", fine=isinstance(base_url, str))
     given = text = str(base_url).strip()
@@ -146,7 +146,7 @@ def base_url_of(base_url: object, http: Any) -> str:
         text = f"{known.rstrip('/')}{text}"
     elif known and known.rstrip("/") != text.rstrip("/"):
         wrong = "is not that of the HTTP client: leave one of them out, or give a path here"
-        raise DeclarationError("base_url", wrong)  # both may hold passwords
+        raise DeclarationError("base_url", wrong)  # no URLs: both may contain passwords
     try:
         url = httpx.URL(text)  # parsed as in a call
         url.host.encode("idna")  # encoded as for DNS
@@ -171,18 +171,18 @@ def check_awaits(name: str, value: object, twin: str) -> None:
 
 
 def _sends(value: object) -> bool:
-    # The caller probably passed the class instead of an instance.
+    # A type is refused: the caller probably passed the class instead of an instance.
     return callable(getattr(value, "send", None)) and not isinstance(value, type)
 
 
 def _is_awaited(value: object) -> bool:
-    # A transport may wrap ``send``; an HTTP client has either ``close`` or ``aclose``.
+    # If a wrapper hides that ``send`` is a coroutine function, ``close`` or ``aclose`` shows it.
     names = ("send", "close", "aclose")
     return any(inspect.iscoroutinefunction(getattr(value, name, None)) for name in names)
 
 
 MAX_TIMEOUT_SECONDS: Final = 1e8
-"""Longer timeouts (three years) mean no timeout: clocks cannot handle much longer ones."""
+"""Timeouts above this (three years) mean no timeout: clocks cannot handle much longer ones."""
 
 
 def named(cls: type[R], request: str | R) -> R:

@@ -21,7 +21,7 @@ def check(name: str, value: object, wanted: str, *, fine: bool) -> None:
     """Refuse the argument ``name`` unless it is ``fine``.
 
     Raises:
-        DeclarationError: It is not fine; the message has the ``wanted`` and the given value.
+        DeclarationError: The argument is not fine; the message has the wanted and the given value.
     """
     if not fine:
         raise DeclarationError(name, f"must be {wanted}, got {value!r:.200}")
@@ -68,9 +68,9 @@ class CallError(ClientError):
 
 
 def again(error: Exception) -> Exception:
-    """Copy an error for another waiter to raise, so that each has its own traceback.
+    """Copy an error for another waiter to raise, so that each waiter has its own traceback.
 
-    If an exception of another library cannot be copied, return that exception.
+    If an exception of another library cannot be copied, return the exception itself.
     """
     try:
         return copy.copy(error)
@@ -112,7 +112,7 @@ def too_many_bytes(error: CallError) -> bool:
 
 
 class OperationGone(CallError):
-    """The operation was deleted or has expired while it was waited for (spec §11.5(5))."""
+    """The operation was deleted or has expired while the client waited for it (spec §11.5(5))."""
 
 
 class PathNotServed(CallError):
@@ -179,7 +179,7 @@ class PollTimeout(ClientError):
     """The timeout expired before the operation ended. The operation continues; you can wait again.
 
     ``name`` is the operation's name, ``timeout`` is in seconds, ``polls`` counts replies and
-    failures, ``operation`` is the last known state, ``last_error`` the last failed poll since then.
+    failures, ``operation`` is the last known state, ``last_error`` the last failed poll after it.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class DecodingError(ClientError):
 
 
 def decoded(status: Status, types: TypeRegistry | None = None) -> tuple[object, ...]:
-    """Return the details of a status as messages; unreadable ones stay packed."""
+    """Return the details of a status as messages; unreadable details stay packed."""
     return (types or _details_alone()).details_of(status)
 
 

@@ -1,4 +1,4 @@
-"""Handles as short texts, with which any client can find the operation again."""
+"""Tokens: short texts with which any client can find the operation of a handle again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_TOKEN: Final = 8 * 1024
 
 
 def message_name(cls: type | None) -> str:
-    """Return the name of a class in tokens: its full name if it has one, else the simple one."""
+    """Return the name of a class in tokens: its full name if it has one, else its simple name."""
     if cls in (None, dict):
         return ""
     return full_name(cls) or simple_name(cls)

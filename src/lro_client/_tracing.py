@@ -18,8 +18,8 @@ from lro import Code, Operation
 from lro_client._addresses import public_address
 
 log: Final = logging.getLogger("lro_client")
-"""Starts and ends at INFO, failures at WARNING. Each line begins with the operation's name."""
-log.addHandler(logging.NullHandler())  # without logging set up, callers still see exceptions
+"""Logs starts and ends at INFO, failures at WARNING. Lines begin with the operation's name."""
+log.addHandler(logging.NullHandler())  # no output unless logging is set up; errors are raised
 
 _TRACEPARENT: Final = "traceparent"
 
@@ -47,8 +47,8 @@ def _api() -> _Api | None:
 class Trace:
     """The span of one operation, recorded when the client first sees the operation's end.
 
-    The span begins when the operation was started, or when :meth:`of_token` was called. It links to
-    the span that was current at the start, which may have ended long ago, and is not its child.
+    The span begins when the operation was started, or when :meth:`of_token` was called. The span
+    that was current at the start is linked, not the parent: that span may have ended long ago.
     """
 
     def __init__(self, api: _Api, target: str, headers: dict[str, str]) -> None:
@@ -85,7 +85,7 @@ class Trace:
         return dict(self._headers)
 
     def ended(self, operation: Operation, polls: int) -> None:
-        """Record the span of an ended operation, only once, with the number of polls."""
+        """Record the span of an ended operation, with its number of polls; do it only once."""
         with self._lock:
             if self._over:
                 return
@@ -94,7 +94,7 @@ class Trace:
         method = {"lro.method": _method_of(self._target)} if self._target else {}
         span = api.get_tracer("lro_client").start_span(
             self._target or "operation",
-            context=self._api.context(),  # a root span: the current span did not start it
+            context=self._api.context(),  # a root span: the start's span is only linked
             kind=api.SpanKind.CLIENT,
             links=self._links(),
             start_time=self._began,
@@ -118,7 +118,7 @@ class Trace:
 
 
 def _method_of(target: str) -> str:
-    """Return the name of a method in spans: its full name, or its HTTP path."""
+    """Return a method's name for spans: its full name, or its HTTP path."""
     service, _, method = target.removeprefix("/").rpartition("/")
     return f"{service}.{method}" if "." in service and "/" not in service else target
 

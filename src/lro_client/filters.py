@@ -1,4 +1,4 @@
-r"""Build filters of lists (AIP-160) from Python values, which are quoted if necessary.
+r"""Build filters for lists of operations (AIP-160) from Python values, quoted if necessary.
 
 Compare an operand, such as ``field("metadata.dataset")`` or ``state()``, with a value to get an
 :class:`Expression`. ``&``, ``|`` and ``~`` join expressions, ``str()`` returns the text that a
@@ -8,12 +8,11 @@ server reads, and :meth:`lro_client.Client.list` accepts expressions::
 
 ``dataset`` always stays a single value, whatever it contains: no character in it ends the quotes.
 
-The text is plain AIP-160, so other services can read it too. AND and OR are separated by
-parentheses, because in some services OR does not bind tighter, as it does in AIP-160. Services
-differ in two things: which functions they have (:func:`call` writes any), and how characters are
-escaped. AIP-160 does not define escapes. Here quotes and backslashes are escaped by a backslash, as
-usual; so are stars in values, because a star is a wildcard in AIP-160. A service that does not know
-``\*`` sees the backslash.
+The text is plain AIP-160, so other services can read it too. Parentheses separate AND from OR: in
+AIP-160 OR binds tighter than AND, but not in every service. Services differ in two things: their
+functions (:func:`call` can call any), and their escapes, which AIP-160 does not define. This module
+escapes quotes and backslashes with a backslash, as usual, and also stars in values, because a star
+is a wildcard in AIP-160. A service that does not know ``\*`` takes the backslash literally.
 
 The server checks names, types and lengths, because only it knows them (spec §7.15, §7.16).
 """
@@ -60,7 +59,7 @@ _JSON: Final = TypeRegistry()
 
 
 def literal(value: Plain) -> str:
-    """Return a value as filters write it.
+    """Return the text of a value in a filter.
 
     Raises:
         TypeError: Filters have no values of this type.
@@ -131,7 +130,7 @@ def step(key: str | int) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Return True if every service accepts the text unquoted: it is not a keyword in any case."""
+    """Return True if every service accepts the text unquoted: a name that is not a keyword."""
     return bool(_IDENTIFIER.fullmatch(text)) and text.upper() not in _KEYWORDS
 
 
@@ -221,7 +220,7 @@ class _Kind(enum.Enum):
 class Expression:
     """A filter, or a part of one; ``str()`` and ``text`` return its text.
 
-    Compare operands to make expressions. They are immutable, and equal if their texts are equal. An
+    Compare operands to make expressions, which are immutable, and equal if their texts are. An
     expression is neither true nor false: ``and``, ``or``, ``not``, ``in`` and chains such as
     ``1 < x < 5`` raise a TypeError.
     """
@@ -240,7 +239,7 @@ class Expression:
         """Return the expression that matches everything that this one does not match (spec §7.5).
 
         Raises:
-            ValueError: This matches everything, and no filter matches nothing.
+            ValueError: This expression matches everything, and no filter matches nothing.
         """
         if self._kind is _Kind.NOT:
             return self._items[0]
@@ -262,7 +261,7 @@ class Expression:
         return f"<Expression {self.text}>"
 
     def _inside(self) -> str:
-        """Return the text inside another expression; AND and OR get parentheses in each other."""
+        """Return the text for use inside another expression; AND and OR get parentheses."""
         return f"({self.text})" if self._kind in (_Kind.AND, _Kind.OR) else self.text
 
 
@@ -281,7 +280,7 @@ class Operand:
 
     ``==``, ``!=``, ``<``, ``<=``, ``>`` and ``>=`` with a :data:`Value` return an
     :class:`Expression`. So do the methods. If an operation lacks the field, every comparison is
-    false, also ``!=``; ``~(x == value)`` is then true (spec §7.5, §7.8).
+    false, even ``!=``; ``~(x == value)`` is then true (spec §7.5, §7.8).
 
     Operators and methods raise a TypeError for an object that is not a :data:`Value`, and a
     ValueError for a value that cannot be written: a float that is not finite, a datetime without a
@@ -290,10 +289,10 @@ class Operand:
 
     text: str
 
-    def __eq__(self, value: Value) -> Expression:  # type: ignore[override]  # builds, not a bool
+    def __eq__(self, value: Value) -> Expression:  # type: ignore[override]  # not a bool
         return self._compared("=", value)
 
-    def __ne__(self, value: Value) -> Expression:  # type: ignore[override]  # builds, not a bool
+    def __ne__(self, value: Value) -> Expression:  # type: ignore[override]  # not a bool
         return self._compared("!=", value)
 
     def __lt__(self, value: Value) -> Expression:
@@ -313,7 +312,7 @@ class Operand:
         return Expression(f"{self.text}:{_written(value)}")
 
     def exists(self) -> Expression:
-        """``x:*``: the field is set; a scalar without presence is not the default (spec §7.12)."""
+        """``x:*``: x is set; a scalar without presence differs from its default (spec §7.12)."""
         return Expression(f"{self.text}:*")
 
     def is_true(self) -> Expression:
@@ -321,15 +320,14 @@ class Operand:
         return self == True  # noqa: E712  # builds the comparison
 
     def is_false(self) -> Expression:
-        """``x = false``; if there is no x this is false, unlike ``~x.is_true()``."""
+        """``x = false``; unlike ``~x.is_true()``, it does not match an operation without x."""
         return self == False  # noqa: E712  # builds the comparison
 
     def matches(self, text: str) -> Expression:
-        """``x = "a*b"``: text in which each ``*`` matches any text, even the empty (spec §7.11).
+        """``x = "a*b"``: each ``*`` matches any text, even the empty text (spec §7.11).
 
-        Every other character matches itself. To match a value, use :meth:`starts_with`,
-        :meth:`ends_with` or :meth:`contains`, where stars in the value are not
-        wildcards.
+        Every other character matches itself. To match a value in which stars are not wildcards, use
+        :meth:`starts_with`, :meth:`ends_with` or :meth:`contains`.
         """
         return Expression(f"{self.text} = {pattern(text)}")
 
@@ -444,12 +442,12 @@ def call(name: str, *args: Value | Operand) -> FunctionCall:
 
 
 def search(text: str) -> Expression:
-    """Search for the text in all fields that the service searches, in any case (spec §7.6)."""
+    """Search all fields that the service searches for the text, in any letter case (spec §7.6)."""
     return Expression(f'"{escaped(text)}"')
 
 
 def state() -> FunctionCall:
-    """IN_PROGRESS, SUCCEEDED, FAILED or CANCELLED; our function (spec §7.14)."""
+    """IN_PROGRESS, SUCCEEDED, FAILED or CANCELLED; a function of our servers (spec §7.14)."""
     return FunctionCall("state()")
 
 
@@ -464,17 +462,17 @@ def end_time() -> FunctionCall:
 
 
 def cancel_requested() -> Expression:
-    """True if its work was asked to stop; our function, an expression by itself (spec §7.14)."""
+    """True if a cancel was requested; a function of our servers, used by itself (spec §7.14)."""
     return FunctionCall("cancel_requested()").holds()
 
 
 def method() -> FunctionCall:
-    """The full name of the operation's method; our function (spec §7.14)."""
+    """The full name of the operation's method; a function of our servers (spec §7.14)."""
     return FunctionCall("method()")
 
 
 def type_of(message: Literal["metadata", "response"]) -> FunctionCall:
-    """The full name of the type of the metadata or response; our function (spec §7.14)."""
+    """The full type name of the metadata or response; a function of our servers (spec §7.14)."""
     return call("type", field(text_of(message, "'metadata' or 'response'")))
 
 

@@ -38,7 +38,7 @@ CLOUD_PLATFORM: Final = "https://www.googleapis.com/auth/cloud-platform"
 """The scope of all Google services."""
 
 TOKEN_SECONDS: Final = 30.0
-"""Maximum wait for a token, unless the credentials say otherwise."""
+"""Maximum seconds of a call for a token, unless the credentials set another timeout."""
 
 UNAUTHENTICATED: Final = 401
 
@@ -98,7 +98,7 @@ class GoogleAuth(_Auth):
     a time, never on an event loop. After a reply with 401, the call is made again with a new token.
     The credentials' quota project is sent. google-auth calls token endpoints with ``request``.
 
-    If an endpoint cannot be reached, an ``httpx.ConnectError`` is raised, which clients retry.
+    If a token endpoint cannot be reached, an ``httpx.ConnectError`` is raised, which clients retry.
     Permanent failures raise google-auth's own ``GoogleAuthError``.
     """
 
@@ -111,7 +111,7 @@ class GoogleAuth(_Auth):
 
     def sync_auth_flow(self, request: Any) -> Generator[Any, Any, None]:
         """See ``httpx.Auth``."""
-        request.read()  # it may have to be sent twice
+        request.read()  # the request may have to be sent twice
         if not self._apply(request):
             self._fetch(request)
         token = self.credentials.token

@@ -13,22 +13,22 @@ if TYPE_CHECKING:
 __all__ = ["Wait", "wait_exponential", "wait_proportional"]
 
 Wait: TypeAlias = "Callable[[tenacity.RetryCallState], float]"
-"""Returns a pause in seconds, given ``attempt_number``, from 1, and ``seconds_since_start``."""
+"""Returns a pause in seconds for an ``attempt_number``, from 1, and ``seconds_since_start``."""
 
 
 class _PlainWait(abc.ABC):
-    """A wait that depends only on the attempt and the time. It can be added to tenacity's."""
+    """A wait that depends only on the attempt and the time. It can be added to tenacity's waits."""
 
     @abc.abstractmethod
     def pause(self, attempt: int, seconds: float, /) -> float:
-        """Return the pause after an attempt, ``seconds`` after the first one began."""
+        """Return the pause after an attempt that ended ``seconds`` after the first one began."""
 
     def __call__(self, retry_state: tenacity.RetryCallState) -> float:
         """Return the pause for tenacity's retry state."""
         return self.pause(retry_state.attempt_number, retry_state.seconds_since_start or 0.0)
 
     def __add__(self, other: Any) -> Any:
-        import tenacity  # already loaded if ``other`` is tenacity's
+        import tenacity  # already loaded if ``other`` is a wait of tenacity
 
         waits: Any = tenacity.wait_combine
         return waits(self, other)
@@ -37,10 +37,10 @@ class _PlainWait(abc.ABC):
         return self if other == 0 else self + other  # sum() begins with 0
 
 
-class wait_proportional(_PlainWait):  # the spelling of tenacity's own
+class wait_proportional(_PlainWait):  # spelled like tenacity's waits
     """Wait for a share of the elapsed time, at least ``minimum`` and at most ``maximum`` seconds.
 
-    With the default share, the end is seen late by at most a quarter of the run time.
+    With the default share, the client sees the end late by at most a quarter of the run time.
     """
 
     def __init__(self, share: float = 0.25, minimum: float = 0.05, maximum: float = 20.0) -> None:
@@ -49,7 +49,7 @@ class wait_proportional(_PlainWait):  # the spelling of tenacity's own
         self.maximum: float = maximum
 
     def pause(self, _attempt: int, seconds: float, /) -> float:
-        """Return the pause after a reply ``seconds`` after the first poll."""
+        """Return the pause after a reply that came ``seconds`` after the first poll."""
         return min(max(seconds * self.share, self.minimum), self.maximum)
 
 
@@ -73,9 +73,9 @@ class wait_exponential(_PlainWait):
 
 
 def pause_of(wait: Wait, attempt: int, seconds: float, error: Exception | None = None) -> float:
-    """Return the pause of a wait after an attempt, ``seconds`` after the first one began.
+    """Return a wait's pause after an attempt that ended ``seconds`` after the first one began.
 
-    A wait of tenacity can use the ``error``, or the outcome, which is None without an error.
+    A wait of tenacity can read the attempt's outcome: ``error``, or else the result None.
     """
     if isinstance(wait, _PlainWait):
         return wait.pause(attempt, seconds)

@@ -5,8 +5,8 @@
     event = verify(body, headers, secret)
     operation = client.operation(event.name)
 
-The same event may arrive more than once, always with the same ``id``. You need not use its data:
-you can read the operation instead.
+The same event may arrive more than once, always with the same ``id``. You need not use the event's
+data: you can read the operation instead.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class ReceivedWebhook:
 
     ``id`` is the same each time that the event is sent. ``type`` is ``operation.succeeded``,
     ``operation.failed``, ``operation.cancelled``, or ``ping``, which only tests the delivery and
-    has no ``name``. ``timestamp`` is the time of the event. ``name`` and ``method`` belong to the
-    operation. ``operation`` is the operation itself, if the sender adds it (``payload="full"``).
+    has no ``name``. ``timestamp`` is the time of the event. ``name`` and ``method`` are the
+    operation's. ``operation`` is the operation itself, if the sender adds it (``payload="full"``).
     ``data`` is the whole payload.
     """
 
@@ -65,8 +65,8 @@ def verify(
 
     ``body`` is the exact bytes that were received: parsing and writing the JSON again changes them.
     ``headers`` is a mapping of strings, with names in any case. ``secret`` is the endpoint's
-    secret; while you replace it, pass several, of which one must fit. ``types`` are the operation's
-    message classes. ``clock`` returns Unix seconds.
+    secret; while you replace it, pass several secrets, one of which must match. ``types`` are the
+    operation's message classes. ``clock`` returns Unix seconds.
 
     Raises:
         DeclarationError: The secret is not valid, or the body or the headers have a wrong type: a
@@ -88,13 +88,13 @@ def verify(
         if not isinstance(payload, dict):
             raise ValueError("it is not an object")
         return _read(signed.id, payload, types or TypeRegistry())
-    except (ValueError, OverflowError, InvalidArgument) as exc:  # OverflowError: no such UTC time
+    except (ValueError, OverflowError, InvalidArgument) as exc:  # OverflowError: no time in UTC
         raise WebhookError(f"its body cannot be read: {exc}") from exc
 
 
 def _read(id: str, payload: Mapping[str, Any], types: TypeRegistry) -> ReceivedWebhook:
     kind, when = _text(payload, "type"), payload.get("timestamp")
-    if "specversion" in payload:  # CloudEvents, whose types begin with a domain, in reverse
+    if "specversion" in payload:  # CloudEvents: the type begins with a reversed domain
         kind, when = ".".join(kind.split(".")[-2:]), payload.get("time")
     data = payload.get("data")
     if not isinstance(data, dict):

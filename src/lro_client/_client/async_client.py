@@ -106,16 +106,16 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
     def future(self) -> asyncio.Future[Resp]:
         """Return the result as a future of the event loop. No task waits for it.
 
-        Callbacks run once each, on the event loop. The future gets what :meth:`result` returns or
-        raises, or an error when the client is closed. Cancelling the future stops the wait, not the
-        operation.
+        Callbacks run once each, on the event loop. The future gets the outcome of
+        :meth:`result`, or an error when the client is closed. Cancelling the future stops the wait,
+        not the operation.
         """
         return handle_flows.async_future(self._state, self)
 
     async def updates(
         self, timeout: timedelta | float | None = None, *, every: float = 1.0
     ) -> AsyncGenerator[Update[Meta], None]:
-        """Yield each changed state until the operation is done, ``every`` seconds late at most.
+        """Yield each changed state until the operation is done, at most ``every`` seconds late.
 
         Raises:
             DeclarationError: ``every`` is not a number of seconds above 0.
@@ -166,9 +166,9 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
 class AsyncGroup(Generic[Resp, Meta]):
     """Operations that are waited for together, with few calls even for thousands of operations.
 
-    The client uses Watch or BatchGet if the server offers them; otherwise it lists by names, or
-    polls each operation over a few connections. As a context manager, the group cancels operations
-    that are not done when the block is left, for whatever reason.
+    The client uses Watch or BatchGet if the server offers them; otherwise it lists operations
+    by name, or polls each over a few connections. As a context manager, the group cancels the
+    operations that are not done when the block is left, for whatever reason.
     """
 
     def __init__(
@@ -224,7 +224,7 @@ class AsyncGroup(Generic[Resp, Meta]):
         return await self._driver.run(flow)
 
     async def outcomes(self, timeout: timedelta | float | None = None) -> list[Resp | Exception]:
-        """Return all results, in the order of the handles, with an exception for each that failed.
+        """Return all results, in the order of the handles; for a failure, the exception.
 
         Raises:
             GroupTimeout: The timeout expired.
@@ -250,7 +250,7 @@ class AsyncGroup(Generic[Resp, Meta]):
     async def cancel(self) -> None:
         """Cancel all operations that are not done; ignore those that cannot be cancelled.
 
-        This takes at most ``call_seconds`` for all of them together.
+        All of the calls together take at most ``call_seconds``.
         """
         seconds = self._state.config.call_seconds
         flow = handle_flows.cancel_unfinished(self._state, self.handles, seconds)
@@ -407,8 +407,8 @@ class AsyncClient:
     ) -> BatchGetOperationsResponse:
         """Return the latest states of operations (spec §3.11).
 
-        Each thousand names of one parent take one call. Names of operations that do not exist are
-        in ``missing``. ``view`` is the same as for :meth:`get`.
+        One call reads up to a thousand names of one parent. Names of operations that do not exist
+        are in ``missing``. ``view`` is the same as for :meth:`get`.
 
         Raises:
             CallError: A call failed; UNIMPLEMENTED if the server has no BatchGet, as always over
@@ -478,7 +478,7 @@ class AsyncClient:
         return await self._ask(_arguments.waiting(request, timeout))
 
     async def close(self) -> None:
-        """End every wait, and close the connections, unless you passed the HTTP client."""
+        """End every wait; close the connections unless you passed the HTTP client."""
         await self._driver.shut_down(self._state.close)
 
     async def __aenter__(self) -> AsyncClient:

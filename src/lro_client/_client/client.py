@@ -108,16 +108,16 @@ class OperationHandle(HandleBase[Resp, Meta]):
     def future(self) -> Future[Resp]:
         """Return the result as a future of the standard library. No thread waits for it.
 
-        Callbacks run once each, in a thread. The future gets what :meth:`result` returns or
-        raises, or an error when the client is closed. Cancelling the future stops the wait, not the
-        operation.
+        Callbacks run once each, in a thread. The future gets the outcome of
+        :meth:`result`, or an error when the client is closed. Cancelling the future stops the wait,
+        not the operation.
         """
         return handle_flows.future(self._state, self)
 
     def updates(
         self, timeout: timedelta | float | None = None, *, every: float = 1.0
     ) -> Iterator[Update[Meta]]:
-        """Yield each changed state until the operation is done, ``every`` seconds late at most.
+        """Yield each changed state until the operation is done, at most ``every`` seconds late.
 
         Raises:
             DeclarationError: ``every`` is not a number of seconds above 0.
@@ -164,9 +164,9 @@ class OperationHandle(HandleBase[Resp, Meta]):
 class Group(Generic[Resp, Meta]):
     """Operations that are waited for together, with few calls even for thousands of operations.
 
-    The client uses Watch or BatchGet if the server offers them; otherwise it lists by names, or
-    polls each operation over a few connections. As a context manager, the group cancels operations
-    that are not done when the block is left, for whatever reason.
+    The client uses Watch or BatchGet if the server offers them; otherwise it lists operations
+    by name, or polls each over a few connections. As a context manager, the group cancels the
+    operations that are not done when the block is left, for whatever reason.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ class Group(Generic[Resp, Meta]):
         return self._driver.run(flow)
 
     def outcomes(self, timeout: timedelta | float | None = None) -> list[Resp | Exception]:
-        """Return all results, in the order of the handles, with an exception for each that failed.
+        """Return all results, in the order of the handles; for a failure, the exception.
 
         Raises:
             GroupTimeout: The timeout expired.
@@ -238,7 +238,7 @@ class Group(Generic[Resp, Meta]):
     def cancel(self) -> None:
         """Cancel all operations that are not done; ignore those that cannot be cancelled.
 
-        This takes at most ``call_seconds`` for all of them together.
+        All of the calls together take at most ``call_seconds``.
         """
         seconds = self._state.config.call_seconds
         flow = handle_flows.cancel_unfinished(self._state, self.handles, seconds)
@@ -395,8 +395,8 @@ class Client:
     ) -> BatchGetOperationsResponse:
         """Return the latest states of operations (spec §3.11).
 
-        Each thousand names of one parent take one call. Names of operations that do not exist are
-        in ``missing``. ``view`` is the same as for :meth:`get`.
+        One call reads up to a thousand names of one parent. Names of operations that do not exist
+        are in ``missing``. ``view`` is the same as for :meth:`get`.
 
         Raises:
             CallError: A call failed; UNIMPLEMENTED if the server has no BatchGet, as always over
@@ -466,7 +466,7 @@ class Client:
         return self._ask(_arguments.waiting(request, timeout))
 
     def close(self) -> None:
-        """End every wait, and close the connections, unless you passed the HTTP client."""
+        """End every wait; close the connections unless you passed the HTTP client."""
         self._driver.shut_down(self._state.close)
 
     def __enter__(self) -> Client:

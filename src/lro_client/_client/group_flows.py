@@ -29,7 +29,7 @@ class GroupResult(Generic[H]):
 
 
 class GroupWatch(Generic[H]):
-    """Watches handles: one channel receives their ends, or all changes."""
+    """Watches handles: one channel receives the ends of their operations, or all changes."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class GroupWatch(Generic[H]):
         self._channel = state.channel()
         self._lock = threading.Lock()
         self._events: dict[str, WatchEvent] = {}
-        """The last event of each name in the channel, and the ends of names that have left it."""
+        """By name: the last event of a name in the channel, or an end that was already received."""
         self._ready = [handle for handle in handles if handle.done]
         self._pending: dict[str, tuple[H, ...]] = {}
         for handle in handles:
@@ -179,7 +179,7 @@ def wait(
 def results(
     state: ClientState, handles: Sequence[H], timeout: float | None, *, collect: bool
 ) -> Flow[list[Any]]:
-    """Return the results in the order of the handles; raise the first failure, or collect all."""
+    """Return results in the order of the handles; raise the first failure, or collect failures."""
     found: dict[int, Any] = {}
     with GroupWatch(state, handles, timeout) as gathering:
         while ended := (yield from gathering.next()):

@@ -35,7 +35,7 @@ def start(state: ClientState, request: StartRequest) -> Flow[KnownOperation]:
     """Start an operation.
 
     Raises:
-        CallError: The call failed; after UNAVAILABLE, for example, it may still have started work.
+        CallError: The call failed; the work may still have started, for example after UNAVAILABLE.
     """
     trace = Trace.begin(request.target)
     headers = trace.headers() if trace else {}
@@ -128,7 +128,7 @@ def result(
 
     Raises:
         OperationFailed: The operation ended with an error.
-        OperationCancelled: It was cancelled.
+        OperationCancelled: The operation was cancelled.
         DecodingError: The response is not of the declared type.
         PollTimeout, OperationGone, CallError: As for :func:`wait`.
     """
@@ -139,7 +139,7 @@ def result(
 def cancel(
     state: ClientState, handle: HandleBase[typing.Any, typing.Any], within: float | None = None
 ) -> Flow[None]:
-    """Ask for the work to stop, for at most ``within`` seconds.
+    """Ask for the work to stop; the attempts take at most ``within`` seconds.
 
     Raises:
         CallError: The call failed.
@@ -212,7 +212,7 @@ def cancel_unfinished(
 
 
 def future(state: ClientState, handle: HandleBase[Resp, typing.Any]) -> Future[Resp]:
-    """Return a future for threads. Its callbacks run in a thread for calls."""
+    """Return a future for threads. Its callbacks run in one of the threads for calls."""
     made: Future[Resp] = Future()
 
     def hear(news: WatchEvent) -> None:

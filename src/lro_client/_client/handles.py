@@ -29,7 +29,7 @@ EMPTY: Final = "google.protobuf.Empty"
 
 @attrs.frozen
 class KnownOperation:
-    """An operation, with the trace of its start if this client knows it."""
+    """An operation, with the trace of its start if this client knows that trace."""
 
     operation: Operation
     trace: Trace | None = None
@@ -88,7 +88,7 @@ class HandleBase(Generic[Resp, Meta]):
     def token(self) -> str:
         """A short JSON text with which any client, or the command line, can find the operation.
 
-        It has the name, the server's address and the names of the message classes, but no secret.
+        The text has the operation's name, the server's address and class names, but no secret.
 
         Raises:
             InvalidArgument: The operation has no name.
@@ -147,7 +147,7 @@ class HandleBase(Generic[Resp, Meta]):
         return operation
 
     def _check_exists(self) -> None:
-        """Refuse an operation without a name, such as a validate-only start returns."""
+        """Refuse an operation without a name, such as the one of a validate-only start."""
         if not self.name:
             check_name(self.name)
 
@@ -194,7 +194,7 @@ class Update(Generic[Meta]):
 
     @property
     def progress(self) -> Progress | None:
-        """The progress, read from common fields of metadata; None if there are none."""
+        """The progress, read from common fields of metadata; None if there is none."""
         from lro_client.progress._reading import Progress, progress_of  # imported only if needed
 
         try:
@@ -218,7 +218,7 @@ class Update(Generic[Meta]):
         """The metadata of this state, or None.
 
         Raises:
-            DecodingError: It is not of the declared class.
+            DecodingError: The metadata is not of the declared class.
         """
         handle = self._handle
         return _decode(
@@ -260,7 +260,7 @@ def _decode(
 
 
 def _fields(name: str, role: str, packed: AnyMessage, types: TypeRegistry) -> dict[str, Json]:
-    """Return a message's JSON object without its type; other JSON is in its member ``value``."""
+    """Return a message as a JSON object without its type; wrap other JSON in ``{"value": ...}``."""
     try:
         _check_values(packed, types)
         payload = copy.deepcopy(types.json_payload(packed))
@@ -276,7 +276,7 @@ def _check_values(packed: AnyMessage, types: TypeRegistry) -> None:
 
     Raises:
         InvalidArgument: The payload has too many values.
-        UnknownType: Its type is not registered.
+        UnknownType: The message's type is not registered.
     """
     if isinstance(packed.payload, bytes) and packed.payload:
         from lro.protobuf import check_values  # needs an extra, as binary payloads do
@@ -286,7 +286,7 @@ def _check_values(packed: AnyMessage, types: TypeRegistry) -> None:
 
 @functools.lru_cache(maxsize=256)
 def _called(cls: type, full_name: str) -> TypeRegistry:
-    # A class without a full name gets the one that the server sends.
+    # A class without a full name gets the full name that the server sends.
     types = TypeRegistry()
     types.register(cls, full_name)
     return types
@@ -299,7 +299,7 @@ def register(
     metadata: type | None,
     message: type | None = None,
 ) -> None:
-    """Register message classes that have a full name; others are matched by their simple name.
+    """Register message classes that have a full name; match all others by their simple name.
 
     Raises:
         DeclarationError: A class is not a message class, or has a field that no message can have.

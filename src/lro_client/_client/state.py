@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lro_client._flow.drivers import Driver
 
 _MAX_OWN_CALLS: Final = 4
-"""Maximum number of waits that get their own call; further ones share a few connections."""
+"""Maximum number of waits that get their own call; further waits share a few connections."""
 
 _NEW_LOCK: Final = threading.Lock()
 _CLOSED: Final = Status(Code.CANCELLED, "the client was closed")
@@ -81,7 +81,7 @@ class ClientState:
     @property
     def registry(self) -> WatchRegistry:
         """The registry of this process or event loop."""
-        # A forked process has no threads that continue the waits, and its locks may be held.
+        # Not the parent's after a fork: its locks may be held, and its threads do not exist here.
         here = self._driver.place()
         found = self._registries.get(here)
         if found is not None:
@@ -113,7 +113,7 @@ class ClientState:
 
     @contextmanager
     def own_call(self) -> Iterator[bool]:
-        """Yield True if a wait can make its own calls; otherwise it must share those of others."""
+        """Yield True if a wait can make its own calls; otherwise it shares the pollers' calls."""
         registry = self.registry
         with registry.lock:
             has = registry.own_calls < self._max_own_calls

@@ -32,7 +32,7 @@ from lro_client._flow.steps import (
 R = TypeVar("R")
 
 _OWED: Final = contextvars.ContextVar("lro_client_owed", default=False)
-"""True in a flow that runs when a block is left. Closing the client waits for such flows."""
+"""True in a flow that runs because a block was left. Closing the client waits for such flows."""
 
 
 class LoopChannel:
@@ -86,7 +86,7 @@ class _Loop:
         self.woken, self.closed = asyncio.Event(), asyncio.Event()
 
     def close(self) -> None:
-        """End all pauses and calls; also calls that still connect, which HTTP libraries keep."""
+        """End all pauses and calls, even those still connecting: HTTP clients do not end these."""
         self.closed.set()
         for limit in self.limits:
             if not limit.expired():
@@ -101,7 +101,7 @@ class _Loop:
 
 
 class AsyncDriver:
-    """Runs flows on the running event loop, and background flows as tasks of it.
+    """Runs flows on the running event loop, and background flows as the loop's tasks.
 
     Several event loops may run at once, each in its own thread.
     """
@@ -165,7 +165,7 @@ class AsyncDriver:
 
     def start(self, flow: Flow[None]) -> None:
         """Run a flow in the background."""
-        # Not with the loop's task factory: an eager one would run the first step here, under locks.
+        # The loop's task factory is not used: if eager, it would run a step here, under locks.
         task = asyncio.Task(self.run(flow), loop=asyncio.get_running_loop())
         tasks = self._loops.here().tasks
         tasks.add(task)
@@ -195,7 +195,7 @@ class AsyncDriver:
         self._loops.here().woken.set()
 
     def max_pollers(self, wanted: int) -> int:
-        """Maximum number of background flows."""
+        """Return the maximum number of background flows."""
         return wanted
 
     def channel(self) -> LoopChannel:
@@ -284,4 +284,4 @@ def _ended(tasks: set[asyncio.Task[None]], task: asyncio.Task[None]) -> None:
 
 def _left(leaving: set[asyncio.Task[Any]], task: asyncio.Task[Any]) -> None:
     leaving.discard(task)
-    _ = task.cancelled() or task.exception()  # retrieved, since perhaps nobody awaits the task
+    _ = task.cancelled() or task.exception()  # read, or asyncio may log the exception

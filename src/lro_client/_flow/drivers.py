@@ -43,7 +43,7 @@ MAX_IDLE_SECONDS: Final = 10.0
 
 
 class CallTimedOut(Exception):
-    """Raised if the time expired before the function ended. Its thread continues, unobserved."""
+    """Raised if a function takes too long. The function's thread continues, unobserved."""
 
 
 class CallDeadline(threading.local):
@@ -87,7 +87,7 @@ class CallThreads:
     def call(self, function: Callable[[], R], seconds: float, waiting: set[AnswerQueue]) -> R:
         """Call a function in another thread, for at most ``seconds``, and return its result.
 
-        During the call, its queue is in ``waiting``, so closing the client can put an error there.
+        During the call, ``waiting`` has its result queue, so that a close can put an error there.
 
         Raises:
             CallTimedOut: The function took longer.
@@ -113,7 +113,7 @@ class CallThreads:
         function: Callable[[], object],
         report: Callable[[tuple[object, BaseException | None]], object],
     ) -> None:
-        """Call the function in another thread, then ``report(outcome)``, a value or an error."""
+        """Call a function in another thread, then ``report`` its outcome: a value or an error."""
         if self._process != os.getpid():  # a fork does not copy the threads
             self.forget()
         try:
@@ -145,7 +145,7 @@ class _CallThread:
             except queue.Empty:
                 try:
                     self._idle.remove(self)
-                except ValueError:  # another thread has just taken it, and a task follows
+                except ValueError:  # a caller has just taken this thread; its task follows
                     continue
                 return
             kept = self._run_task(*task)
@@ -230,7 +230,7 @@ class ThreadChannel:
 
 
 class Driver:
-    """Runs flows in the calling thread, and background flows in threads for calls."""
+    """Runs flows in the calling thread, and background flows in the :data:`CALL_THREADS`."""
 
     def __init__(
         self, transport: Transport, clock: Callable[[], float], sleep: Callable[[float], None]
@@ -302,7 +302,7 @@ class Driver:
     def max_pollers(self, wanted: int) -> int:
         """Return the maximum number of background flows: with a virtual clock, only one.
 
-        If several threads used that clock, one could advance it while another is still at work.
+        Otherwise one thread could advance that clock while another thread is still at work.
         """
         return wanted if self._clock is None else 1
 

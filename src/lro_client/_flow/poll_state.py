@@ -25,7 +25,7 @@ MARGIN_SECONDS: Final = 0.2
 
 _MAX_RESERVE_SECONDS: Final = 2.0
 _RESERVE_SHARE: Final = 0.25
-"""Share of the time left that a Wait leaves: half for its reply, half for a Get if none comes."""
+"""Share of the remaining time that a Wait keeps free: half for its reply, half for a later Get."""
 
 _MAX_ANSWER_SECONDS: Final = 5.0
 """A Wait counts as lost if it has no reply this many seconds after its hold."""
@@ -38,7 +38,7 @@ _FAIR_SECONDS: Final = 1.0
 """A server that had less time than this is not blamed for a missing reply."""
 
 _WHOLE_BUDGET: Final = 0.9
-"""A call that took this share of its budget is taken as timed out; timers can be early."""
+"""A call that took this share of its budget has timed out: timers may fire a little early."""
 
 _MAX_USELESS_REPLIES: Final = 3
 """Maximum number of retries after replies that are empty or damaged."""
@@ -65,7 +65,7 @@ class Failures:
     count: int = 0
     since: float = 0.0
     last: CallError | None = None
-    """The last failure for which the server had enough time; if there is none, the first one."""
+    """The last failure for which the server had enough time, otherwise the first failure."""
     useless_replies: int = 0
     answered: bool = False
     """True if a good reply came before these failures."""
@@ -116,7 +116,7 @@ class UnconfirmedWait:
     reply: Operation | None = None
 
     def settle(self, server: ServerState, found: Operation, now: float) -> None:
-        """Compare with the reply of the Get. If they differ, the server has no usable Wait."""
+        """Compare the Wait's reply with the Get's. If they differ, record that Wait is missing."""
         said = self.reply
         if said is None or (said.done, said.result) != (found.done, found.result):
             server.lacks(WAIT, now)
@@ -137,7 +137,7 @@ class PollState:
     doubt: UnconfirmedWait | None = None
     """A Wait that a Get has to confirm."""
     _at_once: int = 0
-    """Number of Waits in a row that returned at once, without the end."""
+    """Number of Waits in a row that returned at once, before the operation ended."""
 
     def may_hold(self, config: FlowConfig) -> bool:
         """Return True if the next poll can be a Wait.
@@ -231,7 +231,7 @@ def _reserve(left: float) -> float:
 
 
 def _may_lack_wait(polling: Polling, error: CallError) -> bool:
-    """Return True if a Get must find out whether a Wait failed because of the verb.
+    """Return True if a Get must find out whether a Wait failed because the server lacks Wait.
 
     True for each final failure, except those that can happen to any verb.
     """

@@ -40,9 +40,9 @@ def until_done(
 ) -> Flow[Operation]:
     """Poll until the operation is done, and return its last state (spec §11.2-§11.5).
 
-    ``polled`` is called before each poll. If a Wait returns a result that does not ``fit`` its
-    declared type, a Get follows. With ``every``, the flow emits each changed state, and polls at
-    least every ``every`` seconds.
+    ``polled`` is called before each poll. If ``fits`` rejects the result that a Wait returns, a
+    Get follows. With ``every``, the flow emits each changed state, and polls at least every
+    ``every`` seconds.
 
     Raises:
         PollTimeout: The timeout expired.

@@ -47,8 +47,8 @@ _MAX_FORBIDDEN_TIMES: Final = 12
 class ServerState:
     """The knowledge of a client about its server: the verbs that it offers, and its load.
 
-    Times are in seconds by the client's clock. The object is used under the lock of the client's
-    registry or by one flow at a time; only atomic writes need neither.
+    Times are in seconds by the client's clock. Use the object under the lock of the client's
+    registry or in one flow at a time; only atomic writes are allowed anywhere.
     """
 
     proven: set[str] = attrs.field(factory=set)
@@ -66,7 +66,7 @@ class ServerState:
     heard: bool = False
     """True once the server has replied."""
     _young: dict[str, float] = attrs.field(factory=dict)
-    """Start times of operations that no reply has contained since, in the order of the starts."""
+    """Start times, in order, of operations that no reply has contained since their start."""
 
     def offers(self, verb: str, now: float) -> bool:
         """Return True unless a verb is known to be missing."""
@@ -92,8 +92,8 @@ class ServerState:
     def overloaded(self, asked: float, began: float, now: float) -> None:
         """Note that the server is overloaded (429, 503): pause for ``asked`` seconds, or longer.
 
-        Each report in a row doubles the pause, from half a second to half a minute. The failures of
-        calls that were in flight together count as one: ``began`` is the time of this call.
+        Each report in a row doubles the pause, from half a second to half a minute. Failures of
+        calls in flight together count as one report: ``began`` is the time when this call began.
         """
         if began >= self.overloaded_at:
             self.last_pause = min(max(2 * self.last_pause, 0.5), _MAX_PAUSE_SECONDS)
@@ -104,7 +104,7 @@ class ServerState:
         )
 
     def hear(self, error: CallError) -> None:
-        """Note that the server has replied, if the error of a failed call came from it."""
+        """Note that the server has replied, if the error of a failed call came from the server."""
         self.heard = self.heard or error.http_status is not None or not error.passing
 
     def started(self, name: str, now: float) -> None:
@@ -123,7 +123,7 @@ class ServerState:
         return now < self._young.get(name, -math.inf) + YOUNG_SECONDS
 
     def answered(self, now: float) -> None:
-        """Note that a call succeeded, which ends the pauses, except recent ones."""
+        """Note that a call succeeded; if no pause was recent, the next pause is short."""
         self.heard = True
         if self.last_pause and now > self.paused_until + _FORGET_PRESSURE_SECONDS:
             self.last_pause = 0.0
@@ -210,7 +210,7 @@ def is_gone(error: CallError) -> bool:
 
 
 def is_early(config: FlowConfig, name: str, error: object) -> bool:
-    """Return True if a replica may not know yet an operation that this client just started."""
+    """Return True if a replica may not yet know an operation that this client just started."""
     gone = isinstance(error, CallError) and is_gone(error)
     return gone and config.server.may_come(name, config.clock())
 
@@ -219,7 +219,7 @@ def _held_seconds(request: Request) -> float:
     if not isinstance(request, WaitOperationRequest):
         return 0.0
     if request.timeout is None:
-        return _SERVER_HOLD_SECONDS  # the server's own maximum holds, by default a minute
+        return _SERVER_HOLD_SECONDS  # the server's own maximum, by default a minute
     return min(max(request.timeout.total_seconds, 0.0), _MAX_WAIT_SECONDS)
 
 

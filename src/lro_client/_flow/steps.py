@@ -35,7 +35,7 @@ class StartRequest:
 
 @attrs.frozen
 class BatchGetOperationsRequest:
-    """Reads many operations of one collection (spec §3.11); its name ends in "operations".
+    """Reads many operations of one collection (spec §3.11), whose name ends in "operations".
 
     With ``ended``, the caller only needs the operations that are done.
     """
@@ -49,7 +49,7 @@ class BatchGetOperationsRequest:
 class WatchOperationsRequest:
     """Watches many operations of one collection for changes (spec §3.11).
 
-    With ``ended``, the caller needs only the names of operations that are not done.
+    With ``ended``, the caller needs no more than the name of an operation that is not done.
     """
 
     collection: str
@@ -163,10 +163,10 @@ class Transport(Protocol):
     """Sends calls to a server, and blocks until the reply.
 
     Some members are optional. If ``bounds`` is true, the transport enforces the budget of each
-    call itself; otherwise each call gets a thread. ``batches`` is true if it supports BatchGet.
+    call itself; otherwise each call gets a thread. ``batches`` is true if BatchGet is supported.
     ``calls_at_once`` is the maximum number of waits that get their own call (default: 4); further
     waits share calls. ``address`` is the server's address as written in tokens. The method
-    ``stream(call, sink)`` supports streams, as that of ``HttpTransport`` does.
+    ``stream(call, sink)`` supports streams, as ``HttpTransport.stream`` does.
     """
 
     def send(self, call: Call) -> Reply:

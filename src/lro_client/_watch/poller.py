@@ -115,7 +115,7 @@ class Pollers:
                     if registry.next_due < math.inf:
                         registry.ensure_poller()
                     return batch
-                # By then, the call that tries the verb will have ended.
+                # By then, the call in flight, which tries the verb, will have ended.
                 due = now + MAX_UNREPORTED_SECONDS
             if due == math.inf or not registry.try_sleep(due):
                 return None
@@ -265,7 +265,7 @@ class Pollers:
             if isinstance(item, str) and entry.may_come(self._config):
                 entry.streamed = entry.reported = False
                 self._registry.push(entry, self._registry.clock() + YOUNG_PAUSE_SECONDS)
-        else:  # rounded up, so that operations reported within a second are due together
+        else:  # rounded up, so that operations reported in the same second are due together
             self._registry.push(entry, math.ceil(self._registry.clock()) + RECHECK_SECONDS)
         return self._gone(entry) if isinstance(item, str) else self._take_state(entry, item)
 

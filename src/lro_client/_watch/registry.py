@@ -57,14 +57,14 @@ class WatchOptions:
 
 
 class Listeners:
-    """The listeners of an operation, or of thousands that have the same listeners. Immutable."""
+    """The listeners of one operation, or of thousands with the same listeners. Immutable."""
 
     __slots__ = ("first_deadline", "last_deadline", "wants", "wants_progress")
 
     def __init__(self, wants: Mapping[Listener, WatchOptions]) -> None:
         self.wants: Mapping[Listener, WatchOptions] = wants
         self.wants_progress: bool = any(want.wants_progress for want in wants.values())
-        """True if one of them wants every change."""
+        """True if a listener wants every change."""
         deadlines = [want.deadline for want in wants.values()]
         self.first_deadline: float = min(deadlines, default=math.inf)
         self.last_deadline: float = max(deadlines, default=math.inf)
@@ -85,13 +85,13 @@ class WatchedOperation(PollState):
     due: float = math.inf
     """When the next poll is due; infinite during a call."""
     listeners: Listeners = _NO_LISTENERS
-    """Replaced, never changed."""
+    """This object is replaced, never changed."""
     collection: str = attrs.field(default=attrs.Factory(lambda self: _collection(self.name), True))
     """The part of the name up to and including "operations"; several segments may follow."""
     max_batch: int = MAX_BATCH_NAMES
     """Maximum batch size for this operation; halved each time the server refuses a batch."""
     asked_alone: bool = attrs.field(default=attrs.Factory(lambda self: not self.collection, True))
-    """True if it needs a call of its own: a batch was refused, or it has no collection."""
+    """True if the operation needs its own call: a batch was refused, or it has no collection."""
     streamed: bool = False
     """True while a stream watches it."""
     reported: bool = False
@@ -298,7 +298,7 @@ class WatchRegistry:
         self._sleeping_until = None
 
     def try_sleep(self, until: float) -> bool:
-        """Let a poller sleep until ``until``; return False if another one sleeps already."""
+        """Let a poller sleep until ``until``; return False if another poller sleeps already."""
         if self._sleeping_until is not None:
             if until < self._sleeping_until:
                 self._wake_poller()
@@ -319,7 +319,7 @@ class WatchRegistry:
         entry.failures = ANSWERED
         listeners, last = entry.listeners, entry.operation
         if operation.done or listeners.wants_progress or operation.metadata is not None:
-            entry.operation = operation  # an operation in progress may be only a name
+            entry.operation = operation  # an operation in progress may have only its name
         if operation.done:
             self._drop(entry)
             return [(tuple(listeners.wants), StateChanged(entry.name, operation))]

@@ -39,14 +39,14 @@ _GATHER_AHEAD_SECONDS: Final = 0.05
 
 _MIN_BATCH_PAUSE_SECONDS: Final = 0.5
 _MIN_SECONDS_PER_CALL: Final = 0.05
-"""Minimum time per call: a batch is read every half second; many batches, up to 20 a second."""
+"""A single batch is read at most every half second, many batches at up to 20 calls a second."""
 
 _MIN_PAUSE_SHARE: Final = 0.0125
 """The pause between batches is at least this share of the time waited so far."""
 
 _MAX_GETS_PER_SECOND: Final = 400.0
 _MAX_PROGRESS_DELAY_SECONDS: Final = 1.0
-"""Maximum delay until a change is seen that is not the end."""
+"""Maximum delay until the client sees a change other than the end."""
 
 _MAX_BROKEN_STREAMS: Final = 2
 """An operation is read in batches after this many streams broke before they reported it."""

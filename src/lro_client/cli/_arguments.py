@@ -59,7 +59,7 @@ def read_name(text: str, prefix: str) -> Named:
 
 
 def check_path(name: str, what: str) -> None:
-    """Refuse a name whose path leads elsewhere, because the bearer token would be sent there.
+    """Refuse a name that changes the path, because the bearer token would be sent elsewhere.
 
     Raises:
         click.UsageError: A segment of the name is ``.``, ``..``, or empty.
@@ -106,9 +106,9 @@ def _of_url(text: str, before: str) -> Named:
 
 
 def read_names(texts: Iterable[str], server: ServerOptions) -> tuple[list[str], str]:
-    """Read the distinct names, and the server that they belong to; empty if none says it.
+    """Read the distinct names, and the server to which they belong; empty if no name includes it.
 
-    A name without a server belongs to the server of ``LRO_SERVER``; with ``--server`` any is fine.
+    A name without a server belongs to ``LRO_SERVER``. With ``--server``, any servers are allowed.
 
     Raises:
         click.UsageError: The operations are on different servers, or a text names no operation.
@@ -208,7 +208,7 @@ def message_for(link: Link, target: str, fields: dict[str, Json]) -> object:
 
 
 def _request_type(descriptors: bytes, target: str) -> str:
-    from google.protobuf.descriptor_pb2 import FileDescriptorSet  # needs an extra, as all of gRPC
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet  # needs an extra, as gRPC does
 
     wanted = target.strip("/").replace("/", ".")
     for file in FileDescriptorSet.FromString(descriptors).file:

@@ -314,7 +314,7 @@ def _call_each(verb: Callable[[str], None], names: Iterable[str]) -> tuple[list[
     """Call a verb for each name, and report each failure.
 
     Returns:
-        The names for which it worked, and the exit status of each call.
+        The names for which the call succeeded, and the exit status of each call.
     """
     worked, exits = [], []
     for name in names:

@@ -79,7 +79,7 @@ class ServerOptions:
         Raises:
             click.UsageError: No server is known, or its URL is not valid.
             InvalidArgument: A file cannot be read.
-            MissingExtra: gRPC, or reading descriptors, is not installed.
+            MissingExtra: The extra for gRPC or for descriptors is not installed.
         """
         url = self.url if self.chosen or not said else said
         if not url:
@@ -146,8 +146,8 @@ class ServerOptions:
         elif named:  # an option takes precedence over the environment
             return headers
         elif self.url and _origin(url) == _origin(self.url):
-            # The token in the environment belongs to the server in the environment. The URL or
-            # token of an operation may come from anyone, so it must not send that token elsewhere.
+            # LRO_TOKEN belongs to the server in LRO_SERVER or --server. An operation's URL or token
+            # may come from anyone, so it must not cause LRO_TOKEN to be sent elsewhere.
             bearer = os.environ.get("LRO_TOKEN", "").strip()
         bearer = _SCHEME.sub("", bearer)
         if bearer:
@@ -214,7 +214,7 @@ def split_url(url: str) -> SplitResult:
         _ = found.port  # urlsplit checks the port only when it is read
         if found.scheme in _HTTP:
             read = httpx.URL(url)
-            _ = read.host  # is checked as an international name
+            _ = read.host  # reading it checks the international name
             if read.scheme != found.scheme:
                 raise ValueError("its scheme is not at the beginning")
     except (ValueError, httpx.InvalidURL) as exc:

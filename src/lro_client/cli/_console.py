@@ -48,7 +48,7 @@ _CALLS: Final = re.compile(
 )
 """The paths that are forwarded: only those of operations.
 
-``#`` is not allowed, because it would cut off the path; some servers read ``\\`` as ``/``.
+``#`` is refused because it would cut off the path, ``\\`` because some servers read it as ``/``.
 """
 
 _LENGTH: Final = re.compile(r"[0-9]{1,7}")
@@ -90,7 +90,7 @@ class ConsoleProxy:
     def reply(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes
     ) -> HttpReply | httpx.Response:
-        """Return the reply to a request of the page; for a forwarded one, the server's response.
+        """Return the reply to a request of the page; if it was forwarded, the server's response.
 
         The caller must read and close the server's response.
         """
@@ -166,7 +166,7 @@ class ConsoleProxy:
 
     @property
     def _authorized(self) -> bool:
-        """True if the command has credentials; they replace the page's."""
+        """True if the command has credentials; they replace those of the page."""
         return self.http.auth is not None or "authorization" in self.http.headers
 
     def trouble(self) -> str:
@@ -207,7 +207,7 @@ class ConsoleProxy:
         }
 
     def _offers(self, verb: str, headers: Mapping[str, str]) -> bool:
-        """Return True if the server has this extension; then it reports that names are missing."""
+        """Return True if the server has this extension, even if it refuses a call without names."""
         url = f"{self.server}{self.prefix}{self._collection}:{_EXTENSIONS[verb]}"
         sent = {**headers, "content-type": "application/json"}
         try:
@@ -340,7 +340,7 @@ def opened(url: str) -> Iterator[None]:
     """Open a page in the user's browser.
 
     Other users of the machine can read the arguments of processes, so the browser's arguments must
-    not have the random path. The browser opens a file that only the user can read; it redirects.
+    not have the random path. The browser opens a redirecting file that only the user can read.
     """
     with tempfile.TemporaryDirectory(prefix="lro-console-") as folder:
         file = Path(folder) / "console.html"

@@ -67,7 +67,7 @@ class _Account:
         self.status.show(sum(known is Exit.RUNNING for known in self.exits.values()))
 
     def _note(self, name: str, found: Exit) -> None:
-        # Before anything is printed: from here on, an interrupt reports which operations continue.
+        # Done before any output: from here on, an interrupt reports which operations continue.
         self.exits[name] = found
         set_going_on(name for name, known in self.exits.items() if known is Exit.RUNNING)
 

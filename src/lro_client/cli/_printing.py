@@ -62,7 +62,7 @@ def full_list(
 
 
 def print_operation(operation: Operation, link: Link, *, as_json: bool) -> None:
-    """Print an operation: in full to a terminal, one line to a pipe.
+    """Print an operation: in full to a terminal, on one line to a pipe.
 
     In the FULL view, it is printed in full to a pipe too.
     """
@@ -285,7 +285,7 @@ class LiveTable:
     def show(self, operation: Operation) -> None:
         """Draw an operation with this state from now on."""
         now = time.monotonic()
-        # If the server returns an operation under a different name, it gets its own row.
+        # If the server returns an operation under a different name, that name gets its own row.
         row = self._rows.setdefault(operation.name, _Row(operation.name, now, Estimate()))
         if row.line is None:
             if self._full is None:  # only after a reply, since the server may be unavailable

@@ -96,7 +96,7 @@ class Exit(enum.IntEnum):
     RUNNING = 4
     """An operation is still running."""
     CALL_FAILED = 5
-    """A call failed: the server is unavailable, or refused it."""
+    """A call failed: the server is unavailable, or refused the call."""
     INTERRUPTED = 130
     """Interrupted by Ctrl-C; the status that shells use."""
     CUT_OFF = 141
@@ -189,7 +189,7 @@ def set_starting(text: str) -> None:
 
 
 def print_going_on(why: str = "") -> None:
-    """Print that the operations continue for which the command waited, and how to wait again."""
+    """Print which operations continue, and how to wait for them again."""
     names: list[str] = click.get_current_context().meta.get(_GOING_ON, [])
     if not names:
         return

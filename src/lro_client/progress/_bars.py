@@ -34,8 +34,8 @@ class Estimate:
 
     The estimate uses the recent rate: progress older than ``window_seconds`` has less and less
     weight. An unusually long pause makes the estimate grow. A fraction below the last one reduces
-    the progress so far; if none is left, the estimate starts again. ``clock`` returns seconds that
-    never decrease.
+    the progress so far; if no progress is left, the estimate starts again. ``clock`` returns
+    seconds that never decrease.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Estimate:
         self._gap = 0.0
 
     def add(self, fraction: float | None, seconds: float | None = None) -> None:
-        """Add the fraction that was done at ``seconds`` of the clock, by default now.
+        """Add the fraction that was done when the clock showed ``seconds``, by default now.
 
         None and NaN are ignored; values below 0 or above 1 are clipped.
         """

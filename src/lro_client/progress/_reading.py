@@ -26,7 +26,7 @@ _CONTROLS: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
 def lookup(metadata: object, types: TypeRegistry | None) -> Lookup | None:
-    """Return the function that reads fields of a message; None if it has no fields.
+    """Return the function that reads a message's fields; None if the message has no fields.
 
     ``types`` decodes a packed binary message if it knows the message's class.
     """
@@ -86,7 +86,7 @@ def _camel(name: str) -> str:
 
 
 def number(value: object) -> float | None:
-    """Return a finite number, even if JSON has it as a string (spec §1.9), or None."""
+    """Return a value as a finite number, or None; JSON may have it as a string (spec §1.9)."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:
@@ -126,8 +126,9 @@ class Progress:
     """The progress of an operation, as its metadata reports it.
 
     ``fraction`` is the share that is done, from 0 to 1. ``done`` and ``total`` are in the
-    operation's units: files, bytes, rows. Each is None if it is not known; ``total`` is more than
-    0, the others are never negative. ``message`` is one line of text without control characters.
+    operation's units: files, bytes, rows. Each is None if it is not known. ``total`` is more than
+    0; ``fraction`` and ``done`` are never negative. ``message`` is one line of text without control
+    characters.
     """
 
     fraction: float | None = None
@@ -170,17 +171,17 @@ _MAX_DEPTH: Final = 3
 
 
 def progress_of(metadata: object, types: TypeRegistry | None = None) -> Progress | None:
-    """Read the progress from metadata; None if it has none.
+    """Read the progress from metadata; None if there is none.
 
-    ``metadata`` is a typed message (attrs, dataclass, protobuf, or another with attributes), a
+    ``metadata`` is a typed message (attrs, dataclass, protobuf, or any object with attributes), a
     packed :class:`lro.AnyMessage`, or a mapping with keys in lowerCamelCase or snake_case.
     ``types`` reads messages that are packed in binary form.
 
-    The first field counts that holds a number which makes sense: a percentage, then a share from 0
-    to 1, then ``progress`` (an int is a percentage; a float is a share up to 1 and a percentage
-    above), then a pair such as ``done`` and ``total``, then a message inside. More than all counts
-    as all; negative numbers, a total of 0, infinities and texts that are not numbers count as not
-    known. It never raises.
+    The function uses the first field with a sensible number: a percentage, a share from 0 to 1,
+    ``progress`` (an int is a percentage; a float is a share up to 1, a percentage above), a pair
+    such as ``done`` and ``total``, or a nested message, in this order. More than the whole is taken
+    as the whole; negative numbers, a total of 0, infinities and texts that are not numbers are
+    ignored. The function never raises.
     """
     try:
         look = lookup(metadata, types)
@@ -235,7 +236,7 @@ def _pair(look: Lookup) -> tuple[float | None, float | None]:
         if done is not None and total:
             return done, total
         alone = done if alone is None else alone
-    if all(look(done_name) is None for done_name, _ in _PAIRS):  # JSON has no zeros (spec §1.8)
+    if all(look(done_name) is None for done_name, _ in _PAIRS):  # JSON omits zeros (spec §1.8)
         total = first_number(look, [total_name for _, total_name in _PAIRS])
         if total:
             return 0.0, total
@@ -266,7 +267,7 @@ def _moment(value: Any) -> datetime | None:
         value = datetime.fromisoformat(value)
     elif isinstance(value, Timestamp):
         value = value.to_datetime()
-    elif hasattr(value, "ToDatetime"):  # protobuf's own
+    elif hasattr(value, "ToDatetime"):  # protobuf's Timestamp
         value = value.ToDatetime(UTC)
     aware = isinstance(value, datetime) and value.tzinfo is not None
     return value.astimezone(UTC) if aware else None

@@ -53,7 +53,7 @@ class VirtualClock:
         self._count = 0
 
     def __call__(self) -> float:
-        """The present."""
+        """Return the current time."""
         return self.now
 
     def sleep(self, seconds: float) -> None:
@@ -113,7 +113,7 @@ class VirtualClock:
             loop.call_soon(self._later, loop, sleeping)
             return
         sleepers = sleeping.sleepers
-        while sleepers and sleepers[0].woken.done():  # it was cancelled
+        while sleepers and sleepers[0].woken.done():  # the sleep was cancelled
             heapq.heappop(sleepers)
         if not sleepers:
             return

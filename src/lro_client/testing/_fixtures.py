@@ -46,5 +46,5 @@ def service_in_memory(clock: VirtualClock) -> Iterator[Service]:
 
 
 def client_of(service: Service, clock: VirtualClock) -> Client:
-    """Return a client of a local service, which sleeps on a virtual clock."""
+    """Return a client that calls a local service and sleeps on a virtual clock."""
     return Client(transport=LocalTransport(service), clock=clock, sleep=clock.sleep)

@@ -16,7 +16,7 @@ from lro.errors import OperationNotFound
 from lro.stores.memory import MemoryStore
 
 Scripted: TypeAlias = object
-"""A message of any class, an ``lro.AnyMessage``, or the JSON object of one with its ``@type``."""
+"""A message of any class, an ``lro.AnyMessage``, or a message's JSON object with its ``@type``."""
 
 Pack: TypeAlias = Callable[[Scripted | None], AnyMessage | None]
 """Packs a message into an ``lro.AnyMessage``; None stays None."""
@@ -31,7 +31,7 @@ _MAX_SECONDS: Final = 2e11
 
 @attrs.define(kw_only=True)
 class ServerCall:
-    """A call that the server received, ``at`` seconds after it was made.
+    """A call that the server received ``at`` seconds after the server was made.
 
     ``name`` is the operation or target. ``verb`` is the RPC's name, such as GetOperation, or Start.
     ``hold`` is the timeout of a Wait in seconds (None: no timeout, or not a Wait), ``status`` the
@@ -65,7 +65,7 @@ class Fault:
 
 @attrs.frozen(kw_only=True)
 class Rule:
-    """A fault with its conditions: the verb, the numbers of its calls, and a span of time."""
+    """A fault with its conditions: a verb, numbers of the verb's calls, and a span of time."""
 
     fault: Fault
     verb: str
@@ -142,9 +142,9 @@ Begin: TypeAlias = Callable[[AnyMessage], Script]
 class ScriptedStore(MemoryStore):
     """A store in memory whose operations follow their scripts, in the seconds of ``clock``.
 
-    ``play`` updates the records: call it before you read them. ``methods`` has, by the full name of
-    a method, the functions that make scripts of started operations. ``failure`` is the exception
-    that the test's code raised at a start.
+    ``play`` updates the records: call it before you read them. ``methods`` maps the full name of a
+    method to the function that makes the script of a started operation. ``failure`` is the
+    exception that the test's code raised at a start.
     """
 
     def __init__(self, clock: Callable[[], float], pack: Pack) -> None:
@@ -156,7 +156,7 @@ class ScriptedStore(MemoryStore):
         self.failure: Exception | None = None
 
     def add(self, script: Script) -> None:
-        """Add an operation, which replaces an earlier operation of its name."""
+        """Add an operation, which replaces an earlier operation of the same name."""
         with contextlib.suppress(OperationNotFound):
             self.update(script.name, lambda _: None)
         now = self.now()
@@ -171,7 +171,7 @@ class ScriptedStore(MemoryStore):
         *,
         check_only: bool = False,
     ) -> Inserted:
-        """Begin an operation by the method's script, under the script's name."""
+        """Begin an operation that follows the method's script, under the script's name."""
         known = super().insert(record, request, key, check_only=True)
         if not known.fresh:
             self.play(known.record.name)
@@ -185,7 +185,7 @@ class ScriptedStore(MemoryStore):
             raise
 
     def play(self, *names: str) -> None:
-        """Update the operations with these names, or all of them without names."""
+        """Update the operations with these names or, without names, all operations."""
         now = self._seconds()
         for name in names or list(self._scripts):
             for record in self.find([name]).records:
@@ -193,7 +193,7 @@ class ScriptedStore(MemoryStore):
                     self._act(self._scripts[name], record, now)
 
     def free_name(self, collection: str) -> str:
-        """Return a new name in this collection, whose number is the count of its operations."""
+        """Return a new name in this collection; its number follows the count of all operations."""
         number = len(self._scripts) + 1
         while f"{collection}/{number}" in self._scripts:
             number += 1

@@ -51,7 +51,7 @@ _STEP_SECONDS: Final = 1.0
 """Seconds between two reads of the store by a stream or a short Wait."""
 
 _MAX_LOOKS: Final = 4
-"""Seconds between two looks of a long Wait."""
+"""Number of reads of the store during a long Wait, after the first read."""
 
 _HEARTBEAT_SECONDS: Final = 15.0
 
@@ -173,7 +173,7 @@ class ScriptedServer:
 
         Operations are named ``operations/1``, ``operations/2`` and so on, below ``parent`` if it is
         set. ``response`` may be a function of the request's JSON; the other arguments are as for
-        :meth:`operation`. Starts with the same request id start only one (spec §9.1).
+        :meth:`operation`. Starts with the same request id begin only one operation (spec §9.1).
         """
         collection = f"{parent}/operations" if parent else "operations"
         self._serve(f"{collection}/-")
@@ -199,7 +199,7 @@ class ScriptedServer:
         since: float = 0.0,
         until: float = math.inf,
     ) -> None:
-        """Make calls fail: those of a verb (default: all), with certain numbers, in a time span.
+        """Make calls fail: those of a verb (default: all verbs), chosen by number and time.
 
         Numbers count the calls of the verb, from 1; times are seconds after the server was made.
         If several faults apply to a call, the first one happens.
@@ -232,7 +232,7 @@ class ScriptedServer:
             return types.from_json(fields)
         cls = type(message)
         if cls is not lro.AnyMessage and cls not in self._known:
-            self._known.add(cls)  # so that filters know its fields
+            self._known.add(cls)  # so that filters know the fields of the class
             name = f"scripted.Messages.M{len(self._known)}"
             self._service.declare(name, request=Struct, response=cls, metadata=cls)
         return types.pack(message)
@@ -242,7 +242,7 @@ class ScriptedServer:
         segments = name.rpartition("/operations/")[0].split("/")
         parent = "/".join("*" if place % 2 else one for place, one in enumerate(segments))
         if parent and parent not in self._parents:
-            with contextlib.suppress(DeclarationError):  # the parent is not valid, so no name is
+            with contextlib.suppress(DeclarationError):  # with an invalid parent, no name is valid
                 self._edge = self._edge_of({*self._parents, parent}, self._starts)
                 self._parents.add(parent)
 
@@ -434,7 +434,7 @@ class ScriptedStream(httpx.SyncByteStream, httpx.AsyncByteStream):
 
 
 class ScriptedTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
-    """Passes requests to a function that responds, and lets the time for that pass."""
+    """Passes requests to a function that responds, and lets the time of the responses pass."""
 
     def __init__(self, clock: VirtualClock, answer: Callable[[httpx.Request], Answering]) -> None:
         self._clock = clock
@@ -465,7 +465,7 @@ class ScriptedTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
 
 
 def _no_parent(_: HttpRequest) -> str:
-    """Return no parent: with a parent function, a start may have any query."""
+    """Return no parent: a start that has a parent function accepts any query."""
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Calls as gRPC messages and back, for the blocking and the async client (spec §12, §11.10)."""
+"""Convert calls to gRPC messages, and responses to replies, for both clients (spec §12, §11.10)."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ _UNCONNECTED: Final = "failed to connect to all addresses"
 """The beginning of grpcio's messages on failed connections."""
 
 _TOO_LARGE: Final = re.compile(r"(CLIENT: )?Received message larger than max \(")
-"""Matches grpcio's message for a reply, or before grpcio 1.70 a request, that is too large."""
+"""Matches grpcio's message if a reply is too large; before grpcio 1.70 also if a request is."""
 
 _PAIRS: Final = "pairs of a key in lower case and a text of ASCII (bytes for a key in -bin)"
 _KEY: Final = re.compile(r"[0-9a-z_.-]+")
@@ -89,7 +89,7 @@ class GrpcCoder:
     def __init__(self, metadata: Metadata, types: TypeRegistry) -> None:
         self._metadata = tuple(metadata)
         for pair in self._metadata:
-            shown = pair[:1] if isinstance(pair, tuple | list) else pair  # a value may be secret
+            shown = pair[:1] if isinstance(pair, tuple | list) else pair  # values may be secret
             check("metadata", shown, _PAIRS, fine=_is_pair(pair))
         self._types = types
         self._lock = threading.Lock()
@@ -185,7 +185,7 @@ class GrpcCoder:
 
 
 def _is_pair(pair: object) -> bool:
-    # The rules of grpcio, which reports a mistake only when a call is made.
+    # These are grpcio's own rules, which it checks only when a call is made.
     if not isinstance(pair, tuple) or len(pair) != 2:
         return False
     key, value = pair
@@ -199,7 +199,7 @@ def _is_pair(pair: object) -> bool:
 def start_to_binary(request: StartRequest, types: TypeRegistry) -> bytes:
     """Return the message of a start in binary form, with its options (spec §9.1, §9.7).
 
-    An option is written to the message's field of that name if there is one.
+    If the message has a field with an option's name, the option is written to that field.
 
     Raises:
         UnknownType, EncodingError, DeclarationError: The message has no binary form.
@@ -245,7 +245,7 @@ def _embedded_status(error: Any, code: Code) -> Status | None:
         status = status_from_proto(StatusProto.FromString(details))
     except DecodeError:
         return None
-    return status if details and status.code == code else None  # they must agree (spec §12.2)
+    return status if details and status.code == code else None  # codes must agree (spec §12.2)
 
 
 def _is_too_large(call: Call, text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Calls as HTTP requests and back: paths, bodies, errors, events (spec §5, §11.8, §11.10)."""
+"""Convert calls to HTTP requests, and responses to replies and errors (spec §5, §11.8, §11.10)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ from lro_client._flow.steps import (
 )
 
 _BESIDE: Final = {"request_id": "requestId", "validate_only": "validateOnly"}
-"""Options sent with a start's message (spec §9.1, §9.7): Python and JSON names of each field."""
+"""Options sent with a start's message (spec §9.1, §9.7): the JSON name of each Python name."""
 
 _ENDINGS: Final = {
     "get": "",
@@ -80,7 +80,7 @@ _ENDINGS: Final = {
     "watch": ":watch",
     "rerun": ":rerun",
 }
-"""The custom verbs at the ends of paths (spec §5.4)."""
+"""The ending of each verb's path (spec §5.4)."""
 
 _MAX_KNOWN_PATHS: Final = 256
 """Maximum number of cached paths: every poll of an operation uses the same path."""
@@ -128,7 +128,7 @@ class Routes:
         prefix = given[0].partition("{")[0].rstrip("/") if given else "/v1"
         for verb, ending in _ENDINGS.items():
             if not getattr(self, verb):
-                # Names of collections end with "operations", so their prefix must not.
+                # Names of collections end with "operations", so the prefix must not end with it.
                 base = prefix.removesuffix("/operations") if verb in _OF_PARENTS else prefix
                 object.__setattr__(self, verb, f"{base}/{{name=**}}{ending}")
 
@@ -159,7 +159,7 @@ class _NoPlace(Exception):
 
 
 class Encoder:
-    """Turns calls into HTTP requests; ``base_url`` is put before all paths, also before targets."""
+    """Turns calls into HTTP requests; ``base_url`` is put before all paths, even of targets."""
 
     def __init__(self, routes: Routes, types: TypeRegistry, base_url: str) -> None:
         self._routes = routes
@@ -181,7 +181,7 @@ class Encoder:
                 asked = attrs.evolve(asked, params={**asked.params, "view": call.view})
         except DeclarationError:
             raise
-        except _NoPlace as exc:  # the caller's names were checked before, so the server sent this
+        except _NoPlace as exc:  # the caller's names were checked, so this is the server's
             text = f"the server gave a name that has no place in a path: {exc}"
             raise unreadable(call.verb, text) from None
         except InvalidArgument as exc:
@@ -190,7 +190,7 @@ class Encoder:
             raise DeclarationError("message", str(exc)) from exc
         except (TypeError, ValueError) as exc:
             raise DeclarationError("message", f"has no JSON: {exc}") from exc
-        whole = not asked.url.startswith("/")  # a start may go to another address
+        whole = not asked.url.startswith("/")  # the target of a start may be a URL
         return asked if whole else attrs.evolve(asked, url=self._base + asked.url)
 
     def _encode(self, request: Request) -> HttpCall:
@@ -221,7 +221,7 @@ class Encoder:
         return HttpCall(method="GET", url=self._path("get", request.name))
 
     def _expand(self, verb: str, name: str) -> str:
-        if not name:  # the template's ``**`` would accept it as zero segments
+        if not name:  # the template's ``**`` would accept "" as zero segments
             raise InvalidArgument("name", "must not be empty")
         try:
             check_segments("name", name)
@@ -252,7 +252,7 @@ class Encoder:
         if isinstance(message, AnyMessage):
             message = self._types.readable(message).payload
         if isinstance(message, Mapping):
-            json.dumps(message, allow_nan=False)  # raises for NaN; faster encoders send null
+            json.dumps(message, allow_nan=False)  # refuses NaN, which faster encoders write as null
             message = dict(message)
         body = message if isinstance(message, dict) else self._types.dump(message)
         if not isinstance(body, dict):
@@ -297,7 +297,7 @@ class Events(Generic[E]):
         self._begun = False
 
     def feed(self, chunk: bytes) -> Iterator[E]:
-        """Return the events that are complete with this chunk.
+        """Yield the events that this chunk completes.
 
         Raises:
             EventTooLarge: An event is longer than :data:`MAX_EVENT` bytes.
@@ -389,12 +389,12 @@ _FAILURES: Final = (
     ("ConnectTimeout", Code.UNAVAILABLE, True),
     ("TimeoutException", Code.DEADLINE_EXCEEDED, True),
     ("RequestError", Code.UNAVAILABLE, True),  # all others: the connection failed or was lost
-    ("SSLError", Code.UNAVAILABLE, True),  # httpx does not wrap it if a read on a loop raises it
+    ("SSLError", Code.UNAVAILABLE, True),  # httpx's async reads raise it unwrapped
     ("ConnectionError", Code.UNAVAILABLE, True),
 )
-"""For each exception name: its code, and True if a retry can help. The first match is used.
+"""Exception names, each with its code, and True if a retry can help. The first match is used.
 
-Names instead of classes, because the client may be from httpx2: other classes, the same names.
+Names are compared instead of classes, because httpx2 has other classes of the same names.
 """
 
 
@@ -454,7 +454,7 @@ class HttpCoder:
         except Exception as exc:
             exc = typing.cast("Any", exc)
             names = [cls.__name__ for cls in type(exc).__mro__]
-            if "DecodingError" in names:  # damaged in transit, or its encoding is mislabelled
+            if "DecodingError" in names:  # the body is damaged, or its encoding is mislabelled
                 raise spoilt_reply(call.verb, f"{exc} ({address()})") from exc
             if "HTTPStatusError" in names and exc.response.status_code >= 400:
                 raise self._raised(call, exc.response) from exc
@@ -502,7 +502,7 @@ class HttpCoder:
             raise InvalidArgument(
                 "operations", f"must have {min(absent)!r:.200}, unless 'missing' has it"
             )
-        if request.ended:  # most have not ended, and decoding them would take most of the time
+        if request.ended:  # decoding the many that have not ended would take most of the time
             listed = [one for one in listed if isinstance(one, dict) and _matters(one)]
         found = tuple(operation_from_json(one, self._types) for one in listed)
         gone = tuple(name for name in missing if isinstance(name, str))
@@ -514,7 +514,7 @@ class HttpCoder:
         return response.status_code == 200 and kind.lower().startswith("text/event-stream")
 
     def events(self, call: Call) -> Events[Operation | str]:
-        """Return a parser from stream chunks to operations and the names of missing ones.
+        """Return a parser that turns a stream's chunks into operations and names of missing ones.
 
         The parser raises a CallError for an event that is not valid for the call.
         """
@@ -532,14 +532,14 @@ class HttpCoder:
             ended = isinstance(wanted, WatchOperationsRequest) and wanted.ended
             name = fields.get("name")
             if ended and isinstance(name, str) and not _matters(fields):
-                return Operation(name=name)  # no listener needs the metadata, so they are dropped
+                return Operation(name=name)  # no listener needs the metadata, so drop it
             return operation_from_json(value, self._types)
         except (ValueError, KeyError, LroError) as exc:
             text = f"an event is not what was asked for: {exc}"
             raise unreadable(call.verb, text) from exc
 
     def no_stream(self, call: Call, response: Any, content: bytes) -> CallError:
-        """Return the error of a call that did not get a stream."""
+        """Return the error of a call whose reply is not a stream."""
         status = response.status_code
         if not 200 <= status < 300:
             return self._error(call, response, content, self._retry_after(response.headers))
@@ -558,7 +558,7 @@ class HttpCoder:
         where = f"{response.request.method} {public_address(str(response.url))}"
         words = f"; it said: {status.message}"
         if status.message == status_from_error_body(http, None, self._types).message:
-            # The reply has no message; it may come from a server that the user did not mean.
+            # The reply has no message; it may come from a server that was called by mistake.
             words = ""
             status = attrs.evolve(status, message=f"{status.message} to {where}")
         for detail in decoded(status):
@@ -566,7 +566,7 @@ class HttpCoder:
                 asked = min(detail.retry_delay.total_seconds(), _MAX_PAUSE_SECONDS)
                 retry_after = max(retry_after or 0.0, asked)
         said = error_fields(http, body)
-        # An error page of a proxy, or of a framework without such a route, tells nothing.
+        # An error page of a proxy or of a framework's router says nothing about the operation.
         if status.code == Code.NOT_FOUND and (said is None or _lacks_route(status)):
             text = f"nothing is served at {where}: {_ELSEWHERE}{words}"
             status = attrs.evolve(status, message=text)
@@ -577,9 +577,9 @@ class HttpCoder:
         return CallError(call.verb, status, http, retry_after, passing=passing)
 
     def _raised(self, call: Call, response: Any) -> CallError:
-        """Return the error of a reply for which the client's hook raised ``HTTPStatusError``."""
+        """Return the error for a reply for which a client's hook raised ``HTTPStatusError``."""
         content = b""
-        with suppress(RuntimeError):  # the body is closed, and no hook has read it
+        with suppress(RuntimeError):  # the body was closed before any hook read it
             content = response.content
         return self._error(call, response, content, self._retry_after(response.headers))
 
@@ -597,7 +597,7 @@ class HttpCoder:
 def _matters(operation: dict[str, Json]) -> bool:
     """Return True if an operation must be decoded when the caller only needs those that are done.
 
-    An operation with an error that is not done must be decoded too: waiting for it is impossible.
+    An operation that has an error but is not done must be decoded too, so that its wait fails.
     """
     return bool(operation.get("done") or operation.get("error"))
 

@@ -1,7 +1,7 @@
-"""HTTP clients for transports that got no client of the user, and their cached requests.
+"""HTTP clients for transports that are made without a client, and the cache of their requests.
 
-Half of the work of an HTTP client at each call is for options that these clients do not have. So
-each request is built once, and is passed directly to the httpx transport where that is possible.
+An HTTP client spends half of each call on options that these clients do not have. So each request
+is built once, and is passed directly to the httpx transport where that is possible.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ T = TypeVar("T")
 _HEADERS: Final = {"accept-encoding": CODINGS}
 
 IDLE_SECONDS: Final = 1.0
-"""Seconds for which an idle connection is kept. Servers keep idle connections for at least two.
+"""Seconds for which an idle connection is kept. Servers keep it for at least two seconds.
 
 If a server closes a connection while a request is sent, that request is lost (RFC 9112 §9.3).
 """
@@ -47,7 +47,7 @@ _MAX_KNOWN_BODY_BYTES: Final = 1024
 """Maximum size of a body in the cache. Larger bodies have many names and do not repeat."""
 
 _PIECE: Final = 64 * 1024
-"""Bytes per write. Each write gets a new timeout, so a slow reader could prolong a large one."""
+"""Bytes per write. Each write gets a new timeout, so a slow reader could prolong a large write."""
 
 
 @contextmanager
@@ -69,7 +69,7 @@ def _bounded(timeout: float | None) -> Iterator[float | None]:
 
 
 class _TimedStream(httpcore.NetworkStream):
-    """A connection that observes :func:`ending_at`; httpx's timeouts cover only single reads."""
+    """A connection with the deadline of :func:`ending_at`; httpx only limits single reads."""
 
     def __init__(self, stream: httpcore.NetworkStream) -> None:
         self._stream = stream
@@ -100,7 +100,7 @@ class _TimedStream(httpcore.NetworkStream):
 
 
 class _TimedBackend(httpcore.SyncBackend):
-    """Makes connections that observe :func:`ending_at`."""
+    """Makes connections with the deadline of :func:`ending_at`."""
 
     def connect_tcp(
         self,
@@ -116,7 +116,7 @@ class _TimedBackend(httpcore.SyncBackend):
 
 
 def _blocking(context: ssl.SSLContext, proxy: httpx.Proxy | None = None) -> httpx.HTTPTransport:
-    """Return an httpx transport whose connections observe :func:`ending_at`."""
+    """Return an httpx transport whose connections have the deadline of :func:`ending_at`."""
     made = httpx.HTTPTransport(verify=context, proxy=proxy, limits=LIMITS)
     made._pool._network_backend = _TimedBackend()  # httpx has no option for this
     return made
@@ -149,7 +149,7 @@ class Connections(httpx.BaseTransport):
 
 
 class MakeConnections(Protocol):
-    """Makes a transport for an event loop that trusts the certificates of an SSL context."""
+    """Makes an event loop's transport, which trusts the certificates of an SSL context."""
 
     def __call__(
         self, context: ssl.SSLContext, proxy: httpx.Proxy | None = None
@@ -157,7 +157,7 @@ class MakeConnections(Protocol):
 
 
 class AsyncConnections(httpx.AsyncBaseTransport):
-    """A transport for an event loop, of any HTTP library; ``plain`` as for :class:`Connections`."""
+    """An event loop's transport for any HTTP library; for ``plain`` see :class:`Connections`."""
 
     def __init__(self, make: MakeConnections, *, plain: bool) -> None:
         self._make = make
@@ -194,12 +194,12 @@ def _certificates() -> ssl.SSLContext:
 
 
 def _no_cookies() -> CookieJar:
-    """Return a jar that keeps no cookies: an invalid character in one would break every call."""
+    """Return a jar that keeps no cookies: one with an invalid character would break all calls."""
     return CookieJar(DefaultCookiePolicy(allowed_domains=[]))
 
 
 class OwnClient:
-    """An ``httpx.Client`` without options; ``plain`` as for :class:`Connections`."""
+    """An ``httpx.Client`` without options; for ``plain`` see :class:`Connections`."""
 
     def __init__(self, *, plain: bool = False) -> None:
         self._transport = Connections(plain=plain)
@@ -223,7 +223,7 @@ class OwnClient:
 class OwnAsyncClient:
     """An ``httpx.AsyncClient`` without options, over any transport.
 
-    ``make_transport(proxy)`` makes the transport of a proxy, or with None that of other calls.
+    ``make_transport(proxy)`` makes the transport of a proxy; None means direct connections.
     """
 
     def __init__(
@@ -276,7 +276,7 @@ def proxy_mounts(make: Callable[[httpx.Proxy], T]) -> dict[str, T | None]:
         if url := found.get(scheme):
             try:
                 mounts[f"{scheme}://"] = make(httpx.Proxy(url if "://" in url else f"http://{url}"))
-            except DeclarationError:  # raised for the variable of the certificates
+            except DeclarationError:  # about SSL_CERT_FILE, not the proxy
                 raise
             except (ValueError, ImportError, httpx.InvalidURL) as exc:
                 name = f"{scheme}_proxy".upper()
@@ -314,14 +314,14 @@ def httpx_connections(
 def connections_of(
     proxy: httpx.Proxy | None, *, plain: bool, make: MakeConnections = httpx_connections
 ) -> httpx.AsyncBaseTransport:
-    """Make the transport of an event loop, directly or through a proxy."""
+    """Make an event loop's transport, which connects directly or through a proxy."""
     if proxy is None:
         return AsyncConnections(make, plain=plain)
     return make(_certificates(), proxy)
 
 
 def _is_for_client(client: httpx.Client | httpx.AsyncClient, request: httpx.Request) -> bool:
-    """Return True if ``client.send`` is needed: to add headers, to refuse, or for a tracer."""
+    """Return True if ``client.send`` must refuse the call, add credentials, or call a tracer."""
     return client.is_closed or bool(request.url.userinfo) or _is_patched(type(client))
 
 
@@ -333,7 +333,7 @@ def _is_patched(cls: type[httpx.Client | httpx.AsyncClient]) -> bool:
 
 
 class RequestCache:
-    """Cached parts of the requests of one of the above clients, whose headers do not change.
+    """Caches requests of :class:`OwnClient` and :class:`OwnAsyncClient`; their headers are fixed.
 
     Building a request takes a third of the time of a poll.
     """
@@ -365,5 +365,5 @@ class RequestCache:
             stream=known.stream,
             extensions={"timeout": httpx.Timeout(asked["timeout"]).as_dict()},
         )
-        request.read()  # a transport may send a body in chunks if it was not read
+        request.read()  # otherwise a transport may send the body in chunks
         return request

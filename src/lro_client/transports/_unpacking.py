@@ -18,7 +18,7 @@ CODINGS: Final = "gzip, deflate"
 """The encodings that the client accepts (RFC 9110 §12.5.3)."""
 
 _BLOCK_BYTES: Final = 16 * 1024
-"""Bytes passed to zlib at once: at the end of each gzip member it copies the unused rest."""
+"""Bytes passed to zlib at once: few, because zlib copies the rest at the end of a gzip member."""
 
 KNOWN: Final = frozenset({"gzip", "x-gzip", "deflate"})
 """The encodings that can be decoded."""
@@ -74,12 +74,12 @@ def _through(layers: Sequence[_Layer], chunk: bytes) -> Iterator[bytes]:
 class _Layer:
     """Decompresses gzip with any number of members (RFC 1952 §2.2), and deflate with any header.
 
-    The first bytes decide which format it is, because some servers send one under the other's name.
+    The first bytes decide the format, because some servers send gzip as deflate, or the reverse.
     """
 
     def __init__(self) -> None:
         self._inflate: zlib._Decompress | None = None
-        self._held = b""  # less than a header
+        self._held = b""  # part of a header
         self._padding = False
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:

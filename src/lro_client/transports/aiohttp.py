@@ -43,11 +43,11 @@ class AiohttpTransport(AsyncHttpTransport):
 
 
 class _Connections(httpx_aiohttp.AiohttpTransport):
-    """httpx-aiohttp that also supports passwords in URLs, and raises httpx's errors."""
+    """httpx-aiohttp's transport, with passwords in URLs, and errors converted to httpx's."""
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         url = request.url
-        if url.userinfo:  # it is already in a header, and aiohttp refuses to have both
+        if url.userinfo:  # also in a header by now, and aiohttp refuses both together
             request.url = url.copy_with(userinfo=b"")
         try:
             return await super().handle_async_request(request)
@@ -87,7 +87,7 @@ def _session(context: ssl.SSLContext) -> aiohttp.ClientSession:
 async def _send_once(
     request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
 ) -> aiohttp.ClientResponse:
-    """Keep aiohttp from retrying a GET or DELETE by itself, which the client could not count.
+    """Keep aiohttp from retrying a GET or DELETE by itself: the client could not count the retry.
 
     If the reply to a Delete is lost, a retry by aiohttp would report NOT_FOUND.
     """

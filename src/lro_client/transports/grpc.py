@@ -39,10 +39,10 @@ _OPTIONS: Final[Options] = (
     # The client's policies decide when to retry, so the channel reconnects about as often.
     ("grpc.initial_reconnect_backoff_ms", 250),
     ("grpc.max_reconnect_backoff_ms", 2_000),
-    # Gateways drop idle connections, some after four minutes. By default, servers refuse pings more
-    # often than every five. So a channel is closed after one to two minutes without a call.
+    # Gateways drop idle connections, some after four minutes, and by default servers allow a ping
+    # only every five minutes. So a channel is closed after one to two minutes without a call.
     ("grpc.client_idle_timeout_ms", 60_000),
-    # A new channel must open new connections, instead of sharing those of this process.
+    # A new channel must open its own connections instead of sharing those of earlier channels.
     ("grpc.use_local_subchannel_pool", 1),
 )
 
@@ -51,7 +51,7 @@ _URLS: Final = frozenset({"grpc", "grpcs", "http", "https"})
 _FAIR_SECONDS: Final = 1.0
 """A call with a shorter budget does not prove that its connection is dead."""
 _WHOLE_BUDGET: Final = 0.9
-"""A call that took this share of its budget is taken as timed out; timers can be early."""
+"""A call that took this share of its budget has timed out: timers may fire a little early."""
 
 
 class _Channel(Generic[C]):
@@ -65,7 +65,7 @@ class _Channel(Generic[C]):
 
 
 class _Line(Generic[C]):
-    """The channel of a transport; without a given channel, one is made when it is first needed.
+    """A transport's channel, which is either given, or made when it is first needed.
 
     A connection can die silently, for example if a gateway has dropped it. grpcio notices that
     only after many minutes. So a channel that was made here is replaced as soon as a call gets no
@@ -80,7 +80,7 @@ class _Line(Generic[C]):
         self._lock = threading.Lock()
 
     def begin(self, call: Call, path: str) -> tuple[_Channel[C], Any]:
-        """Return the channel of a call that begins, and the callable of its path.
+        """Return the channel of a call that begins, and the channel's callable for the path.
 
         Raises:
             CallError: The transport was closed.
@@ -150,7 +150,7 @@ class GrpcTransport:
     not close or replace a channel that you pass. ``credentials`` are the channel credentials (None:
     no TLS), ``metadata`` is sent with every call, ``types`` are the message classes of starts,
     ``options`` are more channel options. The transport makes its channel at the first call, and
-    replaces it after a call that got no reply in time, since its connection may be dead.
+    replaces it after a call that got no reply in time, as the connection may be dead.
 
     Raises:
         DeclarationError: The target is a URL, such as the one that ``lro serve`` prints.
@@ -202,7 +202,7 @@ class GrpcTransport:
 class AsyncGrpcTransport:
     """Calls over a ``grpc.aio.Channel``; the arguments are those of :class:`GrpcTransport`.
 
-    It makes a channel for each event loop that calls.
+    It makes a channel for each event loop that makes calls.
     """
 
     def __init__(

@@ -57,9 +57,9 @@ class _Closed(Exception):
 
 
 class HttpTransport:
-    """Makes calls with an ``httpx.Client``; with ``own`` it closes that client in the end.
+    """Makes calls with an ``httpx.Client``; with ``own``, ``close()`` closes that client too.
 
-    Without ``client`` it makes one, and a new one in each forked process, which must not share
+    Without ``client`` it makes a client, and another in each forked process, which must not share
     connections with its parent. ``base_url`` is put before all paths, ``routes`` are the paths of
     the verbs, ``types`` are the message classes. Each call runs in its own thread, because nothing
     else can enforce a time limit.
@@ -137,7 +137,7 @@ class HttpTransport:
         self._closed = True
         if self._own:
             self._client.close()
-        for answer in list(self._asking):  # threads that may not notice the close by themselves
+        for answer in list(self._asking):  # their threads may not notice the close by themselves
             answer.put((None, _Closed()))
 
     @property
@@ -160,7 +160,7 @@ class HttpTransport:
         return contextlib.closing(self._own_client.send(asked))
 
     def _check_open(self, call: Call) -> None:
-        if self._closed and self._own:  # also in a forked child, which has its own client
+        if self._closed and self._own:  # also true in a child that was forked after the close
             raise CallError(call.verb, _CLOSED)
         _check_open(self._client, call)
 
@@ -180,7 +180,7 @@ class HttpTransport:
 class AsyncHttpTransport:
     """Makes calls with an ``httpx.AsyncClient``; takes the arguments of :class:`HttpTransport`.
 
-    Without ``client`` it makes a client for each event loop that uses it.
+    Without ``client`` it makes a client for each event loop that uses the transport.
     """
 
     bounds = False
@@ -302,7 +302,7 @@ def _is_plain(base_url: str) -> bool:
 def _failures(
     coder: HttpCoder, client: httpx.Client | httpx.AsyncClient, call: Call, asked: dict[str, Any]
 ) -> Iterator[None]:
-    """Do as ``coder.failures``; also turn the use of a closed client into a CallError."""
+    """Wrap ``coder.failures``; also turn the use of a closed client into a CallError."""
 
     def address() -> str:
         url: str = asked["url"]
@@ -348,7 +348,7 @@ def _arguments(asked: HttpCall, call: Call) -> dict[str, Any]:
 def _readable(
     client: httpx.Client | httpx.AsyncClient, asked: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Return the arguments of a request that accepts only encodings that this module can decode."""
+    """Limit the encodings that a request accepts to those that this module can decode."""
     accepted = client.headers.get("accept-encoding", "")
     names = (name.strip() for name in accepted.split(","))
     known = [name for name in names if name.partition(";")[0].strip().lower() in KNOWN]
@@ -377,7 +377,7 @@ async def _aread(response: httpx.Response, call: Call) -> bytes:
 
 
 def _refusal(response: httpx.Response) -> bytes:
-    """Read the body of a reply that is not a stream, or the first part of a long one."""
+    """Read the body of a reply that is not a stream, or the first part of a long body."""
     content, until = bytearray(), time.monotonic() + _REFUSAL_SECONDS
     for piece in () if response.is_success else _pieces(response):
         content += piece

@@ -29,7 +29,7 @@ from lro_client._flow.steps import (
 __all__ = ["AsyncLocalTransport", "LocalTransport"]
 
 _MANY: Final = 1_000_000
-"""No limit in practice: within a process, waits need no connections, so each gets its own call."""
+"""No limit in practice: within a process, a Wait needs no connection, so each gets its own call."""
 
 _SIGN_SECONDS: Final = 10.0
 """Seconds between two keep-alives of a stream."""
@@ -41,7 +41,7 @@ def _check(service: object, caller: object) -> None:
 
 
 class LocalTransport:
-    """Calls a service in this thread. ``caller`` is the caller's name that its hooks receive.
+    """Calls a service in this thread. ``caller`` is the name that the service's hooks receive.
 
     Raises:
         DeclarationError: ``service`` is not a Service, or its ``authorize`` is async.
@@ -73,7 +73,7 @@ class LocalTransport:
             raise CallError(call.verb, status) from exc
 
     def close(self) -> None:
-        """Nothing to free: the service is not the transport's."""
+        """Do nothing: the transport does not own the service."""
 
 
 def _wanted(service: lro.Service, call: Call) -> tuple[str, dict[str, Any]]:
@@ -161,4 +161,4 @@ class AsyncLocalTransport:
             raise CallError(call.verb, status) from exc
 
     async def close(self) -> None:
-        """Nothing to free: the service is not the transport's."""
+        """Do nothing: the transport does not own the service."""
