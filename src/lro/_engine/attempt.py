@@ -4,8 +4,8 @@ The life of an attempt is a table: ``NEXT`` gives the phases that may follow eac
 Two threads change the phase: the worker thread, and the thread that stops the process and releases
 unfinished work. If both change it, the first change counts, and ``Attempt._become`` refuses the
 second. Any thread may ask an attempt to stop, in any phase; a ``StopRequest`` is only ever replaced
-by a higher one. One lock guards both, so a function is never entered after its work was asked to be
-released.
+by a higher one. One lock guards the phase and the request, so a function is never entered after a
+request to release its work.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ class Attempt:
     """
 
     ended: Record | None = None
-    """The ended operation, once this attempt has stored it."""
+    """The record of the ended operation, once this attempt has stored the end."""
     _phase = Phase.CLAIMED
     _asked = StopRequest.NOTHING
     _control: JobControl | None = None
@@ -252,7 +252,7 @@ class Attempt:
         self._record = record
         self._request = request
         self._packed = packed
-        self._lock = threading.RLock()  # re-entrant for executors that run in the thread that stops
+        self._lock = threading.RLock()  # re-entrant: the thread that stops may also run the work
 
     def _become(self, phase: Phase) -> bool:
         """Change the phase if the table allows it; return True if so. The caller has the lock."""
@@ -293,7 +293,7 @@ class Attempt:
 
     @property
     def suspect(self) -> bool:
-        """True if this work has lost its worker so often that it may be what kills workers."""
+        """True if this work has lost its worker so often that the work itself may kill workers."""
         return self._record.lost_attempts >= SUSPECT
 
     def cancel(self) -> None:
@@ -308,7 +308,7 @@ class Attempt:
             control = self._control
             if control is None or control.cancel_requested:
                 return
-            control.stop()  # before the task is cancelled: a coroutine that begins now checks it
+            control.stop()  # before cancelling the task: a coroutine that begins now checks this
             awaited = self._awaited_by
             if awaited is not None:
                 loop, task = awaited
@@ -347,8 +347,8 @@ class Attempt:
     def release(self) -> Flow[None]:
         """Release the operation: it waits again in the store, for any process.
 
-        If the store is unavailable, this only stops the function. When it has returned, its worker
-        tries again to release the operation.
+        If the store is unavailable, this only stops the function. When the function has returned,
+        its worker tries again to release the operation.
         """
         self._ask(StopRequest.RELEASE)
         begun = self._phase not in (Phase.CLAIMED, Phase.BEGINNING)
@@ -515,7 +515,7 @@ class Attempt:
             return outcome
         if timer is not None and timer.late:
             return self._failure(control, overdue())
-        if outcome is None:  # cancelled by a caller, or by mistake by itself
+        if outcome is None:  # a caller cancelled it, or the function did so by mistake
             error = Cancelled() if control.cancel_requested else asyncio.CancelledError()
             return self._failure(control, error)
         return outcome
@@ -628,10 +628,10 @@ class Attempt:
         yield from self._store(outcome)
 
     def _store(self, outcome: Outcome, *, may_fail: bool = True) -> Flow[None]:
-        """Store the outcome of the attempt; if a defect prevents that, end it with INTERNAL.
+        """Store the outcome of the attempt; if a defect prevents that, store INTERNAL instead.
 
         Raises:
-            Exception: Storing INTERNAL failed too (``may_fail`` is false), or it has ended already.
+            Exception: Storing INTERNAL failed, too (``may_fail`` is false), or the attempt is over.
         """
         attempt = self._record.attempt
         try:
@@ -646,7 +646,7 @@ class Attempt:
         except Unavailable as exc:
             line = "%s: its result could not be stored: %s"
             log.warning(line, self.name, exc, extra=self._facts)
-        except Exception:  # a defect: without an end, the operation would never end
+        except Exception:  # a defect: without a result, the operation would never end
             if self.over or not may_fail:
                 raise
             line = "%s: attempt %d: its outcome cannot be stored"
@@ -669,7 +669,7 @@ class Attempt:
         If the result cannot be encoded or stored, the operation ends with INTERNAL.
 
         Raises:
-            NotApplied, OperationNotFound: It has ended already, or was deleted.
+            NotApplied, OperationNotFound: The operation has ended already, or was deleted.
             LeaseLost: Another worker has it.
             Unavailable: The store is unavailable, and this process is stopping.
         """
@@ -788,7 +788,7 @@ class Attempt:
 
     def _observe_begin(self, control: JobControl) -> None:
         events, record = self._runtime.events, self._record
-        if self._request is None:  # else the start in this process has just looked
+        if self._request is None:  # otherwise the start in this process has just done this
             events.tracer.refresh()
         self._began_at = self._runtime.clock()
         waited: float | None = None
@@ -800,7 +800,7 @@ class Attempt:
         events.emit(AttemptBegan(self.name, method, record.attempt, waited, context))
 
     def _end_as(self, phase: Phase, why: str = "") -> None:
-        """Change to a final phase, and report it once if the begin was reported."""
+        """Change to a final phase, and report this once if the beginning was reported."""
         with self._lock:
             self._become(phase)
             began_at, self._began_at = self._began_at, None
@@ -826,7 +826,7 @@ class _Timer:
     """Cancels a task after its time limit."""
 
     late = False
-    """True if the task was still running then."""
+    """True if the task was still running at the limit."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, seconds: float, task: asyncio.Task[Outcome]

@@ -1,13 +1,13 @@
-"""Flows: what a verb, an attempt or an exchange with a caller does, one step after the other.
+"""Flows: the sequences of steps of verbs, of attempts, and of exchanges with callers.
 
 A flow is a generator. It yields each step that may have to wait: a question to a hook, a call that
 may block, a write to a store, a wait for an operation. So each sequence is written once, and two
 drivers take its steps: :func:`run` in a thread, :func:`on_loop` on an event loop, which holds no
 thread meanwhile.
 
-A loop hands writes to the store, and calls that may block to threads; one wake-up brings it many
-answers. If the task that awaits an answer is cancelled, or its loop ends, a thread finishes a flow
-that has begun to write.
+A loop queues its writes in the store, and lets threads make calls that may block; one wake-up of
+the loop can bring many answers. If the task that awaits an answer is cancelled, or its loop ends, a
+thread finishes the flow, provided that the flow has begun to write.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lro._engine.process import PerProcess
 from lro._engine.store_port import Done, Inserted, RequestKey, Store, settle
 from lro._model.operation import MAX_NAMES, Change, Record
 
-if TYPE_CHECKING:  # asyncio is needed on loops alone, which not every process has
+if TYPE_CHECKING:  # only event loops need asyncio, and not every process has one
     import asyncio
     from concurrent.futures import ThreadPoolExecutor
 
@@ -82,7 +82,7 @@ class Question(FlowStep):
         """Refuse the question.
 
         Raises:
-            HookFailed: Always: a thread has nothing that could await it.
+            HookFailed: Always: a thread cannot await the hook.
         """
         text = "is a coroutine function, which only an event loop can await: call the async verbs"
         raise HookFailed(self._hook, text)
@@ -93,14 +93,14 @@ class Question(FlowStep):
 
 
 class _HandedOver(FlowStep):
-    """A step that others take for an event loop, and tell it when that is over."""
+    """A step that a store or a thread takes for an event loop, which then gets the answer."""
 
     outlives_caller = True
     _receipt: Receipt
 
     @abstractmethod
     def hand_in(self, done: Done[Any]) -> None:
-        """Have others take the step, and call ``done`` when it is over."""
+        """Hand the step to a store or a thread, which calls ``done`` with the answer."""
 
     def take_async(self) -> Awaitable[Any]:
         """Hand the step in, and return the future of its answer."""
@@ -182,7 +182,7 @@ class InsertWrite(Write):
         return self.store.insert(self._record, self._request, self._key)
 
     def hand_in(self, done: Done[Inserted]) -> None:
-        """Have the record inserted."""
+        """Queue the insert."""
         self.store.insert_later(self._record, self._request, self._key, done)
 
 
@@ -199,7 +199,7 @@ class UpdateWrite(Write):
         return self.store.update(self._name, self._change)
 
     def hand_in(self, done: Done[Record | None]) -> None:
-        """Have the record updated."""
+        """Queue the update."""
         self.store.update_later(self._name, self._change, done)
 
 
@@ -211,16 +211,16 @@ class CheckpointWrite(Write):
         self._kept = name, attempt, key, value
 
     def take(self) -> None:
-        """Keep the value, and wait until that is committed."""
+        """Store the value, and wait until that is committed."""
         self.store.checkpoint(*self._kept)
 
     def hand_in(self, done: Done[None]) -> None:
-        """Have the value kept."""
+        """Queue the checkpoint."""
         self.store.checkpoint_later(*self._kept, done)
 
 
 class Read(FlowStep):
-    """Call ``Store.get``. A loop makes all reads of one moment by one ``Store.find``."""
+    """Call ``Store.get``. A loop combines reads of the same moment into one ``Store.find``."""
 
     outlives_caller = True
 
@@ -234,7 +234,7 @@ class Read(FlowStep):
         return self.store.get(self.name)
 
     def take_async(self) -> Awaitable[Record]:
-        """Have the record read in a thread, together with others."""
+        """Have a thread read the record, together with the records of other reads."""
         return read_on_loop(self.store, self.name)
 
     def continue_with(self, then: Continuation) -> None:
@@ -247,7 +247,7 @@ Flow: TypeAlias = Generator[FlowStep, Any, R]
 
 
 class InThreads(FlowStep):
-    """Follow a flow that takes long in ``threads``; a loop awaits only its questions.
+    """Follow a flow, which may take long, in ``threads``; a loop awaits only its questions.
 
     By default the threads are those of the running loop, and a caller in a thread follows the flow
     itself.
@@ -258,7 +258,7 @@ class InThreads(FlowStep):
         self._threads = threads
 
     def take(self) -> Any:
-        """Follow the flow, and wait until that is over."""
+        """Follow the flow, and wait until it has ended."""
         if self._threads is None:
             return run(self.flow)
         context = contextvars.copy_context()
@@ -285,7 +285,7 @@ def only(step: FlowStep) -> Flow[Any]:
 
 
 def blocking(flow: Callable[P, Flow[R]]) -> Callable[P, R]:
-    """Make a flow a method that is called in a thread; :func:`flow_of` gives the flow."""
+    """Make a method that follows a flow in the calling thread; :func:`flow_of` returns the flow."""
 
     @functools.wraps(flow)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -335,7 +335,7 @@ def _advance(
                 step = flow.throw(exc)
             else:
                 step = flow.send(answer)
-            answer = None  # a large one is not kept while the next step is taken
+            answer = None  # a large answer is not kept while the next step is taken
         return step, None
     except StopIteration as end:
         return None, end.value
@@ -344,8 +344,8 @@ def _advance(
 def run_all(flows: Sequence[Flow[R]]) -> list[R | BaseException]:
     """Follow these flows in this thread; return what each of them returns or raises.
 
-    A flow that has handed in a write waits for it while the others go on, so that their writes
-    share groups.
+    A flow that has handed in a write waits for it while the other flows go on, so that the store
+    can commit their writes together.
     """
     over: SimpleQueue[tuple[int, object, BaseException | None]] = SimpleQueue()
     found: dict[int, R | BaseException] = {}
@@ -375,9 +375,9 @@ def _hand_in(write: Write, done: Done[Any]) -> None:
 
 
 async def in_threads(flow: Flow[R], threads: ThreadPoolExecutor | None = None) -> R:
-    """Follow a flow that takes long in ``threads``, but for its questions; return its result.
+    """Follow a flow, which may take long, in ``threads``; return its result.
 
-    By default these are the threads of the running event loop, which awaits the questions.
+    The running event loop awaits the flow's questions. By default the threads are that loop's.
     """
     answer: object = None
     error: BaseException | None = None
@@ -396,7 +396,7 @@ async def in_threads(flow: Flow[R], threads: ThreadPoolExecutor | None = None) -
 def in_thread(
     action: Callable[[], R], threads: ThreadPoolExecutor | None = None
 ) -> asyncio.Future[R]:
-    """Call a function that may block in one of these threads, by default the running loop's."""
+    """Call a function, which may block, in one of these threads, by default the running loop's."""
     import asyncio
 
     loop, action = asyncio.get_running_loop(), _in_context(action)
@@ -412,7 +412,7 @@ def in_thread(
 
 
 def _in_context(action: Callable[[], R]) -> Callable[[], R]:
-    """Make a function that a thread calls act in the context of this task."""
+    """Return a function that runs the action in the context of this task, in any thread."""
     context = contextvars.copy_context()
 
     def act() -> R:
@@ -445,7 +445,7 @@ async def on_loop(flow: Flow[R]) -> R:
                 step = flow.throw(exc)
             else:
                 step = flow.send(answer)
-                answer = None  # a large one is not kept while the next step is taken
+                answer = None  # a large answer is not kept while the next step is taken
     except StopIteration as end:
         result: R = end.value
         return result
@@ -480,8 +480,8 @@ _Answers: TypeAlias = tuple[Mapping[str, Record], Collection[str]]
 class _LoopReads:
     """Reads records of one store for the coroutines of one loop.
 
-    One thread reads at a time. Names that are asked for meanwhile are read together, next. No task
-    of the loop does this: programs cancel all tasks when they end, and may still read then.
+    One thread reads at a time. Names that are asked for meanwhile are read together, next. This
+    uses no task, because programs cancel all tasks when they end, and may still read then.
     """
 
     def __init__(self, store: Store) -> None:
@@ -490,7 +490,7 @@ class _LoopReads:
         self._reading = False
 
     def get(self, name: str) -> asyncio.Future[Record]:
-        """Have a record read."""
+        """Request a read of a record; return its future."""
         import asyncio
 
         loop = asyncio.get_running_loop()
@@ -498,7 +498,7 @@ class _LoopReads:
         self._asked.append((name, future))
         if not self._reading:
             self._reading = True
-            loop.call_soon(self._read_next)  # with the names that come until then
+            loop.call_soon(self._read_next)  # with the names that are asked for until then
         return future
 
     def _read_next(self) -> None:
@@ -511,7 +511,7 @@ class _LoopReads:
             read.add_done_callback(functools.partial(self._answer, asked))
 
     def _answer(self, asked: Sequence[_Asked], read: asyncio.Future[_Answers]) -> None:
-        if read.cancelled():  # by the owner of the threads, who shuts them down
+        if read.cancelled():  # the owner of the threads has shut them down
             for _, future in asked:
                 future.cancel()
         elif (error := read.exception()) is not None:
@@ -552,11 +552,11 @@ _reads: Final[
         asyncio.AbstractEventLoop, weakref.WeakValueDictionary[int, _LoopReads]
     ]
 ] = weakref.WeakKeyDictionary()
-"""Keyed by ``id(store)``. An entry refers to the loop, so it lives only while it reads."""
+"""Keyed by ``id(store)``. A value refers to its loop, so it lives only while it reads."""
 
 
 def read_on_loop(store: Store, name: str) -> asyncio.Future[Record]:
-    """Have a thread call ``Store.get`` for the running loop; several names by one ``find``."""
+    """Have a thread read a record for the running loop; one ``find`` reads several names."""
     import asyncio
 
     loop = asyncio.get_running_loop()
@@ -648,13 +648,13 @@ class _Results:
 _results: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[_Results]]] = (
     weakref.WeakKeyDictionary()
 )
-"""Weak, and held by receipts only: they refer to futures, and so to the loop itself."""
+"""The values are weak, and held only by receipts: these refer to futures, and so to the loop."""
 
 
 def _results_for(loop: asyncio.AbstractEventLoop) -> _Results:
     known = _results.get(loop)
     found = None if known is None else known()
-    if found is None:  # no lock: only the thread of a loop asks for those of the loop
+    if found is None:  # no lock: only the thread of the loop asks for its results
         found = _Results(loop)
         _results[loop] = weakref.ref(found)
     return found
@@ -668,7 +668,7 @@ class _ContinuationThread(PerProcess):
         self._thread: threading.Thread | None = None
 
     def run_soon(self, then: Continuation, answer: Any, error: BaseException | None) -> None:
-        """Call ``then`` soon; here at the end of the interpreter, which starts no thread."""
+        """Call ``then`` soon; at the end of the interpreter, no thread starts: call it here."""
         self._due.put((then, answer, error))
         if self._thread is None or not self._thread.is_alive():
             thread = threading.Thread(

@@ -1,4 +1,4 @@
-"""Jobs, which running functions are given, and the outcomes of attempts."""
+"""Jobs, the arguments of running functions, and the outcomes of attempts."""
 
 from __future__ import annotations
 
@@ -86,14 +86,14 @@ class Job(Generic[M]):
         return self._control.cancel_requested
 
     def report(self, metadata: M) -> None:
-        """Replace the operation's metadata: progress for those who poll, wait or watch.
+        """Replace the operation's metadata: progress for callers that poll, wait or watch.
 
         Raises:
-            Cancelled: The work was asked to stop; let it pass and the operation ends CANCELLED.
+            Cancelled: The work was asked to stop; if this error passes, it ends CANCELLED.
             DeadlineExceeded: The method's time limit is over.
             LeaseLost: Another worker has this operation now, so this attempt's result is refused.
             EncodingError: The metadata cannot be encoded.
-            RuntimeError: An async function calls it on its event loop, which it would hold up.
+            RuntimeError: An async function calls it on its event loop, which the call would block.
         """
         self._check_may_block("report")
         self._control.report(metadata)
@@ -116,7 +116,7 @@ class Job(Generic[M]):
             TypeError: ``message`` is not a text.
             EncodingError: The method has a metadata class of its own: use :meth:`report`.
             Cancelled, DeadlineExceeded, LeaseLost: As for :meth:`report`.
-            RuntimeError: An async function calls it on its event loop, which it would hold up.
+            RuntimeError: An async function calls it on its event loop, which the call would block.
         """
         self._check_may_block("progress")
         self._control.report(self._control.progressed(fraction, message))
@@ -139,12 +139,12 @@ class Job(Generic[M]):
         replaces the first. The store removes all values when the operation ends.
 
         Raises:
-            Cancelled, DeadlineExceeded, LeaseLost: As for :meth:`report`. Before the first two, the
-                value is stored.
+            Cancelled, DeadlineExceeded, LeaseLost: As for :meth:`report`. The value is stored
+                before the first two are raised.
             EncodingError: The value cannot be stored; the text names the key and the reason.
             MessageTooLarge: The value, or all values of the operation, exceed ``Limits``.
             TypeError, ValueError: The key is not a printable text of 1 to 200 characters.
-            RuntimeError: An async function calls it on its event loop, which it would hold up.
+            RuntimeError: An async function calls it on its event loop, which the call would block.
         """
         self._check_may_block("checkpoint")
         run(self._control.checkpoints.store(key, value))
@@ -171,7 +171,7 @@ class Job(Generic[M]):
             InvalidArgument: The value was stored by an earlier release and cannot be read.
             UnknownType: The value is a message whose class is no longer registered.
             TypeError, ValueError: The key is not a printable text of 1 to 200 characters.
-            RuntimeError: An async function calls it on its event loop, which it would hold up.
+            RuntimeError: An async function calls it on its event loop, which the call would block.
         """
         self._check_may_block("checkpointed")
         return next(iter(run(self._control.recalled(key))), default)
@@ -186,7 +186,7 @@ class Job(Generic[M]):
         return next(iter(await on_loop(self._control.recalled(key))), default)
 
     def step(self, key: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call a function and store its result; if an attempt has stored it, return that instead.
+        """Call a function and store its result; if the result is stored already, only return it.
 
         A completed step does not run again in a later attempt. An interrupted step does. In a loop,
         give each step its own key. Steps and checkpoints share one set of keys.
@@ -196,8 +196,8 @@ class Job(Generic[M]):
             LeaseLost, EncodingError, MessageTooLarge: The result is not stored, as for
                 :meth:`checkpoint`.
             InvalidArgument, UnknownType: As for :meth:`checkpointed`.
-            TypeError, ValueError: As for :meth:`checkpoint`; or it is a coroutine function.
-            RuntimeError: An async function calls it on its event loop, which it would hold up.
+            TypeError, ValueError: As for :meth:`checkpoint`; or the function is async.
+            RuntimeError: An async function calls it on its event loop, which the call would block.
         """
         self._check_may_block("step")
         if inspect.iscoroutinefunction(function):
@@ -347,7 +347,7 @@ class Checkpoints:
 
 
 _CHECKPOINT_BYTES: Final = 100
-"""Bytes counted for each checkpoint beside its key and value, to bound their number too."""
+"""Bytes counted for each checkpoint besides its key and value, to bound the number of keys, too."""
 
 
 def _checkpoint_size(key: str, packed: AnyMessage) -> int:
@@ -585,7 +585,7 @@ class JobControl:
         """Call ``wake`` when the work is asked to stop, or at once if it was asked already.
 
         For executors that run the work elsewhere. ``wake`` may be called twice, if the work is
-        asked to stop while it is being added.
+        asked to stop while ``wake`` is being added.
         """
         self._wakes.append(wake)
         if self._cancelled:
@@ -661,8 +661,8 @@ def overdue() -> DeadlineExceeded:
 class Failure:
     """The error that a function raised: its class name and text, for operators.
 
-    ``again``: the method retries such an error. ``after``: the seconds until then that the function
-    asked for; None: the pause of the method's ``retry``.
+    ``again``: the method retries such an error. ``after``: the seconds until the retry that the
+    function asked for; None: the pause of the method's ``retry``.
     """
 
     error: str
@@ -685,14 +685,14 @@ class FinalResult:
 
     @property
     def state(self) -> State:
-        """The state of the operation after it."""
+        """The state of an operation that has this result."""
         if isinstance(self.result, AnyMessage):
             return State.SUCCEEDED
         return State.CANCELLED if self.result.code == Code.CANCELLED else State.FAILED
 
 
 class AttemptEnded(Exception):
-    """Raised by a remote call of the function that has ended with a status."""
+    """Raised by a remote call of the function if the attempt has ended with a status."""
 
     def __init__(self, ending: FinalResult) -> None:
         super().__init__(ending)

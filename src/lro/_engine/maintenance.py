@@ -40,7 +40,7 @@ _DECLARED_SECONDS: Final = 0.5
 """Delay of the scan after a method is declared, while its module may still be loading."""
 _GRACE_SECONDS: Final = 1.0
 _LEAST_PAUSE_SECONDS: Final = 0.01
-"""Minimum interval between two runs of what is due."""
+"""Minimum interval between two runs of the due tasks."""
 _TRIES: Final = 5
 """Attempts to write in one grace period, while the store is unavailable."""
 _GRACES: Final = 4
@@ -53,12 +53,12 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 class Maintenance(PerProcess):
     """Renews the lease of this process, finds lost workers, and removes expired operations.
 
-    :meth:`run_due` does what is due; :meth:`start` runs that in a thread. The runtime's monotonic
+    :meth:`run_due` runs the due tasks; :meth:`start` calls it in a thread. The runtime's monotonic
     clock decides when a task is due. Leases expire by the store's clock, which can be set.
 
     An expired lease does not prove that its worker is dead: perhaps no process could write to the
-    store until a moment ago. A process that did not try to write cannot know. So this process looks
-    for expired leases twice, with a grace period in between, and each look also writes
+    store until a moment ago. A process that did not try to write cannot know this. So this process
+    looks for expired leases twice, with a grace period in between, and each look also writes
     (``Store.orphans``). A live worker retries its renewal several times in a grace period, so it
     has renewed its lease by the second look. A worker counts as lost if its lease had expired at
     both looks. A worker whose process is known to have ended is lost at once.
@@ -136,10 +136,10 @@ class Maintenance(PerProcess):
         self._wake.set()
 
     def run_due(self) -> float:
-        """Do what is due, and return the seconds until the next task is.
+        """Run the due tasks, and return the seconds until the next one is due.
 
         An idle process scans for orphans once per lease; once a minute it renews its lease and
-        removes expired operations. A lease given after a scan cannot expire before the next one.
+        removes expired operations. A lease given after a scan cannot expire before the next scan.
 
         Raises:
             Unavailable: The store cannot be reached.
@@ -205,7 +205,7 @@ class Maintenance(PerProcess):
         self._let_all_renew()
 
     def _follow_outage(self) -> None:
-        # Only a write proves that it is back: SQLite can be read while others hold the write lock.
+        # Only a write proves that the store is back: a locked SQLite file can still be read.
         self._renew()
         log.warning("maintenance: the store is available again")
         self._away = False
@@ -217,11 +217,11 @@ class Maintenance(PerProcess):
         self._calm_until = self._clock() + self._period + _STEP_SECONDS
 
     def _renew(self) -> None:
-        # The time before the write counts, so a write that waited is soon followed by another.
+        # The time before the write counts, so a renewal that waited is soon followed by another.
         at, count = self._clock(), len(self._work.held())
         self._renew_asked_at = math.inf
         renewed = self._store.renew(self._work.as_worker())
-        # Only now: after a failure, the next run renews again before it scans.
+        # Set after the write: if that fails, the next run renews again before it scans.
         self._renew_at, self._idle_at = at + self._period, at + IDLE_RENEWAL.total_seconds()
         if renewed is None:
             log.warning("this worker counts as lost: others have its work, which stops here")
@@ -231,7 +231,7 @@ class Maintenance(PerProcess):
         self._observe_renewal(count)
         for name in renewed.cancel_requested:
             self._work.cancel_held(name)
-        # Strays: the store says that this process has them, but the answer to the claim was lost.
+        # Strays: operations given to this process by a claim whose answer was lost.
         strays = frozenset(renewed.older) - self._work.held()
         again, self._strays = strays & frozenset(self._strays), strays
         if again:
@@ -252,9 +252,9 @@ class Maintenance(PerProcess):
         found = self._store.orphans(methods, _BATCH + self._stuck)
         at, now = self._clock(), self._store.now()
         took, before, self._scan_took = at - began, self._scan_took, at - began
-        # If the scan waited for a lock, renewals waited too, so the looks start over. A scan that
-        # takes as long each time is slow and does not wait. After a long gap between two looks they
-        # start over as well: perhaps no process could write meanwhile.
+        # If the scan waited for a lock, renewals waited, too, so the looks start over. A scan that
+        # takes as long each time is slow and does not wait. The looks also start over after a long
+        # gap between two of them: perhaps no process could write meanwhile.
         waited = took > self._grace / 2 and took > 2 * before
         if waited or at - self._looked_at > self._grace + _STEP_SECONDS + before:
             self._overdue.clear()
@@ -263,7 +263,7 @@ class Maintenance(PerProcess):
             records = self._store.orphans(methods, _BATCH + self._stuck).records
         self._stuck = self._recover(records)
         self._end_unbegun(found.unbegun)
-        # The grace period of new ones begins now, because the recovery may have taken long.
+        # The grace period of newly overdue owners begins now: the recovery may have taken long.
         self._looked_at = self._clock()
         for owner, (until, since) in self._overdue.items():
             if since == at:
@@ -292,7 +292,7 @@ class Maintenance(PerProcess):
         return lost
 
     def _recover(self, lost: Sequence[Record]) -> int:
-        """Let lost work wait again, or end it, in shared commits. That needs no free worker.
+        """Let lost work wait again, or end it, in shared commits. This needs no free worker.
 
         Returns:
             The number of operations whose recovery failed.
@@ -322,7 +322,7 @@ class Maintenance(PerProcess):
                 log.info("%s: not ended as too late: %s", record.name, found, extra=facts)
             else:
                 emit_stored_end(self._runtime.events, found, expired=True)
-                self._scan_asked_at = -math.inf  # the next scan finds when the following are due
+                self._scan_asked_at = -math.inf  # that scan finds when more work is too late
 
     def _recovered(self, record: Record) -> Flow[None]:
         after = yield from store_loss(self._runtime, self._specs[record.method], record)
@@ -333,7 +333,7 @@ class Maintenance(PerProcess):
         self._expire_at = at + _EXPIRY_SECONDS
         try:
             removed = self._store.expire(_EXPIRY_BATCH)
-        except Unavailable as exc:  # a failed renewal reports that the store is away
+        except Unavailable as exc:  # a failed renewal reports that the store is unavailable
             log.warning("maintenance: expired operations cannot be removed now: %s", exc)
             return
         for name in removed.names:
@@ -375,8 +375,8 @@ class Maintenance(PerProcess):
 class Background(PerProcess):
     """The background threads of one process: maintenance, claims, change listener, webhooks.
 
-    ``maintained`` is true if :meth:`start` starts them, ``pending`` until it has. ``service`` is
-    referred to so that it lives as long as its threads and methods do.
+    ``maintained`` is true if :meth:`start` starts the threads; ``pending`` is true until it has
+    done so. ``service`` is kept here, so that it lives as long as its threads and methods do.
     """
 
     def __init__(
@@ -445,7 +445,7 @@ class Background(PerProcess):
             steps.callback(self.change_listener.stop)
 
     def run_due(self) -> float:
-        """Do what is due, and return the seconds until the next task is.
+        """Run the due tasks, and return the seconds until the next one is due.
 
         Raises:
             Unavailable: The store cannot be reached.

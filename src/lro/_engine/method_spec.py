@@ -67,10 +67,10 @@ _CANCEL_FLAGS: Final = ("cancel_requested", "requested_cancellation")
 
 @attrs.frozen
 class StandardMetadata:
-    """Which conventional fields a metadata type has: attribute of the record -> JSON name.
+    """The conventional fields that a metadata type has: attribute of the record -> JSON name.
 
-    ``first`` is an empty message of that type. It becomes the metadata of an
-    operation that has none when the operation is asked to stop, so that its flag can show that.
+    ``first`` is an empty message of that type. An operation without metadata gets this message when
+    it is asked to stop, so that the flag in the message can show the request.
     """
 
     times: Mapping[str, str]
@@ -81,10 +81,10 @@ class StandardMetadata:
     def of(
         cls, shape: Shape | None, codec: Codec | None = None, type_name: str = ""
     ) -> StandardMetadata:
-        """Read them off a shape; fields of other types are not touched.
+        """Find the conventional fields in a shape; those of unexpected types are left out.
 
-        ``first`` is made with the codec, and only where there is a flag and the type allows an
-        empty message.
+        ``first`` is made with the codec, and only if there is a flag and the type allows an empty
+        message.
         """
         fields = {field.name: field for field in shape.fields} if shape else {}
         times: dict[str, str] = {
@@ -101,9 +101,9 @@ class StandardMetadata:
         return cls(times, flags[0] if flags else "", first)
 
     def stamp(self, record: Record, codec: Codec | None = None) -> AnyMessage | None:
-        """The record's metadata with what the record knows; times that the work said itself stay.
+        """Return the record's metadata, with the record's times and flag added.
 
-        What is in binary form is changed by ``codec``, if that can.
+        Times that the work has reported stay. Binary metadata are changed by ``codec``, if it can.
         """
         packed = record.metadata
         if packed is None and record.cancel_requested:
@@ -147,38 +147,38 @@ _MOST_AT_ONCE: Final = 1_000_000_000  # every database can count to that
 class Options:
     """Options of a method.
 
-    ``concurrency``: how many run at once, in all processes on the store together; further ones
-    wait. ``time_limit``: how long one attempt may take before the operation ends with
+    ``concurrency``: how many operations may run at once, in all processes on the store together;
+    further ones wait. ``time_limit``: how long one attempt may take before the operation ends with
     DEADLINE_EXCEEDED. ``retry``: after which errors the function is called again, see
-    :class:`lro.Retry`. ``at_most_once``: the function is never called again once
-    it has been begun, so there is no ``retry``; by default it is, if its worker is lost or stopped.
-    After lost workers it is called again ``max_lost`` times; then the operation ends with ABORTED,
-    reason WORKER_LOST; with ``at_most_once`` it ends so at once. ``max_attempts`` bounds all
-    attempts: retries, losses and stops together. After the last one the operation ends with its
-    last error, or with ABORTED, reason TOO_MANY_ATTEMPTS.
-    ``priority``: of what is due, the highest is begun first; from -100 to 100. ``expires``: work
-    that has not begun so long after it was due ends with DEADLINE_EXCEEDED, reason EXPIRED.
-    ``concurrency_key``: gives a text for a request, such as a customer; ``concurrency`` and
-    ``rate`` then hold for each of these keys, which take turns; ``""`` is none, and has no limit.
-    ``rate``: how many operations begin at most in any such time, in all processes on the store
-    together, such as ``(10, timedelta(minutes=1))``. ``exclusive_target``: gives the resource that
-    one request needs alone, ``""`` for none (spec §9.5). ``keep_for``: how long a finished record
-    is kept (None: as the service says). ``validate``: says whether a
-    request is accepted, before anything is stored. It accepts with None or True, and refuses
-    with False or by raising: callers get the text of a ValueError, as INVALID_ARGUMENT, and an
-    error of ``lro`` as it is. Anything else that it returns or raises is a mistake: callers get
-    INTERNAL, and the log says what it was. ``final_metadata``: gives the last metadata, from
-    the present one and the state that the operation ends in; it may be called more than once.
-    ``indexed_paths``: paths of the metadata, such as ``"dataset"`` or ``'labels."a.b"'``, by
-    whose values a list finds operations quickly. ``path``, ``http_method`` and ``body``: how a
-    call starts it, for proto files and ``starts=True``. The path is by default made of the name
-    (``/v1/images:resize``). It may have variables (``/v1/{parent=projects/*}/images``), which
-    are fields of the request. ``http_method`` is POST, PUT, PATCH or DELETE. ``body`` is
-    ``"*"`` for all fields that are not in the path, or the name of a field, or empty; fields
-    that are in neither of them are query parameters. By default it is ``"*"``, and for DELETE
-    empty. ``parent``: gives the resource under which the operation of a request stands, such as
-    ``projects/p``, for starts that say none. ``aliases``: full names that the method had in earlier
-    releases; work that was stored under one of them is work of this method.
+    :class:`lro.Retry`. ``max_lost``: how often the function is called again after lost workers;
+    then the operation ends with ABORTED, reason WORKER_LOST. ``at_most_once``: the function is
+    never called again once it has begun, so there is no ``retry``, and the first lost worker ends
+    the operation; by default the function is called again if its worker is lost or stopped.
+    ``max_attempts`` bounds all attempts, whether after errors, losses or stops. After the last one
+    the operation ends with its last error, or with ABORTED, reason TOO_MANY_ATTEMPTS.
+    ``priority``: from -100 to 100; due work of the highest priority begins first. ``expires``: work
+    that has not begun this long after it was due ends with DEADLINE_EXCEEDED, reason EXPIRED.
+    ``concurrency_key``: a function that returns a text for a request, such as a customer;
+    ``concurrency`` and ``rate`` then hold for each of these keys, and the keys take turns. The key
+    ``""`` has no limit. ``rate``: how many operations may begin within a time span, in all
+    processes on the store together, such as ``(10, timedelta(minutes=1))``. ``exclusive_target``: a
+    function that returns the resource that a request needs alone, ``""`` for none (spec §9.5).
+    ``keep_for``: how long a finished record is kept (None: as the service says). ``validate``: a
+    function that decides whether a request is accepted, before anything is stored. It accepts by
+    returning None or True, and refuses by returning False or by raising: callers get the text of a
+    ValueError, as INVALID_ARGUMENT, and an error of ``lro`` as it is. Any other result or error is
+    a mistake: callers get INTERNAL, and the log says what it was. ``final_metadata``: a function
+    that returns the last metadata, from the present metadata and the final state; it may be called
+    more than once. ``indexed_paths``: paths of the metadata, such as ``"dataset"`` or
+    ``'labels."a.b"'``, by whose values a list finds operations quickly. ``path``, ``http_method``
+    and ``body``: the HTTP call that starts an operation, for proto files and ``starts=True``. By
+    default the path is made from the name (``/v1/images:resize``). It may have variables
+    (``/v1/{parent=projects/*}/images``), which are fields of the request. ``http_method`` is POST,
+    PUT, PATCH or DELETE. ``body`` is ``"*"`` for all fields that are not in the path, or the name
+    of a field, or empty; all further fields are query parameters. By default it is ``"*"``, and for
+    DELETE empty. ``parent``: a function that returns the parent of a request's operation, such as
+    ``projects/p``, for starts that name none. ``aliases``: full names that the method had in
+    earlier releases; work that was stored under one of them is work of this method.
     """
 
     concurrency: int | None = None
@@ -202,9 +202,9 @@ class Options:
     parent: Callable[[Any], str] | None = None
     aliases: tuple[str, ...] = attrs.field(default=(), converter=_listed)
     is_limited: bool = attrs.field(init=False, repr=False, eq=False)
-    """True if the store has to count what runs, or has begun, before work may begin."""
+    """True if the store must count running or begun operations before work may begin."""
     has_turns: bool = attrs.field(init=False, repr=False, eq=False)
-    """True if an option says something of the turn of its work."""
+    """True if an option affects the place of work in the queue."""
 
     def __attrs_post_init__(self) -> None:
         limited = self.concurrency is not None or self.rate is not None
@@ -253,7 +253,7 @@ class Options:
         """Return the HTTP rule of a method with these options at a path.
 
         Raises:
-            DeclarationError: There is no such rule.
+            DeclarationError: The options and the path make no valid rule.
         """
         return HttpRule.of("path", path, self.http_method, self.body)
 
@@ -261,7 +261,7 @@ class Options:
         """Check that each option has an effect on work that is done outside.
 
         Raises:
-            DeclarationError: One is about calls of a function.
+            DeclarationError: An option applies only to methods with a function.
         """
         for name in _OF_CALLS:
             if getattr(self, name) != getattr(_DEFAULTS, name):
@@ -318,7 +318,7 @@ class FinalMetadataFailed(Exception):
 
 @attrs.frozen(kw_only=True)
 class MethodDefaults:
-    """The parts of a service that all its methods have."""
+    """The parts of a service that all its methods share."""
 
     types: TypeRegistry
     keep_for: timedelta
@@ -329,7 +329,7 @@ class MethodDefaults:
 
 @attrs.frozen(kw_only=True)
 class MethodSpec:
-    """A declared method: name, message classes, function (None: others do the work), options."""
+    """A declared method: name, message classes, options, function (None: the work is elsewhere)."""
 
     full_name: str
     info: OperationInfo
@@ -345,7 +345,7 @@ class MethodSpec:
     keep_for: timedelta
     indexes: Indexes
     instances: Mapping[type, type]
-    """What messages of the three classes are instances of: of a TypedDict, dicts."""
+    """The class that messages of each of the three classes have: dict for a TypedDict."""
     limits: Limits = DEFAULT_LIMITS
     around: Around | None = None
     default_metadata: OperationMetadata | None = None
@@ -363,12 +363,12 @@ class MethodSpec:
         options: Options,
         defaults: MethodDefaults,
     ) -> MethodSpec:
-        """Make the specification of a method. Annotations give the classes that are not given.
+        """Make the specification of a method. Classes that are None come from the annotations.
 
         Raises:
-            DeclarationError: A message class is missing or cannot be registered, or the metadata
-                has no such path to be indexed, or the request no such field as the path or the
-                body is.
+            DeclarationError: A message class is missing or cannot be registered, the metadata have
+                no field at an indexed path, or the request lacks a field that the path or the body
+                names.
         """
         name, types = MethodName.parse(full_name), defaults.types
         said = Signature.of(function) if function else Signature()
@@ -412,7 +412,7 @@ class MethodSpec:
 
     @property
     def path(self) -> str:
-        """The path of the call that starts an operation: as the options say, or of the name."""
+        """The path of the call that starts an operation: from the options, or else the name."""
         return self.options.path or MethodName.parse(self.full_name).path
 
     @property
@@ -421,10 +421,10 @@ class MethodSpec:
         return self.options.rule(self.path)
 
     def function_for(self, other: str) -> Callable[..., object]:
-        """The function, for another method, which has this full name.
+        """Return the function, for use in another method, which has the full name ``other``.
 
         Raises:
-            DeclarationError: There is none: the work is done outside.
+            DeclarationError: There is no function: the work is done outside.
         """
         if self.function is None:
             text = f"was given the method {self.full_name}, whose work is done outside: declare it"
@@ -435,7 +435,7 @@ class MethodSpec:
         """Return the context manager in which the function of this job is called.
 
         Raises (at its end):
-            SwallowedError: That of ``around`` has swallowed an error of the function.
+            SwallowedError: The context manager of ``around`` swallowed an error of the function.
         """
         if self.around is None:
             return _NO_SURROUNDINGS
@@ -458,7 +458,7 @@ class MethodSpec:
         return self.indexes.mark(record)
 
     def _filled_in(self, metadata: AnyMessage | None, record: Record) -> AnyMessage | None:
-        """Add what a report may leave out; a success is at 100 percent."""
+        """Add fields that a report may leave out; a success gets 100 percent."""
         if metadata is None or not isinstance(metadata.payload, dict):
             return metadata
         first = self.first_metadata(record.target)
@@ -475,7 +475,7 @@ class MethodSpec:
         """Pack the function's response, unless it is packed; None stands for Empty.
 
         Raises:
-            EncodingError: It is of another class, or cannot be encoded.
+            EncodingError: The response is of another class, or cannot be encoded.
             MessageTooLarge: It has more bytes than the service keeps.
         """
         if returned is None and self.response is Empty:
@@ -495,7 +495,7 @@ class MethodSpec:
         return attrs.evolve(self.default_metadata, target=target)
 
     def unpack_metadata(self, packed: AnyMessage | None) -> Any:
-        """Return the metadata as a message; None if there are none, or of an older kind."""
+        """Return the metadata as a message; None if there are none, or if their class is older."""
         if packed is None:
             return None
         try:
@@ -507,8 +507,8 @@ class MethodSpec:
         """Pack the metadata that the function reported.
 
         Raises:
-            EncodingError: It is of another class, or cannot be encoded.
-            MessageTooLarge: It has more bytes than the service keeps.
+            EncodingError: The metadata are of another class, or cannot be encoded.
+            MessageTooLarge: They have more bytes than the service keeps.
         """
         packed = self._pack(reported, self.metadata, self.info.metadata_type)
         if fits_by_estimate(packed, self.limits.metadata_bytes):  # as most are
@@ -524,12 +524,11 @@ class MethodSpec:
     def final_metadata(self, metadata: AnyMessage | None, state: State) -> AnyMessage | None:
         """Return the last metadata of an operation that ends in this state.
 
-        Metadata of an older kind stay as they are: a release that did not know this one has made
-        them.
+        Metadata of an older class stay as they are: they come from an earlier release.
 
         Raises:
-            FinalMetadataFailed: The method's ``final_metadata`` failed, or gave what cannot be
-                packed.
+            FinalMetadataFailed: The method's ``final_metadata`` failed, or returned metadata that
+                cannot be packed.
         """
         function = self.options.final_metadata
         if function is None or metadata is None:
@@ -537,7 +536,7 @@ class MethodSpec:
         try:
             last = self.unpack_metadata(metadata)
             return metadata if last is None else self.pack_metadata(function(last, state))
-        except BaseException as exc:  # the application's code, in a thread that others need
+        except BaseException as exc:  # application code, in a thread that other work needs
             raise FinalMetadataFailed(self.full_name) from exc
 
 

@@ -64,7 +64,7 @@ _NIL: Final = "00000000-0000-0000-0000-000000000000"
 _NEW_RECORD: Final[dict[str, Any]] = Record(
     name="", parent="", method="", create_time=datetime.min, update_time=datetime.min
 ).__dict__
-"""The fields of a new record that a start does not set. A copy is quicker than attrs' own way."""
+"""Defaults of the fields of a new record. Copying this is faster than the constructor of attrs."""
 
 LATEST: Final = datetime(9000, 1, 1, tzinfo=UTC)
 """The latest time at which an operation can be due."""
@@ -104,12 +104,12 @@ class StartKeywords(EndpointStartKeywords[Meta], total=False):
     validate_only: bool
 
 
-@attrs.define(kw_only=True, eq=False)  # a frozen one takes twice as long to make
+@attrs.define(kw_only=True, eq=False)  # objects of a frozen class take twice as long to make
 class StartSettings:
-    """The options of one start: those of ``Method.start``, and three that only edges give.
+    """The options of one start: those of ``Method.start``, and three for the library itself.
 
-    ``headers`` gives the headers of the call that asks for the start. ``sent`` gives the request as
-    the caller has sent it. ``origin`` is stored in the record.
+    ``headers`` returns the headers of the call that asks for the start, ``sent`` the request as the
+    caller has sent it. ``origin`` is stored in the record.
     """
 
     request_id: str = ""
@@ -130,7 +130,7 @@ class StartSettings:
 
     @classmethod
     def of(cls, given: StartKeywords[Any]) -> StartSettings:
-        """Return the options that the arguments of ``Method.start`` make.
+        """Return the options for these arguments of ``Method.start``.
 
         Raises:
             TypeError: There is no such argument.
@@ -142,7 +142,7 @@ class StartSettings:
         """Check the options that need no knowledge of the method or the store.
 
         Raises:
-            InvalidArgument: One is not of its type.
+            InvalidArgument: An option has the wrong type.
         """
         _check_text("request_id", self.request_id)
         _check_text("target", self.target)
@@ -153,7 +153,7 @@ class StartSettings:
 
     @property
     def has_turn(self) -> bool:
-        """True if an option says when the work is due, or what its turn is."""
+        """True if an option affects when the work is due, or its place in the queue."""
         return (self.delay, self.at, self.priority, self.expires) != (None, None, None, None)
 
     def due(self, now: datetime) -> datetime | None:
@@ -174,7 +174,7 @@ class StartSettings:
 
 @attrs.frozen
 class Turn:
-    """The due time of a new operation (None: now), and its place among others, as in its record."""
+    """The due time of a new operation (None: now) and its place in the queue, as in its record."""
 
     due: datetime | None = None
     rank: int = 0
@@ -210,7 +210,7 @@ class RandomBytes(PerProcess):
 
 @attrs.define(eq=False)
 class _Start:
-    """A start whose arguments have been checked: all that its record is made of."""
+    """A start whose arguments have been checked: everything that its record is made of."""
 
     spec: MethodSpec
     request: object
@@ -266,7 +266,7 @@ class Starter:
                     yield from self._tried(start, self._record(start), start.key)
                 return Operation(done=True, result=spec.types.pack(Empty()))
             if known is None and start.insert is not None:
-                # In this thread, even of a loop: the connection is one that this thread uses.
+                # In this thread, even if it runs a loop: the connection belongs to this thread.
                 known = start.insert(self._record(start, sent=False), start.packed, start.key)
             elif known is None and spec.function is None:
                 record = self._record(start)
@@ -359,8 +359,8 @@ class Starter:
     def _record(self, start: _Start, *, begun: bool = False, sent: bool = True) -> Record:
         """Return a new record; with ``begun`` it is already claimed, which saves a write.
 
-        ``sent``: its name goes to a worker as soon as it is stored, if the executor sends names; it
-        is then due again later.
+        ``sent``: if the executor sends names, this one is sent to a worker as soon as the record is
+        stored; the work is then due again later.
         """
         spec, options, turn = start.spec, start.options, start.turn
         now = self._runtime.store.now()
@@ -383,7 +383,7 @@ class Starter:
             "origin": options.origin,
         }
         if begun:
-            fields |= {"start_time": now, "attempt": 1, "version": 2}  # a claim makes the second
+            fields |= {"start_time": now, "attempt": 1, "version": 2}  # a claim makes version 2
         if start.key is not None:
             fields["request_id"] = start.key.request_id
         if turn is not PLAIN_TURN:
@@ -392,13 +392,13 @@ class Starter:
         return spec.stamp(Record.of(fields))
 
     def _turn(self, spec: MethodSpec, request: object, options: StartSettings) -> Flow[Turn]:
-        """Return when a new operation is due, and its place among others.
+        """Return when a new operation is due, and its place in the queue.
 
         Raises:
             InvalidArgument: A value is wrong, or has no effect on work that is done outside.
             Unavailable: The store cannot be reached.
-            HookFailed: ``concurrency_key`` raises what would stop a server, such as SystemExit.
-            Exception: Any other error that it raises, as with ``parent`` and ``exclusive_target``.
+            HookFailed: An error of ``concurrency_key`` would stop a server, such as SystemExit.
+            Exception: Any other error of that function, as for ``parent`` and ``exclusive_target``.
         """
         declared = spec.options
         if spec.function is None:
@@ -436,7 +436,7 @@ class Starter:
         return "", due, None
 
     def _observed(self, start: _Start, inserted: Inserted) -> Record:
-        """Report a start that the store has, and return its record."""
+        """Report a start that is stored, and return its record."""
         record = inserted.record
         outcome: StartOutcome = "started" if inserted.fresh else "repeated"
         start.trace.stored(record.name, outcome)
@@ -445,7 +445,7 @@ class Starter:
         return record
 
     def observe_refusal(self, method: str, error: LroError) -> None:
-        """Report a start that was refused, here or by an edge that could not read it."""
+        """Report a start that was refused, here or by an edge that could not read the request."""
         code = code_name(error)
         self._events.emit(OperationStarted(method=method, outcome="refused", error_type=code))
 
@@ -467,7 +467,7 @@ class Starter:
         return functools.partial(insert, connection)
 
     def _tried(self, start: _Start, record: Record, key: RequestKey | None) -> Flow[Inserted]:
-        """Return what an insert of this record would find; nothing is inserted."""
+        """Return what an insert of this record would return; nothing is inserted."""
         store = self._runtime.store
         insert = start.insert or store.insert
         check = functools.partial(insert, record, start.packed, key, check_only=True)
@@ -476,10 +476,10 @@ class Starter:
         return found
 
     def _started_as_alias(self, start: _Start, key: RequestKey) -> Flow[Inserted | None]:
-        """Find the operation that an earlier release has started with this key; None if none has.
+        """Find the operation that was started with this key under an alias; None if there is none.
 
         Raises:
-            RequestIdConflict: It was another request.
+            RequestIdConflict: It was started with another request.
         """
         for alias in start.spec.options.aliases:
             # The target may be in use by the operation that is looked for.
@@ -493,9 +493,9 @@ class Starter:
         spec, key = start.spec, start.key
         store, executor = self._runtime.store, self._runtime.executor
         remote, slot = executor.redelivery is not None, None
-        # waits: the record is stored as waiting. Else it is stored as begun, in one write, if there
-        # is a free worker and no older work. A limit that the store has to check makes it wait.
-        # later: no worker is reserved and no name is sent now; a claim does that.
+        # waits: the record is stored as waiting; otherwise as begun, in one write, if there is a
+        # free worker and no older work. A limit that the store has to check makes it wait.
+        # later: no worker is reserved and no name is sent now; a later claim does this.
         limited = spec.options.is_limited
         waits = start.turn.due is not None or self._work.is_paused(spec)
         later, waits = waits or (remote and limited), waits or remote or limited
@@ -509,7 +509,7 @@ class Starter:
             except (ResourceExhausted, Unavailable):
                 if key is None:
                     raise
-                # A repeated start needs no room: it gets the operation that it has started before.
+                # A repeated start needs no room: it returns the operation started before.
                 known = yield from self._tried(start, self._record(start), key)
                 if known.fresh or (remote and known.record.waits):
                     raise
@@ -524,7 +524,7 @@ class Starter:
                     begin = functools.partial(self._work.submit, record, taken, start=starting)
                     blocks = executor.submits_block
                     attempt: Attempt = (yield MayBlock(begin)) if blocks else begin()
-                    # Over already: the inline executor, or very quick work (spec §9.8).
+                    # It may have ended: by the inline executor, or by quick work (spec §9.8).
                     return (attempt.ended or record).operation
                 if inserted.fresh:
                     if not self._work.is_paused(spec):
@@ -583,7 +583,7 @@ def _check_request(spec: MethodSpec, request: object) -> None:
 def _checked_parent(parent: str) -> str:
     try:
         return normalise_parent(parent)
-    except InvalidParent as exc:  # List calls it name
+    except InvalidParent as exc:  # List calls this field `name`
         raise InvalidParent("parent", exc.description) from None
 
 
@@ -603,7 +603,7 @@ def _first_metadata(spec: MethodSpec, metadata: object) -> AnyMessage:
     packed = spec.types.pack(metadata, None if packed_already else spec.metadata)
     try:
         return spec.limits.check_metadata(packed)
-    except MessageTooLarge as exc:  # it is mostly made of the request
+    except MessageTooLarge as exc:  # callers may know: the metadata mostly come from the request
         raise InvalidArgument("metadata", exc.description) from None
 
 
@@ -615,9 +615,9 @@ def _request_key(
         wanted = "must be a UUID of 36 characters, not all zero"
         raise InvalidRequestId("request_id", f"{wanted}, got {got(options.request_id)}")
     scope = _scope(parent, options.target, options.origin)
-    # A newer release may make other messages of the same request, so the request counts as it was
-    # sent, and the message without its defaults. The whole message counts too, since a value may
-    # have become the default, or have been it.
+    # A newer release may make another message of the same request. So there is a hash of the
+    # request as sent, and one of the message without its defaults. The whole message has a hash,
+    # too, since the default of a field may have changed.
     payload = packed.payload
     if isinstance(payload, bytes):
         hashes = [_hash(b"", scope, payload)]
@@ -630,7 +630,7 @@ def _request_key(
 
 
 def _scope(parent: str, target: str, origin: str) -> bytes:
-    """Return the parts of a request beside its message. A target counts if the call names it."""
+    """Return the rest of a start besides its message; its target only if the call names one."""
     named = f"target:{len(target)}:{target}" if target else ""
     named += f"origin:{len(origin)}:{origin}" if origin else ""
     return f"{named}{len(parent)}:{parent}".encode()

@@ -77,12 +77,12 @@ class Claim:
     """A request for waiting work, from a process with free workers.
 
     ``owner`` is the process that gets the work, with a lease until ``lease_until``. ``limits`` has
-    the methods that it can do, each with the number of operations that may run at once on this
-    store; None is no limit. At most ``max_count`` operations are claimed; 0 only asks whether there
-    are any. The ``excluded`` names are not claimed. If ``name`` is not empty, only this operation
-    is claimed, if it is due or its name was sent. ``suspects`` is true to claim only operations
-    that have lost ``SUSPECT`` workers or more, false to claim all others, and None for both (only
-    with ``max_count=0``).
+    the methods whose work it can do, each with the number of operations that may run at once on
+    this store; None is no limit. At most ``max_count`` operations are claimed; 0 only asks whether
+    there are any. The ``excluded`` names are not claimed. If ``name`` is not empty, only this
+    operation is claimed, if it is due or its name was sent. ``suspects`` is true to claim only
+    operations that have lost ``SUSPECT`` workers or more, false to claim only those that have not,
+    and None for both (only with ``max_count=0``).
 
     For the ``keyed`` methods, limits and rates hold for each lane (``Record.lane``) except
     :data:`FREE_LANE`, and lanes take turns, beginning with the first one after ``after_lane``.
@@ -102,10 +102,10 @@ class Claim:
 
     @property
     def puts_off(self) -> bool:
-        """True if ``owner`` is empty: nothing is begun, and the caller sends the names instead.
+        """True if ``owner`` is empty: no work begins, and the caller sends the names to workers.
 
-        The due times move to ``lease_until``, or by the time since the names were first sent,
-        whichever is later. Until then each operation counts for limits and rates of such claims.
+        Each due time moves to ``lease_until``, or by the time since the name was first sent,
+        whichever is later. Until then the operation counts for limits and rates of such claims.
         """
         return not self.owner
 
@@ -119,8 +119,8 @@ class Claim:
 class WaitingWork:
     """The number of waiting operations of a method, and the earliest time at which one is due.
 
-    ``due`` is the number that are due now. The others are delayed, or their names were sent to a
-    broker.
+    ``due`` is the number of those that are due now. The rest are delayed, or their names were sent
+    to a broker.
     """
 
     method: str
@@ -130,7 +130,7 @@ class WaitingWork:
 
 
 SUSPECT: Final = 2
-"""Work that has lost this number of workers may be what killed them: it is begun by itself."""
+"""Work that has lost this many workers may have killed them: a process runs one such at a time."""
 
 
 @attrs.frozen
@@ -158,7 +158,7 @@ class Worker:
     host: str
     """The name of its machine or container."""
     pid: int
-    """Its process id there."""
+    """Its process id on that machine."""
     version: str
     """Its version of this library; empty if unknown."""
     methods: Sequence[str]
@@ -176,7 +176,7 @@ class Worker:
     running: int = 0
     """The number of operations in progress that it owns, counted by the store."""
     held_until: datetime | None = None
-    """The latest ``lease_until`` of these; None if it owns none."""
+    """The latest ``lease_until`` of those operations; None if it owns none."""
 
 
 @attrs.frozen
@@ -184,10 +184,10 @@ class Orphans:
     """Work of lost workers, and workers that may be lost.
 
     ``records`` are owned by workers that count as lost. ``overdue`` are other owners whose lease
-    has expired, each with its ``alive_until``; None if it never wrote its row. ``dead`` are those
-    of them that the store knows to have ended. ``next_look`` is when the next lease expires, or
-    the next work is too late to begin. ``unbegun`` is work of any method that has not begun before
-    its ``begin_before``.
+    has expired, each with its ``alive_until``; None if it never wrote its row. ``dead`` are the
+    overdue owners that the store knows to have ended. ``next_look`` is when the next lease expires,
+    or the next work becomes too late to begin. ``unbegun`` is work of any method that has not begun
+    before its ``begin_before``.
     """
 
     records: Sequence[Record]
@@ -236,7 +236,7 @@ def settle(action: Callable[[], R], done: Done[R]) -> None:
 
 
 def place_of(record: Record) -> Cursor:
-    """The place of a record in the order of lists."""
+    """Return the place of a record in the order of lists."""
     return Cursor(record.create_time, record.name)
 
 
@@ -276,7 +276,7 @@ class ChangeSubscription(Protocol):
         """Wait, at most ``seconds``, until another process has changed something.
 
         Returns:
-            The names of changed operations, maybe none; or None if any may have changed.
+            The names of changed operations, maybe none; or None if any operation may have changed.
 
         Raises:
             Unavailable: The store is closed or cannot be reached.
@@ -301,10 +301,10 @@ class OwnConnection(Protocol):
 
 
 class ConnectionProxy(Protocol):
-    """A proxy of such a connection, such as ``django.db.connection``, which is per thread."""
+    """A proxy such as ``django.db.connection``, which has its own connection in each thread."""
 
     def __getattr__(self, name: str, /) -> Any:
-        """An attribute of the connection."""
+        """Return an attribute of the connection."""
         ...
 
 
@@ -319,8 +319,8 @@ class Store(Protocol):
     """Stores operations.
 
     Calls are short and thread-safe, and never wait for an operation. When a call returns, its
-    change is committed, as durably as the store keeps anything. A store does not know who waits for
-    operations: the service notifies them. ``lro.testing.check_store`` is this contract as code.
+    change is committed, as durably as the store keeps anything. A store does not know which callers
+    wait: the service notifies them. ``lro.testing.check_store`` is this contract as code.
     """
 
     @property
@@ -335,7 +335,7 @@ class Store(Protocol):
 
     @property
     def shared(self) -> bool:
-        """True if other processes may write to it, whose changes have to be subscribed to."""
+        """True if other processes may write to the store; a service then calls :meth:`listen`."""
         ...
 
     def notify_others(self, name: str) -> None:
@@ -360,7 +360,7 @@ class Store(Protocol):
         ...
 
     def now(self) -> datetime:
-        """Return the time by the store's clock, in UTC, which all its processes share."""
+        """Return the time in UTC by the store's clock, which all processes on the store share."""
         ...
 
     def secret(self) -> bytes:
@@ -375,7 +375,7 @@ class Store(Protocol):
         *,
         check_only: bool = False,
     ) -> Inserted:
-        """Add a record and its request; if the key was used in 24 hours, return the first record.
+        """Add a record and its request; if the key was used within 24 hours, return that record.
 
         ``check_only`` makes all checks and stores nothing (spec §9.7).
 
@@ -398,7 +398,7 @@ class Store(Protocol):
         ...
 
     def request(self, name: str) -> AnyMessage:
-        """Return the packed request that :meth:`insert` was given.
+        """Return the packed request that :meth:`insert` has stored.
 
         A store keeps it until the work succeeds, or else until the record is removed
         (``Record.keeps_request``).
@@ -417,11 +417,11 @@ class Store(Protocol):
         ...
 
     def find(self, names: Collection[str], max_bytes: int = READ_BYTES) -> Found:
-        """Return the records that exist of these names, each once, in any order.
+        """Return the existing records of these names, each once, in any order.
 
-        This is one read, however many names there are. Together the records have at most
-        ``max_bytes`` (``Record.weight``), unless it is only one. The ``rest`` are the names
-        left out for that. A store must not hold in memory what it leaves out.
+        This is one read, however many names there are. The records have at most ``max_bytes`` in
+        total (``Record.weight``), unless there is only one. ``rest`` has the names left out because
+        of this limit; the store must not hold their records in memory.
         """
         ...
 
@@ -444,7 +444,7 @@ class Store(Protocol):
         ...
 
     def checkpoint(self, name: str, attempt: int, key: str, value: AnyMessage) -> None:
-        """Store a value of an operation under a key, in place of an earlier one.
+        """Store a value of an operation under a key, replacing an earlier value.
 
         The record does not change. The write that ends or removes the operation also removes its
         values. A key is a printable text of at most ``KEY_LENGTH`` characters.
@@ -481,11 +481,11 @@ class Store(Protocol):
     ) -> Page:
         """Return up to ``limit`` visible records of exactly this parent, in order, after a place.
 
-        Together they have at most ``max_bytes`` (``Record.weight``), unless it is only one. The
-        page ends before the record that would exceed it; a store must not hold that in memory.
+        They have at most ``max_bytes`` in total (``Record.weight``), unless there is only one. The
+        page ends before the record that would exceed this; the store must not hold it in memory.
 
         A store may leave out records that do not match ``prefilter``, and must return all that do.
-        After reading ``scan`` records, matching or not, it may stop and say how far it has come.
+        After reading ``scan`` records, matching or not, it may stop and return the place reached.
         """
         ...
 
@@ -505,7 +505,7 @@ class Store(Protocol):
         An operation waits if it is in progress, has no owner, and has a ``lease_until``, which is
         its due time. Due operations are taken by rank, lowest first, then by due time, then by
         name. For a keyed method, the first operations of all lanes come before the second ones, and
-        count as due when the first of them was. Each taken record gets the owner, the lease, one
+        count as due since the earliest of them is. Each taken record gets the owner, the lease, one
         more attempt, a ``start_time`` if it had none, a new ``update_time``, and the next version.
         Operations of paused methods, and rows that another transaction has locked, are left out.
 
@@ -552,7 +552,7 @@ class Store(Protocol):
     def waiting(self) -> Sequence[WaitingWork]:
         """Count the waiting operations, due or not, by method, in the order of names.
 
-        May take as long as counting an index.
+        May take as long as counting the rows of an index.
 
         Raises:
             Unavailable: The store cannot be read now.
@@ -566,7 +566,7 @@ class Store(Protocol):
 
         Returns:
             News about its work; None if it counts as lost (:meth:`lose`). Then nothing is written,
-            and others may have its work.
+            and other workers may have its work.
 
         Raises:
             Unavailable: The store cannot be written to now, even if it can be read.
@@ -594,12 +594,12 @@ class Store(Protocol):
     def orphans(self, methods: Collection[str], limit: int) -> Orphans:
         """Read up to ``limit`` records in progress of these methods whose worker is lost.
 
-        Also read as many that wait, have never begun, and whose ``begin_before`` has passed.
+        Also read up to ``limit`` that wait, have never begun, and are past their ``begin_before``.
 
         An owner is overdue if its ``alive_until`` has passed or is unknown, and the ``lease_until``
-        of all its work has passed too. If there are any, the store also tries to write, and
-        to write the row of each. If a row cannot be written, its owner is left out: perhaps it
-        could not renew either. Operations without an owner wait, and are not lost.
+        of all its work has passed, too. If any is, the store also tests that it can write, and
+        write each overdue owner's row. If a row cannot be written, the owner is left out: perhaps
+        it could not renew either. Operations without an owner wait, and are not lost.
 
         Raises:
             Unavailable: The store cannot be read, or owners are overdue and it cannot be written.
@@ -647,21 +647,21 @@ class TransactionalStore(Store, Protocol):
 
         Raises:
             InvalidArgument: As for :meth:`insert`; or, with the field ``within``, the store does
-                not support this kind of connection, it connects to another database, or it has no
-                open transaction.
+                not support this kind of connection, or the connection is to another database or has
+                no open transaction.
             RequestIdConflict, TargetBusy: As for :meth:`insert`.
         """
         ...
 
 
 Counts: TypeAlias = Mapping[str, Mapping[str, float]]
-"""What was counted: by method, and then by the name of a series. No number is negative."""
+"""Counts by method, and then by the name of a series. No count is negative."""
 
 COUNTS_LIFE: Final = timedelta(hours=72)
 """How long the counts of a minute are kept."""
 
 STEP_MINUTES: Final = (1, 5, 30)
-"""How many minutes the steps may have in which counts are read."""
+"""The allowed lengths, in minutes, of the steps in which counts are read."""
 
 COUNTS_READ: Final = 10_000
 """How many :class:`MinuteCounts` a store reads in one call, by default."""
@@ -669,20 +669,20 @@ COUNTS_READ: Final = 10_000
 
 @attrs.frozen
 class MinuteCounts:
-    """What was counted of one method in a minute, or in a step of minutes that begins with it."""
+    """The counts of one method in a minute, or in a step of several minutes."""
 
     minute: datetime
-    """When it begins, in UTC."""
+    """The beginning of the minute or step, in UTC."""
     method: str
     counts: Mapping[str, float]
-    """By the name of a series."""
+    """The counts by the name of a series."""
 
 
 @attrs.frozen
 class MethodLoad:
-    """How much of one method is in progress, and the oldest of that.
+    """The operations of one method in progress: how many there are, and the oldest one.
 
-    ``waiting`` is how many operations wait for a worker, ``running`` how many are worked on.
+    ``waiting`` is how many of them wait for a worker, ``running`` how many a worker has begun.
     """
 
     method: str
@@ -694,9 +694,9 @@ class MethodLoad:
 
 @attrs.frozen
 class Load:
-    """What is in progress, by method, and how many operations each process holds, by owner.
+    """The operations in progress, by method, and the number that each process has, by owner.
 
-    ``capped`` says that there is more, of which nothing is counted here.
+    ``capped`` is true if there are more operations, which are not counted here.
     """
 
     methods: Sequence[MethodLoad]
@@ -705,31 +705,31 @@ class Load:
 
 
 class StatisticsStore(Store, Protocol):
-    """A store that also keeps what the processes on it have counted. Optional.
+    """A store that also keeps counts, which the processes on it make. Optional.
 
-    Counts are kept for each minute and method, for 72 hours. The method ``""`` has the counts of
-    no method. A store neither knows nor checks the names of series.
+    Counts are kept for each minute and method, for 72 hours. Counts that belong to no method have
+    the method ``""``. A store neither knows nor checks the names of series.
     """
 
     def add_counts(self, minute: datetime, counts: Counts) -> None:
-        """Add counts to those of a minute, all or nothing.
+        """Add counts to those of a minute: all of them, or none if this fails.
 
-        Seconds of ``minute`` are cut off. It also removes some of what is older than 72 hours by
-        the store's clock, at least as much as it adds.
+        Seconds of ``minute`` are cut off. The call also removes some counts older than 72 hours by
+        the store's clock, at least as many as it adds.
 
         Raises:
-            Unavailable: The store cannot be written to now. It may not be known then whether the
-                counts were added.
+            Unavailable: The store cannot be written to now. It may be unknown whether the counts
+                were added.
         """
         ...
 
     def read_counts(
         self, since: datetime, limit: int = COUNTS_READ, step_minutes: int = 1
     ) -> Sequence[MinuteCounts]:
-        """Read what was counted in the steps that end after ``since``, oldest first.
+        """Read the counts of the steps that end after ``since``, oldest first.
 
         Steps of 1, 5 or 30 minutes begin at whole multiples since 1970. There is one item for each
-        step and method of which something was counted; of more than ``limit``, the newest.
+        step and method that has counts. If there are more than ``limit``, the newest are returned.
 
         Raises:
             Unavailable: The store cannot be read now.
@@ -737,9 +737,9 @@ class StatisticsStore(Store, Protocol):
         ...
 
     def read_load(self, parents: Collection[str], limit: int) -> Load:
-        """Read what callers can see in progress under exactly these parents, the oldest first.
+        """Count the operations in progress that callers can see under exactly these parents.
 
-        At most ``limit`` + 1 records are looked at, by an index, one parent after the other.
+        At most ``limit`` + 1 records are read by an index: parent by parent, the oldest first.
 
         Raises:
             Unavailable: The store cannot be read now.
@@ -751,16 +751,16 @@ class OutboxStore(Store, Protocol):
     """A store that can also find the records with pending webhooks. Optional.
 
     ``Record.notify_at`` marks such a record, so the write that ends an operation also stores that
-    its webhooks are pending. ``expire`` keeps the record while they are, for up to 4 days
+    its webhooks are pending. ``expire`` keeps the record while they are pending, for up to 4 days
     (``DEBT_LIFE``) after its expiry.
     """
 
     def claim_due(self, until: datetime, limit: int) -> Sequence[Record]:
         """Claim up to ``limit`` records whose ``notify_at`` has passed, by setting it to ``until``.
 
-        The oldest are claimed first, by the store's clock. Each is changed by one atomic update
-        with a new version, so one process gets it, and others only after ``until``. Rows that
-        another transaction has locked are left out.
+        The oldest are claimed first, by the store's clock. Each record is changed by one atomic
+        update with a new version, so only one process gets it before ``until``. Rows that another
+        transaction has locked are left out.
 
         Returns:
             The records after the change.

@@ -57,7 +57,7 @@ class _Sent:
 
 
 class WatchList:
-    """The operations of a stream that have not ended, and the edition of each that was sent.
+    """The operations of a stream that have not ended, and the last edition of each that was sent.
 
     It keeps a name and a few bytes for each, however large the operations are and however slow the
     reader is: a state is read when the reader asks for it. An operation that was sent as done or
@@ -84,7 +84,7 @@ class WatchList:
             self._due[name] = None
 
     def differs(self, name: str, edition: tuple[int, datetime] | None) -> bool:
-        """Return True if another edition than this was sent; None: the operation is gone."""
+        """Return True if this edition (None: gone) was not sent and the operation is not due."""
         if name not in self._left or name in self._due:
             return False  # it has ended, or is read anyway
         sent = self._left[name]
@@ -114,7 +114,7 @@ class WatchList:
             return None
         now = _Sent(record.edition, _print(record.metadata))
         self._left[name] = now
-        # Claims and requests to cancel make versions, too, which look the same to callers.
+        # Claims and cancel requests also make new versions, which look the same to callers.
         return None if before is not None and before.metadata == now.metadata else record.operation
 
     def _drop(self, name: str) -> None:
@@ -135,7 +135,7 @@ class WatchStream:
     ) -> None:
         self.list: WatchList = WatchList(names)
         self.reservation: ReplyReservation | None = None
-        """The bytes of the last read, held until the next; code that takes it must release it."""
+        """Bytes reserved by the last read, until the next; code that takes this must release it."""
         self._places = tuple(places)
         self._see = see
         self._hub = hub
@@ -149,14 +149,14 @@ class WatchStream:
         """
         async with contextlib.aclosing(self.batches(LOOK_AGAIN_SECONDS)) as batches:
             async for batch in batches:
-                self._release()  # the caller that iterates holds what it is given
+                self._release()  # from here on, the caller holds the items
                 for one in batch:
                     yield one
 
     async def batches(self, idle_seconds: float) -> AsyncGenerator[list[WatchItem], None]:
         """Yield states that were read together; an empty list after ``idle_seconds`` without any.
 
-        While the store cannot be reached, there is none.
+        While the store cannot be reached, no states are yielded.
 
         Raises:
             Unavailable: The service is stopping.
@@ -198,7 +198,7 @@ class WatchStream:
             most = self._hub.max_bytes
             reservation = self.reservation = await self._hub.replies.atake(most)
             seen = await self._hub.read(lambda: self._see(names, reservation.bytes))
-        except (Unavailable, ResourceExhausted):  # later there may be room, and the store be back
+        except (Unavailable, ResourceExhausted):  # tried again below, after a pause
             for name in names:
                 self.list.changed(name)
             await asyncio.sleep(_RETRY_SECONDS)
@@ -220,7 +220,7 @@ class WatchStream:
 
 
 class WatchHub:
-    """The waits and watches on all event loops of a process, a :class:`LoopWatchers` for each.
+    """The waits and watches of a process: one :class:`LoopWatchers` for each event loop.
 
     A stream takes the bytes of each read, at most ``max_bytes``, from ``replies``.
     """
@@ -257,7 +257,7 @@ class WatchHub:
     def here(self) -> LoopWatchers:
         """Return the waits and watches of the running loop."""
         loop = asyncio.get_running_loop()
-        with self._lock:  # the loops of several threads may come at once
+        with self._lock:  # the loops of several threads may call this at once
             watchers = self._loops.get(loop)
             if watchers is None:
                 watchers = self._loops[loop] = LoopWatchers(loop, self)
@@ -367,13 +367,13 @@ class LoopWatchers:
         try:
             while names := self._take_ended():
                 await self._answer_those(names)
-        except asyncio.CancelledError:  # like all tasks of the loop; some still tidy up, and wait
+        except asyncio.CancelledError:  # as all tasks are; some may still wait in their cleanup
             for watched in filter(None, map(self._watched.get, names)):
                 self.notified(watched, True)
             raise
         finally:
             self._answering = None
-            if self._ended:  # what has ended since: the next notification would not wake the loop
+            if self._ended:  # more has ended: the next notification would not wake the loop
                 self._call_soon(self._answer_soon)
 
     def _take_ended(self) -> list[str]:
@@ -393,17 +393,17 @@ class LoopWatchers:
                 ends = functools.partial(self._ends, some)
                 found, left = await in_thread(ends) if store.reads_block else ends()
             except LroError:
-                continue  # the store may be back before the time is over
-            except Exception:  # whatever code of others has raised
+                continue  # the store may be available again before the waits time out
+            except Exception:  # code outside this library may raise anything
                 log.exception("reading what has ended failed; other ends are read")
                 continue
             self._resolve_waits(found)
             rest = [*left, *rest]
             if rest and not store.reads_block:
-                await asyncio.sleep(0)  # other tasks have their turn
+                await asyncio.sleep(0)  # let other tasks run
 
     def _ends(self, names: Sequence[str]) -> tuple[Mapping[str, Operation | None], Sequence[str]]:
-        """Read which of these operations are done, or gone (None); and the names not read."""
+        """Read which operations are done, or gone (None); return them, and the names not read."""
         found, now = self._find(names), self._hub.updater.store.now()
         ends: dict[str, Operation | None] = dict.fromkeys(names)
         for name in found.rest:
@@ -481,7 +481,7 @@ class LoopWatchers:
                 stream.wake()
 
     async def _look_again(self, unnamed_changes: int) -> None:
-        """While there are streams, look for changes that were not notified."""
+        """While there are streams, look for changes whose notifications were lost."""
         loop = asyncio.get_running_loop()
         looked_at, rest = loop.time(), 0.0
         while True:
@@ -493,9 +493,9 @@ class LoopWatchers:
             try:
                 await self._look()
                 unnamed_changes = present
-            except LroError as exc:  # the store is away, and the next look may see it again
+            except LroError as exc:  # the store is unavailable; the next look may succeed
                 log.info("not looked at what is watched: %s", exc)
-            except Exception:  # whatever code of others has raised
+            except Exception:  # code outside this library may raise anything
                 log.exception("looking at what is watched failed, and goes on")
             looked_at = loop.time()
             rest = _REST * (looked_at - now)
@@ -505,7 +505,7 @@ class LoopWatchers:
         for first in range(0, len(names), MAX_NAMES):
             some = names[first : first + MAX_NAMES]
             editions = await self._hub.read(functools.partial(self._editions, some))
-            await asyncio.sleep(0)  # this may not hold up the loop where reading does not
+            await asyncio.sleep(0)  # let other tasks run, even if the read was made on the loop
             for name in some:
                 watched = self._watched.get(name)
                 for stream in () if watched is None else watched.streams:
