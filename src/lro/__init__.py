@@ -79,7 +79,7 @@ _HOMES: Final = {
     "lro._model.description": "OperationDescription",
     "lro._model.operation": "Operation State",
 }
-"""Names by the module that they are loaded from."""
+"""Names, by the module from which they are loaded."""
 
 __all__ = [
     "AnyMessage",

@@ -35,8 +35,8 @@ _NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_URL, "https://aip.dev/151")
 def failed_by_service(error: Status, types: TypeRegistry, domain: str) -> bool:
     """Return True if an operation failed by a fault of the service, not by an error of the work.
 
-    The ErrorInfo of such an error has the service's own domain, and a reason such as a crash of the
-    method, a lost worker or a timeout. A method raises any other error on purpose.
+    The ErrorInfo of such an error has the service's own domain, and a reason for a crash of the
+    method, a lost worker, a timeout or the like. A method raises all other errors on purpose.
     """
     info = detail_of(error, types, ErrorInfo)
     return info is not None and info.domain == domain and info.reason in _SERVICE_FAULTS
@@ -53,7 +53,7 @@ def rfc3339(moment: datetime) -> str:
 
 
 def request_id_of(protocol: str, foreign: str) -> str:
-    """Return the request id (spec §9.2) for a protocol's own id of a start; empty for none.
+    """Return the request id (spec §9.2) for a protocol's id of a start; empty for an empty id.
 
     A UUID stays as it is. Any other text always gives the same UUID.
     """
@@ -78,7 +78,7 @@ def hidden(name: str) -> Iterator[None]:
 class OperationIds:
     """Ids of operations for protocols whose ids have no slash.
 
-    ``parent`` returns the parent of a caller's operations; without it they have none.
+    ``parent`` returns the parent of a caller's operations; without it, operations have no parent.
     """
 
     parent: Callable[[str], str] | None = None
@@ -95,7 +95,7 @@ class OperationIds:
         """Return the parent of a caller's operations.
 
         Raises:
-            InvalidParent: The function of the application returned something else.
+            InvalidParent: The function of the application did not return a parent.
         """
         if self.parent is None:
             return ""

@@ -32,24 +32,24 @@ App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 T = TypeVar("T")
 
 MAX_HEADERS: Final = 1000
-"""Maximum number of headers of a request; repeated headers count each time."""
+"""Maximum number of headers of a request; a repeated header counts each time."""
 
 _PIECE: Final = 256 * 1024
-"""Bytes of a body that the server gets, and copies, at once."""
+"""Number of bytes of a body that the server gets, and copies, at a time."""
 
 _BODILESS: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
-"""Methods whose body is ignored (spec §5.9(4)), and so is not read."""
+"""HTTP methods whose body is ignored (spec §5.9(4)), so it is not read."""
 
 _LAST_SECONDS: Final = 1.0
-"""Seconds that the last send may take when the server stops: the caller may not read it."""
+"""Seconds that the last send may take when the server stops: the caller may no longer read."""
 
 
 class EdgeApp:
-    """An edge as an ASGI application, such as a console or metrics, to mount or to serve alone.
+    """An edge, such as a console or metrics, as an ASGI application, to mount or to serve alone.
 
     ``fallback`` is the application that gets all paths that the edge does not serve, for frameworks
-    that cannot mount. When the server stops, the service is closed, unless the application is
-    mounted in another.
+    that cannot mount. When the server stops, the service is closed, unless this application is
+    mounted in another application.
 
     Raises:
         DeclarationError: ``fallback`` is not an ASGI application.
@@ -73,7 +73,7 @@ class EdgeApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI interface."""
         if self.edge.service.edges.background.pending:
-            self.edge.service.edges.start_maintenance()  # the first scope is lifespan
+            self.edge.service.edges.start_maintenance()  # here, because the first scope is lifespan
         if scope["type"] == "http":
             path, found = self._find(scope)
             if self._fallback is None or not isinstance(found, RouteNotFound | MalformedRequest):
@@ -123,13 +123,13 @@ class OperationsApp(EdgeApp):
 
     ``fallback`` is the application that gets all other paths, websockets, and the server's start
     and stop. So put frameworks that cannot mount applications, such as Django, behind this one.
-    When the server stops, this application closes the service before ``fallback`` hears of the
-    stop, and closes resources that running work may use. An application that is mounted in a
-    framework does not hear of the stop: there, the framework's application must close the service.
-    The other options are those of :class:`lro.http.OperationsEdge`.
+    When the server stops, this application closes the service before it tells ``fallback``, which
+    may then close resources that running work uses. An application that is mounted in a framework
+    is not told of the stop: there, the framework's application must close the service. The other
+    options are those of :class:`lro.http.OperationsEdge`.
 
-    A caller who disconnects frees its resources (spec §4.8). If the server cancels a call because
-    it stops, the call is answered UNAVAILABLE, unless its answer has begun; a stream ends properly.
+    When a caller disconnects, the resources of the call are freed (spec §4.8). If a stopping server
+    cancels a call, the answer is UNAVAILABLE, unless an answer has begun; a stream ends properly.
 
     Raises:
         DeclarationError: ``fallback`` is not an ASGI application; or as for ``OperationsEdge``.
@@ -142,7 +142,7 @@ class OperationsApp(EdgeApp):
 
 
 async def live(service: Service, receive: Receive, send: Send) -> None:
-    """Answer the server's start and stop: begin maintenance, and close the service."""
+    """Answer the server's start by beginning maintenance, and its stop by closing the service."""
     while True:
         message = await receive()
         if message["type"] == "lifespan.startup":
@@ -165,11 +165,11 @@ async def respond(
     caller: str | None = None,
     read: Callable[[], Awaitable[bytes | None]] | None = None,
 ) -> None:
-    """Have an edge answer a call to this raw path.
+    """Let an edge answer a call to this raw path.
 
-    ``found`` is the edge's route, if it was asked before. ``caller`` is the caller's name, if a
-    framework has found it. ``read`` replaces :func:`read_body` in a framework, which may already
-    have read the body, to check a signature for instance.
+    ``found`` is the result of ``edge.route``, if it was already called. ``caller`` is the caller's
+    name, if a framework has found it. ``read`` replaces :func:`read_body` in a framework, which may
+    already have read the body, to check a signature for instance.
     """
     sender = _Sender(send)
     try:
@@ -193,7 +193,7 @@ async def respond(
             await sender.send(answer)
         else:
             await sender.send_reserved(answer, answer.reserved)
-    except asyncio.CancelledError:  # by the server, which stops
+    except asyncio.CancelledError:  # the server is stopping
         if not sender.begun:
             refusal = edge.refusal(request_of(scope, path, b"", caller), stopping())
             await _in_time(sender.send(refusal))
@@ -206,7 +206,7 @@ class GoneAway(BaseException):
 
 
 async def read_body(receive: Receive, limit: int) -> bytes | None:
-    """Read the body, at most until it exceeds the limit; None if the caller disconnected."""
+    """Read the body until it ends or exceeds the limit; return None if the caller disconnected."""
     body = bytearray()
     while len(body) <= limit:
         message = await receive()
@@ -221,8 +221,8 @@ async def read_body(receive: Receive, limit: int) -> bytes | None:
 class _Headers(Mapping[str, str]):
     """Headers by names in lower case; repeated headers are one list (RFC 9110 §5.3).
 
-    They are decoded at the first access: most polls need none. Then more than :data:`MAX_HEADERS`
-    raise MalformedRequest.
+    The headers are decoded at the first access, because most polls need none. More than
+    :data:`MAX_HEADERS` headers then raise MalformedRequest.
     """
 
     def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
@@ -231,7 +231,7 @@ class _Headers(Mapping[str, str]):
 
     @property
     def _decoded(self) -> dict[str, str]:
-        if self._values is None:  # functools.cached_property would take a lock
+        if self._values is None:  # not a cached_property, which takes a lock
             self._values = self._decode()
         return self._values
 
@@ -266,7 +266,7 @@ def request_of(
 ) -> HttpRequest:
     """Return the request of a scope, with this raw path.
 
-    ``receive`` reports that the caller disconnects, once the body was read.
+    After the body was read, ``receive`` reports that the caller disconnects.
     """
     query, client = scope.get("query_string"), scope.get("client")
     return HttpRequest(
@@ -285,10 +285,10 @@ def request_of(
 
 
 def _mount(request: HttpRequest) -> str | None:
-    """Return the path before that of a request, as its caller knows it.
+    """Return the part of the path before ``request.path``, as the caller knows it.
 
-    ``root_path`` is part of the path or, behind a proxy that strips a prefix, comes before it. It
-    may consist of that prefix and of a mount point, which is always in the path.
+    ``root_path`` is part of the path or, behind a proxy that strips a prefix, comes before the
+    path. It may consist of that prefix and of a mount point, which is always in the path.
     """
     scope: Scope = request.native
     root = scope.get("root_path", "")
@@ -306,9 +306,9 @@ def raw_path(scope: Scope) -> str:
     """Return the raw path below the mount point of the application."""
     root, path = scope.get("root_path", ""), scope["path"]
     if not root and path.isascii() and scope.get("raw_path") == path.encode("ascii"):
-        return str(path)  # nothing was encoded, and nothing is mounted
+        return str(path)  # nothing is encoded or mounted
     raw = raw_form(wire_text(scope.get("raw_path") or b"").partition("?")[0], path)
-    # Behind a proxy that strips its prefix, only the mount point is in the path.
+    # Behind a proxy that strips a prefix, only the mount point is in the path.
     for mount in (root, root.removeprefix(scope.get("app_root_path", ""))):
         below = strip_mount(raw, mount)
         if below is not None:
@@ -342,10 +342,10 @@ async def waited(
     caller: str,
     receive: Receive | None,
 ) -> Operation | None:
-    """Wait for an operation, and return it when it is done or the time is over.
+    """Wait for an operation; return the operation when it is done or the time has passed.
 
-    None if the wait fails: too many calls wait, Wait is refused or switched off, or the caller
-    disconnects, as ``receive`` reports.
+    Return None if the wait fails: too many calls wait, Wait is refused or switched off, or
+    ``receive`` reports that the caller disconnected.
     """
     service.edges.end_waits_at_signals()
     wait: Awaitable[Operation] = service.wait_async(name, seconds, caller=caller)
@@ -356,10 +356,10 @@ async def waited(
 
 
 async def _disconnected(receive: Receive) -> None:
-    for _ in range(2):  # a middleware may repeat the end of the body
+    for _ in range(2):  # middleware may repeat the end of the body
         if (await receive())["type"] == "http.disconnect":
             return
-    # Do not spin: a middleware that repeats the body for ever never reports that the caller left.
+    # Do not spin: middleware that repeats the body for ever never reports a disconnect.
     await asyncio.get_running_loop().create_future()
 
 
@@ -376,7 +376,7 @@ async def _in_time(sending: Awaitable[None]) -> None:
 
 
 class _Sender:
-    """Send the answer to one call, and know whether that has begun or is over."""
+    """Sends the answer to one call, and knows whether the answer has begun and has ended."""
 
     begun = over = False
 
@@ -396,7 +396,7 @@ class _Sender:
         await self._end(body if len(body) <= _PIECE else body[-(len(body) % _PIECE or _PIECE) :])
 
     async def send_reserved(self, reply: HttpReply, turn: ReplyReservation) -> None:
-        """Send a reply with reserved bytes, and free these."""
+        """Send a reply with reserved bytes, and free the bytes."""
         try:
             with contextlib.suppress(GoneAway), _broken_off_if_slow(turn):
                 await self.send(reply)
@@ -413,7 +413,7 @@ class _Sender:
                     with _broken_off_if_slow(reply.held()):
                         message = {"type": "http.response.body", "body": piece, "more_body": True}
                         await self._send(message)
-            except asyncio.CancelledError:  # the caller has disconnected, or the server stops
+            except asyncio.CancelledError:  # a disconnect, or the server is stopping
                 await _in_time(self._end(b""))
                 raise
         await self._end(b"")
@@ -429,7 +429,7 @@ class _Sender:
 
 @contextlib.contextmanager
 def _broken_off_if_slow(turn: ReplyReservation | None) -> Iterator[None]:
-    """Let other calls that wait for its bytes abort a send that takes too long.
+    """Let calls that wait for the reserved bytes abort a send that takes too long.
 
     Raises:
         GoneAway: The send was aborted.

@@ -1,12 +1,12 @@
 """Operations for Azure's clients: 202 with ``Operation-Location``, and a status monitor.
 
 The wire format follows Microsoft's Azure REST API guidelines, "Long-running operations": a POST
-starts a method, a GET of the monitor returns 200 whatever the state of the operation, and a POST of
-``:cancel``, which the guidelines leave to services, cancels it. ``LROPoller`` of ``azure-core`` and
-``createHttpPoller`` of ``@azure/core-lro`` can poll the monitor.
+starts a method, a GET of the monitor returns 200 in every state of the operation, and a POST to
+``:cancel``, which the guidelines leave to services, cancels the operation. ``LROPoller`` of
+``azure-core`` and ``createHttpPoller`` of ``@azure/core-lro`` can poll the monitor.
 
-``lro.asgi.EdgeApp`` and ``lro.wsgi.EdgeApp`` serve an :class:`AzureEdge`, alone or before an
-``OperationsApp`` over the same service, which shows the same operations.
+``lro.asgi.EdgeApp`` and ``lro.wsgi.EdgeApp`` serve an :class:`AzureEdge`, alone or in front of an
+``OperationsApp`` of the same service, which then shows the same operations.
 """
 
 from __future__ import annotations
@@ -64,15 +64,15 @@ log: logging.Logger = logging.getLogger("lro")
 
 _STATES: Final = {"SUCCEEDED": "Succeeded", "FAILED": "Failed", "CANCELLED": "Canceled"}
 _SKEW: Final = timedelta(minutes=5)
-"""Longest time that the clock of a caller may be ahead."""
+"""Maximum time by which the clock of a caller may be ahead."""
 _WINDOW: Final = timedelta(hours=24) - _SKEW
-"""Maximum age of a first attempt, so that its request id is still known (spec §9.2)."""
+"""Maximum age of a first attempt: until then its request id is still known (spec §9.2)."""
 _DATE: Final = re.compile(
     r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun), [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9:]{8} GMT"
 )
-"""A date of HTTP in the preferred format (RFC 9110 §5.6.7)."""
+"""Matches an HTTP date in the preferred format (RFC 9110 §5.6.7)."""
 _CODE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-"""An error code that fits in a header."""
+"""Matches an error code that fits in a header."""
 _VERSION: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _BASE: Final = re.compile(r"(?P<origin>https?://[^/?#]+)(?:/[A-Za-z0-9._~%-]+)*")
 
@@ -89,29 +89,29 @@ class _OutsideWindow(StatusError):
 class AzureEdge(OperationsEdge):
     """Starts and status monitors for Azure's clients.
 
-    - A POST to a path of ``starts`` is answered 202 with the absolute URL of the monitor in
+    - A POST to a path of ``starts`` returns 202 with the absolute URL of the monitor in
       ``Operation-Location``, the operation's id in ``Operation-Id``, and ``Retry-After``. The body
       is the monitor.
-    - GET of ``/v1/operations/ID``, and below each of ``parents``, is the monitor: ``id``,
+    - A GET of ``/v1/operations/ID``, also below each of ``parents``, returns the monitor: ``id``,
       ``status`` (NotStarted, Running, Succeeded, Failed or Canceled), ``createdAt``,
       ``lastUpdatedAt``, ``expiresAt``, ``metadata``, and at the end ``result`` or ``error``;
       ``kind`` is the full name of the method if the service has several.
-    - A POST to that path with ``:cancel`` is answered 202, or 200 if the operation has ended.
+    - A POST to that path with ``:cancel`` returns 202, or 200 if the operation has ended.
 
     ``Operation-Id``, or ``Repeatability-Request-ID`` with ``Repeatability-First-Sent`` (OASIS
     Repeatable Requests 1.0), makes a start idempotent for 24 hours; the operation still has an id
-    of its own. Errors have the body and the header ``x-ms-error-code`` of the guidelines. A hidden
-    operation is not found.
+    of its own. Errors have the body and the header ``x-ms-error-code`` of the guidelines. Calls for
+    a hidden operation fail with NOT_FOUND.
 
     ``base_url`` is the URL at which callers reach this edge, such as
     ``https://api.example.com/media``; by default it comes from ``Host`` and the scheme of the
     request, which behind a proxy may be internal. ``api_versions`` are the supported values of the
-    query parameter ``api-version``, which each request must then have; without them any value
-    passes. The URL of the monitor repeats it. The other options are those of
+    query parameter ``api-version``, which each request must then have; without ``api_versions``,
+    any value passes. The URL of the monitor repeats the version. The other options are those of
     :class:`lro.http.OperationsEdge`.
 
     Raises:
-        DeclarationError: ``base_url`` is not such a URL, or ``api_versions`` are not texts of
+        DeclarationError: ``base_url`` is not a URL, or ``api_versions`` are not texts of
             letters, digits and ``_.-``; or as for :class:`lro.http.OperationsEdge`.
     """
 
@@ -149,10 +149,10 @@ class AzureEdge(OperationsEdge):
         http = plain.status
         if isinstance(error, _OutsideWindow):
             http = 412
-        elif http == Code.DEADLINE_EXCEEDED.http:  # gateways answer 504, too
+        elif http == Code.DEADLINE_EXCEEDED.http:  # gateways also answer 504
             http = Code.UNAVAILABLE.http
             headers["retry-after"] = str(self.options.poll_seconds)
-        with contextlib.suppress(MalformedRequest):  # too many headers cannot be read
+        with contextlib.suppress(MalformedRequest):  # raised if there are too many headers
             headers |= _repeatability(request, "rejected")
         reply = HttpReply(http, tuple(headers.items()), dumps({"error": shown}))
         return reply.headless if request.method == "HEAD" else reply
@@ -210,7 +210,7 @@ class AzureEdge(OperationsEdge):
         base: Callable[[str], str],
         version: str,
     ) -> Flow[HttpReply]:
-        """Return the monitor and its URL, after a call that changed the operation.
+        """Return the reply to a call that changed the operation: the monitor and its URL.
 
         The change is stored, so the call succeeds even if the operation cannot be read.
         """
@@ -236,7 +236,7 @@ class AzureEdge(OperationsEdge):
     ) -> Flow[HttpReply]:
         """Return the reply of ``show`` for an operation in the FULL view.
 
-        A large operation is read again when there is room for its reply.
+        A large operation is read again when bytes are reserved for its reply.
         """
         found = yield from flow_of(self.service.get)(name, view="FULL", caller=caller)
         if is_small(found):
@@ -273,11 +273,11 @@ class AzureEdge(OperationsEdge):
         return shown
 
     def _split(self, query: str) -> tuple[str, str]:
-        """Split a query into its ``api-version``, empty for none, and the rest.
+        """Split a query into its ``api-version``, or an empty text, and the rest.
 
         Raises:
             MalformedRequest: The query cannot be read, or the version is given twice.
-            StatusError: The version is missing, or is not served here.
+            StatusError: The version is missing or not supported.
         """
         read_parameters(query)  # checks limits and escapes
         pieces = [piece.partition("=") for piece in query.split("&") if piece]
@@ -297,7 +297,7 @@ class AzureEdge(OperationsEdge):
         return version, rest
 
     def _base_of(self, request: HttpRequest) -> Callable[[str], str]:
-        """Return a function from a path of this edge to its URL for the caller of a request.
+        """Return a function that makes a URL for the caller of a request from a path of this edge.
 
         Raises:
             MalformedRequest: ``Host`` is not valid.
@@ -328,7 +328,7 @@ def _request_id(headers: Mapping[str, str], now: datetime) -> str:
 
     Raises:
         MalformedRequest: ``Repeatability-First-Sent`` is missing, or is not a date of HTTP.
-        StatusError: It is too old or in the future.
+        StatusError: The date is too old or in the future.
     """
     repeated = headers.get("repeatability-request-id", "")
     if repeated:
@@ -356,7 +356,7 @@ def _bare(packed: Json) -> Json:
 
 
 def _error_of(status: Status, types: TypeRegistry) -> dict[str, Json]:
-    """Return the error object for a status, with violations of fields but no other details."""
+    """Return the error object for a status; of its details, only field violations are included."""
     code = Code.of(status.code)
     info = detail_of(status, types, ErrorInfo)
     named = code.name.title().replace("_", "")

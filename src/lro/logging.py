@@ -14,9 +14,9 @@ __all__ = ["OperationFilter", "about", "operation_facts"]
 def operation_facts() -> Mapping[str, object]:
     """Return facts about the operation whose function runs in this thread or task.
 
-    The keys are ``lro.operation`` (its name), ``lro.method`` and ``lro.attempt`` (from 1), which
-    log lines of this library have as attributes. Outside of a function there are none. For
-    structlog, merge them in a processor. Threads of the function need a copy of its context.
+    The keys are ``lro.operation`` (its name), ``lro.method`` and ``lro.attempt`` (from 1); log
+    records of this library have the same attributes. Outside of a function there are no facts. For
+    structlog, merge the facts in a processor. Threads of the function need a copy of its context.
     """
     control = CURRENT_JOB.get()
     return {} if control is None else about(control.name, control.method, control.attempt)
@@ -25,7 +25,7 @@ def operation_facts() -> Mapping[str, object]:
 class OperationFilter(logging.Filter):
     """Add the attributes of :func:`operation_facts` to every record.
 
-    Add it to handlers: filters of a logger do not see the records of loggers below it.
+    Add the filter to handlers: a logger's filters do not see the records of loggers below it.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:

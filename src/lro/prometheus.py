@@ -1,13 +1,13 @@
-"""Metrics for Prometheus: the extra ``prometheus``.
+"""Metrics for Prometheus, which need the extra ``prometheus``.
 
 ``lro.asgi.EdgeApp`` and ``lro.wsgi.EdgeApp`` serve a :class:`MetricsEdge`; a
 :class:`ServiceCollector` is for a registry of ``prometheus_client`` of your own.
 
 Counters and histograms belong to the process. Where several processes share a port, set the
 environment variable ``PROMETHEUS_MULTIPROC_DIR`` to an empty directory, as for all programs that
-use ``prometheus_client``; ``lro serve --workers`` does so itself. Then each process answers for
-all, and no number falls when a process ends. Gauges belong to the process that answers, and have
-its id in the label ``process``.
+use ``prometheus_client``; ``lro serve --workers`` sets it itself. Then each process reports the
+sums of all processes, and no sum falls when a process ends. Gauges belong to the process that
+answers, and have its id in the label ``process``.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _made(registry: CollectorRegistry) -> Mapping[str, _Instrument]:
 
 @functools.cache
 def _shared_instruments() -> Mapping[str, _Instrument]:
-    """Return the instruments of all services of this process: they write to one file."""
+    """Return the instruments that all services of this process share, because they share a file."""
     return _made(CollectorRegistry())
 
 
@@ -94,7 +94,7 @@ class _EventCounter(MetricObserver):
         """Add a value to the metric's instrument."""
         instrument = self._instruments[metric.name]
         one = instrument.labels(*attributes) if attributes else instrument
-        # A clock may have been set back, but a sum must not fall.
+        # A sum must not fall, even if a clock was set back.
         value = value if 0 <= value < math.inf else 0.0
         one.observe(value) if isinstance(one, Histogram) else one.inc(value)
 
@@ -104,7 +104,7 @@ _counters: Final[weakref.WeakKeyDictionary[Service, _EventCounter]] = weakref.We
 
 
 def _counter_of(service: Service) -> _EventCounter:
-    """Return the counter of a service; begin to count with the first call."""
+    """Return the counter of a service; the first call begins to count."""
     with _lock:
         if service not in _counters:
             counter = _counters[service] = _EventCounter()
@@ -115,8 +115,8 @@ def _counter_of(service: Service) -> _EventCounter:
 class ServiceCollector(Collector):
     """Collect the metrics of a service for a registry of ``prometheus_client``.
 
-    ``REGISTRY.register(ServiceCollector(service))`` adds them. Events are counted from the moment
-    at which the first collector, or :class:`MetricsEdge`, of the service is made.
+    ``REGISTRY.register(ServiceCollector(service))`` adds the metrics. Events are counted from the
+    moment at which the first collector or :class:`MetricsEdge` of the service is made.
     """
 
     def __init__(self, service: Service) -> None:
@@ -124,11 +124,11 @@ class ServiceCollector(Collector):
         self._counted = _counter_of(service).registry
 
     def describe(self) -> Iterator[MetricFamily]:
-        """Yield the families without samples, by which a registry finds equal names."""
+        """Yield the families without samples; a registry uses them to find duplicate names."""
         return map(_family, filter(lambda metric: not metric.opt_in, METRICS))
 
     def collect(self) -> Iterator[MetricFamily]:
-        """Yield the families with their present samples."""
+        """Yield the families with their current samples."""
         counted = {family.name: family.samples for family in self._counted.collect()}
         for metric in METRICS:
             if metric.opt_in:
@@ -156,12 +156,12 @@ def _family(metric: Metric) -> MetricFamily:
 
 
 class MetricsEdge(OperationsEdge):
-    """Serve the metrics of a service to Prometheus: GET of one path.
+    """Serve the metrics of a service to Prometheus, for a GET of one path.
 
-    Every caller who reaches the path may read it, unless ``authenticate``, which is the same as for
-    :class:`lro.http.OperationsEdge`, refuses the caller. The reply has names of methods and
-    numbers, but no names of operations or callers, and no messages. ``path``, such as
-    ``/metrics``, is needed only beside a fallback; without it, mount the edge at any path.
+    Every caller who reaches the path may read the metrics, unless ``authenticate`` (as for
+    :class:`lro.http.OperationsEdge`) refuses the caller. The reply has names of methods and
+    numbers, but no names of operations or callers, and no messages. ``path``, such as ``/metrics``,
+    is needed only with a fallback; without ``path``, mount the edge at any path.
 
     Raises:
         DeclarationError: As for :class:`lro.http.OperationsEdge`; or ``path`` is not a path.

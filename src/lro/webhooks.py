@@ -1,8 +1,8 @@
-"""Webhooks notify others when operations end (Standard Webhooks 1.0.0).
+"""Webhooks notify receivers when operations end (Standard Webhooks 1.0.0).
 
-A service takes :class:`Webhooks`, which send to each :class:`Endpoint`. Receivers check events with
-:mod:`lro_client.webhooks`, or with any library for Standard Webhooks; :func:`sign` and
-:func:`verify` only make and check signatures.
+Pass :class:`Webhooks` to a service: they send events to each :class:`Endpoint`. Receivers check
+events with :mod:`lro_client.webhooks`, or with any library for Standard Webhooks; :func:`sign` only
+makes signatures, and :func:`verify` only checks them.
 """
 
 from __future__ import annotations

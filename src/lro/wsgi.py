@@ -1,9 +1,9 @@
-"""The HTTP edge as WSGI applications, to serve beside Flask or Django, or alone.
+"""The HTTP edge as WSGI applications, to serve together with Flask or Django, or alone.
 
 Like every WSGI call, a Wait holds a thread of the server. So the number of threads bounds the
-callers who wait, and a caller who disconnects is not noticed until the wait is over. For thousands
-of waiting callers, serve :mod:`lro.asgi`. Watch is UNIMPLEMENTED here: a stream would hold its
-thread while the operations run.
+callers who wait, and the server does not notice that a caller disconnects until the wait has ended.
+For thousands of waiting callers, serve :mod:`lro.asgi`. Watch is UNIMPLEMENTED here: a stream would
+hold its thread while the operations run.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ StartResponse: TypeAlias = Callable[..., Any]
 App: TypeAlias = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 _DIGITS: Final = 18
-"""Maximum digits of a length: more exceed any bound, and int() refuses very many."""
+"""Maximum digits of a length: longer numbers exceed any bound, and int() may refuse them."""
 
 
 class EdgeApp:
-    """An edge as a WSGI application, such as a console or metrics, to mount or to serve alone.
+    """An edge, such as a console or metrics, as a WSGI application, to mount or to serve alone.
 
-    ``fallback`` is the application that gets all paths that the edge does not serve. Beside a Flask
-    application: ``app.wsgi_app = EdgeApp(edge, app.wsgi_app)``. WSGI has no streams: a page of the
-    console asks for changes every 2 s instead.
+    ``fallback`` is the application that gets all paths that the edge does not serve. With a Flask
+    application: ``app.wsgi_app = EdgeApp(edge, app.wsgi_app)``. WSGI has no streams, so a page of
+    the console asks for changes every 2 s instead.
 
     Raises:
         DeclarationError: ``fallback`` is not a WSGI application, or a hook is a coroutine function.
@@ -54,7 +54,7 @@ class EdgeApp:
         edge.streams = False
         self.edge = edge
         self._fallback = fallback
-        edge.service.edges.end_waits_at_signals()  # its calls may all be in other threads
+        edge.service.edges.end_waits_at_signals()  # all calls may be in other threads
 
     def _find(self, environ: Environ) -> tuple[HttpRequest, RouteResult]:
         request = request_of(environ)
@@ -90,14 +90,14 @@ class EdgeApp:
 class OperationsApp(EdgeApp):
     """Serve the verbs, and the methods that callers can start, as a WSGI application.
 
-    ``fallback`` is the application that gets all other paths. Beside a Flask application:
+    ``fallback`` is the application that gets all other paths. With a Flask application:
     ``app.wsgi_app = OperationsApp(service, fallback=app.wsgi_app)``. The other options are those of
     :class:`lro.http.OperationsEdge`.
 
-    WSGI hands over a decoded path. If the server also gives the raw path (RAW_URI or REQUEST_URI,
-    as gunicorn, uWSGI, waitress and werkzeug do), that is used, so an encoded slash in the name of
-    an operation survives; otherwise it is read as a separator. WSGI does not report that the server
-    stops: the service closes itself when the interpreter ends.
+    WSGI passes a decoded path. If the server also passes the raw path (RAW_URI or REQUEST_URI, as
+    gunicorn, uWSGI, waitress and werkzeug do), the raw path is used, so an encoded slash in the
+    name of an operation survives; otherwise such a slash is read as a separator. WSGI does not
+    report that the server stops: the service closes itself when the interpreter ends.
 
     Raises:
         DeclarationError: A hook is a coroutine function, which a WSGI application cannot await; or
@@ -111,7 +111,7 @@ class OperationsApp(EdgeApp):
 
 
 def request_of(environ: Environ) -> HttpRequest:
-    """Return the request of an environ, without its body, with the raw path below its mount."""
+    """Return the request of an environ, without body, with the raw path below the mount point."""
     headers = {
         name[5:].replace("_", "-").lower(): value
         for name, value in environ.items()
@@ -133,7 +133,7 @@ def request_of(environ: Environ) -> HttpRequest:
 
 
 def _mount(request: HttpRequest) -> str | None:
-    """Return the path before that of a request, as its caller knows it."""
+    """Return the part of the path before ``request.path``, as the caller knows it."""
     below = _path(request.native)
     if not below.endswith(request.path):
         return None
@@ -150,15 +150,15 @@ def _path(environ: Environ) -> str:
 
 
 def _text(value: str) -> str:
-    """Decode bytes that WSGI hands over as Latin-1."""
+    """Decode bytes that WSGI passes as Latin-1."""
     try:
         return wire_text(value.encode("latin-1"))
-    except UnicodeEncodeError:  # the server has handed over text already
+    except UnicodeEncodeError:  # the server passed decoded text
         return value
 
 
 def read_body(environ: Environ, limit: int) -> bytes:
-    """Read the body, at most until it exceeds the limit.
+    """Read the body until it ends or exceeds the limit.
 
     Raises:
         MalformedRequest: The body ends too early, cannot be read, or has an unknown length.
@@ -178,7 +178,7 @@ def declared_length(environ: Environ) -> int | None:
 
     Raises:
         MalformedRequest: The header is not a number; or there is a body, and the server neither
-            decodes it nor says where it ends.
+            decodes the body nor says where it ends.
     """
     text = environ.get("CONTENT_LENGTH") or ""
     if text:
@@ -192,7 +192,7 @@ def declared_length(environ: Environ) -> int | None:
 
 
 def check_whole(body: bytes, length: int) -> None:
-    """Refuse a body that was cut off: its beginning may mean another request.
+    """Refuse a body that was cut off: its beginning may be a valid, but different, request.
 
     Raises:
         MalformedRequest: The body has fewer bytes than ``length``.

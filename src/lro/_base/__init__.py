@@ -1,1 +1,1 @@
-"""What everything else stands on: values, codes, errors, checks of arguments."""
+"""The foundations of all other packages: values, codes, errors, checks of arguments."""

@@ -1,9 +1,9 @@
 """Checks of arguments at declarations, and calls of an application's functions.
 
-A wrong option fails much later, far from the line with the mistake. So constructors and
-declarations check the types and bounds of their arguments, and raise one sentence. Other calls
-leave types to type checkers. If a function of the application raises, its own call fails, but the
-server goes on.
+Unchecked, a wrong option would fail much later, far from the line with the mistake. So constructors
+and declarations check the types and bounds of their arguments, and raise an error of one sentence.
+Other calls leave types to type checkers. If a function of the application raises, the call that
+uses it fails, but the server goes on.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def check_keywords(call: str, given: Mapping[str, object], allowed: type) -> Non
     """Check that the keyword arguments of a call are keys of the TypedDict ``allowed``.
 
     Raises:
-        TypeError: There is another one.
+        TypeError: There is another keyword argument.
     """
     names: frozenset[str] = vars(allowed)["__optional_keys__"]
     if unknown := given.keys() - names:
@@ -40,10 +40,10 @@ def check_keywords(call: str, given: Mapping[str, object], allowed: type) -> Non
 
 
 def check_instance(name: str, value: object, cls: type | tuple[type, ...], wanted: str) -> None:
-    """Check that a value is an instance of ``cls``; the error calls that ``wanted``.
+    """Check that a value is an instance of ``cls``; ``wanted`` describes such a value in the error.
 
     Raises:
-        DeclarationError: It is of another type.
+        DeclarationError: The value is of another type.
     """
     check(name, value, wanted, fine=isinstance(value, cls))
 
@@ -52,7 +52,7 @@ def check_class(name: str, value: object, wanted: str = "a class") -> None:
     """Check that a value is a class.
 
     Raises:
-        DeclarationError: It is not a class but, for instance, an instance of one.
+        DeclarationError: The value is not a class but, for instance, an instance of a class.
     """
     check_instance(name, value, type, wanted)
 
@@ -61,7 +61,7 @@ def check_flag(name: str, value: object) -> None:
     """Check that a value is a bool.
 
     Raises:
-        DeclarationError: It is not a bool.
+        DeclarationError: The value is not a bool.
     """
     check_instance(name, value, bool, "True or False")
 
@@ -70,7 +70,7 @@ def check_text(name: str, value: object, *, empty: bool = True) -> None:
     """Check that a value is a str, which may be empty only if ``empty`` is True.
 
     Raises:
-        DeclarationError: It is of another type, or empty although it must not be.
+        DeclarationError: The value is of another type, or is empty although it must not be.
     """
     fine = isinstance(value, str) and (empty or value != "")
     check(name, value, "a text" if empty else "a text that is not empty", fine=fine)
@@ -82,7 +82,7 @@ def check_texts(name: str, value: object) -> None:
     An iterator is refused too, because the check would use it up.
 
     Raises:
-        DeclarationError: It is not.
+        DeclarationError: The value is anything else.
     """
     fine = (
         isinstance(value, Collection)
@@ -96,7 +96,7 @@ def check_count(name: str, value: object, *, least: int = 1, most: int | None = 
     """Check that a value is a whole number from ``least`` to ``most``.
 
     Raises:
-        DeclarationError: It is not an int (or a bool), or out of its bounds.
+        DeclarationError: The value is not an int, is a bool, or is out of bounds.
     """
     fine = type(value) is int and value >= least and (most is None or value <= most)
     bounds = f"from {least}" if most is None else f"from {least} to {most}"
@@ -107,7 +107,7 @@ def check_seconds(name: str, value: object, *, zero: bool = False, most: float =
     """Check a number of seconds: finite, above zero (or zero if ``zero``), at most ``most``.
 
     Raises:
-        DeclarationError: It is not a number, or out of its bounds.
+        DeclarationError: The value is not a number, or is out of bounds.
     """
     fine = (
         isinstance(value, (int, float))
@@ -125,7 +125,7 @@ def check_span(
     """Check a timedelta: above zero (or zero if ``zero``), from ``least`` to a hundred years.
 
     Raises:
-        DeclarationError: It is not a timedelta, or too long to be added to a time.
+        DeclarationError: The value is not a timedelta, or is out of bounds.
     """
     fine = isinstance(value, timedelta) and least <= value <= LONGEST
     fine = fine and (zero or value != timedelta())
@@ -138,7 +138,7 @@ def check_function(name: str, value: object) -> None:
     """Check that a value can be called.
 
     Raises:
-        DeclarationError: It cannot.
+        DeclarationError: The value cannot be called.
     """
     check(name, value, "a function", fine=callable(value))
 
@@ -147,7 +147,7 @@ def check_takes(name: str, value: object, count: int, wanted: str) -> None:
     """Check that a value can be called with this number of arguments, as far as Python knows.
 
     Raises:
-        DeclarationError: It cannot; the error says what is ``wanted``.
+        DeclarationError: The value cannot; the error says what is ``wanted``.
     """
     fine = callable(value)
     if callable(value):
@@ -155,16 +155,16 @@ def check_takes(name: str, value: object, count: int, wanted: str) -> None:
             inspect.signature(value).bind(*range(count))
         except TypeError:
             fine = False
-        except ValueError:  # a function in C, of which Python knows no parameters
+        except ValueError:  # a C function whose parameters Python does not know
             pass
     check(name, value, wanted, fine=fine)
 
 
 def check_plain_function(name: str, value: object) -> None:
-    """Check that a value is a function that is called for its result, not awaited.
+    """Check that a value is a plain function, whose result is not awaited.
 
     Raises:
-        DeclarationError: It cannot be called, or it is a coroutine function.
+        DeclarationError: The value cannot be called, or is a coroutine function.
     """
     check_function(name, value)
     plain = not is_coroutine_function(value)
@@ -176,7 +176,7 @@ def needs(function: Callable[..., object], count: int) -> bool:
     places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     try:
         parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # a function in C, of which Python knows no parameters
+    except (TypeError, ValueError):  # a C function whose parameters Python does not know
         return False
     required = [one for one in parameters if one.kind in places and one.default is one.empty]
     return len(required) >= count
@@ -196,11 +196,11 @@ R = TypeVar("R")
 def contained(name: str, function: Callable[..., R], *arguments: object) -> R:
     """Call a function of the application and return its result.
 
-    An exception of a signal handler passes unchanged, because it must end the program.
+    An exception from a signal handler propagates unchanged, because it must end the program.
 
     Raises:
         HookFailed: The function raised an exception that would stop a server, such as SystemExit.
-        Exception: The function raised it.
+        Exception: An exception of the function, unchanged.
     """
     try:
         return function(*arguments)
@@ -211,12 +211,12 @@ def contained(name: str, function: Callable[..., R], *arguments: object) -> R:
 
 
 def failed(name: str, error: BaseException) -> HookFailed:
-    """Return the error for a function of this name that raised ``error``."""
+    """Return the error for a function called ``name`` that raised ``error``."""
     failure = HookFailed(name, f"raised {type(error).__name__}")
     failure.__cause__ = error
     return failure
 
 
 def passes(error: BaseException) -> bool:
-    """True if an error is passed on: it stops no server, or it must end the program."""
+    """True if an error propagates: it cannot stop a server, or it must end the program."""
     return isinstance(error, Exception) or interrupts(error)

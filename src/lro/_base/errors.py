@@ -29,7 +29,7 @@ from lro._base.status import (
 OPERATION_TYPE = "google.longrunning.Operation"
 
 MAX_CHALLENGE: Final = 1000
-"""Most characters in the challenge of an Unauthenticated."""
+"""Maximum length of the challenge of an Unauthenticated, in characters."""
 
 
 LONGEST: Final = timedelta(days=36_500)
@@ -69,7 +69,7 @@ class LroError(Exception):
 
 
 class InvalidArgument(LroError):
-    """A field of a request is wrong: which one (proto spelling, dotted), and why."""
+    """A field of a request is wrong: ``field`` is its path (proto spelling, dotted)."""
 
     code = Code.INVALID_ARGUMENT
     reason = "INVALID_ARGUMENT"
@@ -85,7 +85,7 @@ class InvalidArgument(LroError):
 
     @property
     def violations(self) -> tuple[FieldViolation, ...]:
-        """Each wrong field, the first one first."""
+        """A violation for each wrong field, in order."""
         return (FieldViolation(field=self.field, description=self.description),)
 
     def more_details(self) -> Sequence[object]:
@@ -93,7 +93,7 @@ class InvalidArgument(LroError):
 
 
 class InvalidFields(InvalidArgument):
-    """Several fields of a request are wrong; ``field`` and ``description`` are of the first.
+    """Several fields of a request are wrong; ``field`` and ``description`` are of the first error.
 
     At most a hundred violations are kept.
     """
@@ -110,7 +110,7 @@ class InvalidFields(InvalidArgument):
 
     @property
     def violations(self) -> tuple[FieldViolation, ...]:
-        """Each wrong field, the first one first."""
+        """A violation for each wrong field, in order."""
         return self._violations
 
 
@@ -172,7 +172,7 @@ class InvalidFilter(InvalidArgument):
         return f"filter, at character {self.position}: {self.description}"
 
     def more_details(self) -> Sequence[object]:
-        # The description has the position too, because a program may show only the description.
+        # The position is also in the description, because a program may show only the description.
         description = f"at character {self.position}: {self.description}"
         violation = FieldViolation(field=self.field, description=description)
         return (BadRequest(field_violations=(violation,)),)
@@ -306,7 +306,7 @@ class NotRerunnable(LroError):
 
 
 class TargetBusy(LroError):
-    """The target allows one operation at a time and has one (spec §9.5)."""
+    """The target allows one operation at a time, and another one works on it (spec §9.5)."""
 
     code = Code.ABORTED
     reason = "TARGET_BUSY"
@@ -321,7 +321,7 @@ class TargetBusy(LroError):
 
 
 class Described(LroError):
-    """An error with a description by the code that raises it."""
+    """An error with a description that the raising code gives."""
 
     default: ClassVar[str] = "the call failed"
 
@@ -336,12 +336,12 @@ class Described(LroError):
 class Unauthenticated(Described):
     """The caller did not prove who they are. Raised by the application's hook.
 
-    ``challenge`` is the header ``WWW-Authenticate`` of the reply, such as ``Bearer`` or
-    ``Basic realm="pictures"``. It tells callers how to authenticate, and every reply with status
+    ``challenge`` is the header ``WWW-Authenticate`` of the reply, such as ``Bearer`` or ``Basic
+    realm="pictures"``. The header tells callers how to authenticate, and every reply with status
     401 must have it (RFC 9110 §11.6.1).
 
     Raises:
-        ValueError: The challenge is not a text of 1 to 1000 characters that a header can hold.
+        ValueError: The challenge is not a text of 1 to 1000 characters that fits in a header.
     """
 
     code = Code.UNAUTHENTICATED
@@ -358,7 +358,7 @@ def checked_challenge(challenge: object) -> str:
     """Return the challenge if it can be a header ``WWW-Authenticate``.
 
     Raises:
-        ValueError: It cannot be that header.
+        ValueError: The challenge cannot be that header.
     """
     if isinstance(challenge, str) and 0 < len(challenge) <= MAX_CHALLENGE:
         # Servers refuse a header that begins or ends with a space (RFC 9110 §5.5).
@@ -422,11 +422,11 @@ class Unavailable(Retryable):
 
 
 class RetryLater(Retryable):
-    """Raise this in a method to have the method called again ``after`` a time, as Retry-After does.
+    """Raise this in a method to have the method called again ``after`` some time, like Retry-After.
 
     Meanwhile the operation waits in the store. The call counts as a failed attempt: after the last
-    one that ``lro.Retry`` or ``max_attempts`` allows, this is the error of the operation. ``after``
-    is cut to a hundred years.
+    attempt that ``lro.Retry`` or ``max_attempts`` allows, the operation fails with this error.
+    ``after`` is cut to a hundred years.
 
     Raises:
         TypeError: ``after`` is not a timedelta.
@@ -605,9 +605,9 @@ class NameRefused(PermissionDenied):
 
 
 class CrossSiteRequest(PermissionDenied):
-    """A page of another site made a call that can change something (spec §5.9(5)).
+    """A page of another site made a call that could change something (spec §5.9(5)).
 
-    ``origin`` is the ``Origin`` of the request, empty if it has none.
+    ``origin`` is the header ``Origin`` of the request, or empty.
     """
 
     reason = "CROSS_SITE_REQUEST"
@@ -658,7 +658,7 @@ class DeclarationError(LroError, ValueError):
 
 
 class EncodingError(LroError):
-    """A message cannot be packed or written as JSON: its type, the field, and why."""
+    """A message (``type_name``) cannot be packed or written as JSON; ``path`` is the field."""
 
     reason = "ENCODING_FAILED"
 
@@ -674,7 +674,7 @@ class EncodingError(LroError):
 
 
 class MessageTooLarge(EncodingError):
-    """A message is larger than the service stores; ``setting`` is the field of ``Limits``."""
+    """A message is too large for the service to store; ``setting`` is the field of ``Limits``."""
 
     reason = "MESSAGE_TOO_LARGE"
     fact_names: ClassVar[tuple[str, ...]] = ("type_name", "size", "limit", "setting")
@@ -723,7 +723,7 @@ class BatchTooLarge(LroError):
 
 
 class TooManyHeld(ResourceExhausted):
-    """Too many calls are held or operations watched at once; see ``Limits``."""
+    """Too many calls wait, or too many operations are watched, at once; see ``Limits``."""
 
     reason = "TOO_MANY_HELD"
     fact_names: ClassVar[tuple[str, ...]] = ("limit", "setting")
@@ -779,14 +779,14 @@ class MissingExtra(LroError):
 
 
 _GOT: Final = ", got "
-"""Separates the description of a message error from the wrong value."""
+"""The text between the description of a message error and the wrong value."""
 
 
 def got(value: object) -> str:
     """Return the repr of a value for an error text, cut to a readable length."""
     try:
         text = repr(value[:60] if isinstance(value, (str, bytes)) else value)
-    except BaseException as exc:  # the class may be the application's
+    except BaseException as exc:  # a class of the application may raise anything
         if interrupts(exc):
             raise
         # Python also refuses to write an integer of thousands of digits.
@@ -795,7 +795,7 @@ def got(value: object) -> str:
 
 
 def loggable(error: BaseException) -> BaseException:
-    """Return an error for a log: an EncodingError loses the wrong value in its description."""
+    """Return an error for a log: an EncodingError without the wrong value in its description."""
     if not isinstance(error, EncodingError):
         return error
     said = error.description.partition(_GOT)[0]
@@ -805,16 +805,16 @@ def loggable(error: BaseException) -> BaseException:
 def one_line(text: str) -> str:
     """Return at most 200 characters of a caller's text for a log, escaped if not printable.
 
-    So the text cannot imitate another line of the log or control a terminal.
+    So the text cannot imitate another log line or control a terminal.
     """
     some = text[:200]
     return some if some.isprintable() else ascii(some)
 
 
 def interrupts(error: BaseException) -> bool:
-    """Return True if a signal raised this in the main thread, where that can happen anywhere.
+    """Return True if a signal raised this error, as it can anywhere in the main thread.
 
-    Examples are Ctrl-C, and exceptions of the application's signal handlers that end the program.
+    Examples are Ctrl-C, and exceptions of the application's signal handlers to end the program.
     """
     if threading.current_thread() is not threading.main_thread():
         return False
@@ -827,7 +827,7 @@ def _is_of_signal_handler(error: BaseException) -> bool:
 
 
 def _code(function: object) -> CodeType | None:
-    # The code that runs when the object is called; None for ``SIG_DFL`` and ``SIG_IGN``.
+    # Returns the code that runs when the object is called; None for ``SIG_DFL`` and ``SIG_IGN``.
     if not callable(function):
         return None
     while isinstance(function, functools.partial):

@@ -1,4 +1,4 @@
-"""Makes texts of peers safe to show in a terminal or a log."""
+"""Makes texts from peers safe to show in a terminal or a log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Categories of characters that control a terminal, change the direction of text, or are invisible.
 
 They include U+200C and U+200D, which join letters of some scripts and emoji, because two names that
-differ only in these look the same.
+differ only in these characters look the same.
 """
 _BLANK: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u2800\u3164\ufe00-\ufe0f\uffa0"
@@ -22,8 +22,7 @@ _BLANK: Final = re.compile(
 def plain(text: str) -> str:
     r"""Return a text with invisible characters escaped, as ``\x1b``, ``\u200b`` or ``\n``.
 
-    So a peer's text cannot control a terminal, begin another line of a log, or look like another
-    text.
+    So a peer's text cannot control a terminal, begin another log line, or look like another text.
     """
     visible = text.isprintable() and not _BLANK.search(text)
     return text if visible else "".join(map(_written, text))

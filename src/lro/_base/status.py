@@ -33,7 +33,7 @@ UNKNOWN: Final = "lro.unknown"
 def unknown_fields() -> bytes:
     """Return the attribute for a message's unknown fields, in binary form.
 
-    They come from peers with a newer revision, and are written back (spec §1.7(5)).
+    Unknown fields come from peers with a newer revision, and are written back (spec §1.7(5)).
     """
     found: bytes = attrs.field(default=b"", kw_only=True, repr=False, metadata={UNKNOWN: True})
     return found
@@ -55,9 +55,9 @@ def named(full_name: str, aliases: tuple[str, ...] = ()) -> Callable[[type[T]], 
 class AnyMessage:
     """A packed message of any type (``google.protobuf.Any``).
 
-    The payload keeps the form in which it came: a JSON value (an object for ordinary messages, the
-    bare JSON form for the types of spec §1.10(1)) or the bytes of the binary form. A
-    :class:`lro.TypeRegistry` converts it. Equality compares the stored form.
+    The payload keeps the form in which it arrived: a JSON value (an object for ordinary messages,
+    the bare JSON form for the types of spec §1.10(1)) or the bytes of the binary form. A
+    :class:`lro.TypeRegistry` converts payloads. Equality compares the stored form.
     """
 
     type_url: str = ""
@@ -233,7 +233,7 @@ DETAIL_TYPES: tuple[type, ...] = (
     QuotaFailure,
     RequestInfo,
 )
-"""Always registered (spec §1.14(2))."""
+"""The types of error details that are always registered (spec §1.14(2))."""
 
 
 class Code(enum.IntEnum):

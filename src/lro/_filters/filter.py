@@ -154,7 +154,7 @@ class PackedPath:
         return PackedTest(self.source, routes)
 
     def _refusal(self, refused: Sequence[InvalidFilter], position: int) -> InvalidFilter:
-        # Report the refusal of the type that accepted the longest part of the path.
+        # Reports the refusal of the type that accepted the longest part of the path.
         if not refused:
             description = f"no type is registered for {self.source.value}, so nothing is in it"
             return refusal(description, position)
@@ -209,10 +209,10 @@ _NAMES: Final[Mapping[str, str]] = {
     **{field: field for field in _FIELDS},
     "type": Source.METADATA_TYPE.value,
 }
-"""How to write a left side, by its first name."""
+"""The spelling of a left side, by its first name."""
 
 Accept: TypeAlias = Callable[[Member], Plan]
-"""Completes a comparison with its literal; left side and operator are already known."""
+"""Returns the plan of a comparison with this literal; left side and operator are already known."""
 
 
 def check(tree: Tree, registered: Registered) -> Plan:
@@ -267,7 +267,7 @@ def _nearest_name(text: str, registered: Registered) -> str:
         for source in reversed(_PACKED)
         for name in _below(_places(source, (), Op.EQUAL, registered), False)
     }
-    return suggestion(text, {**_NAMES, **inside, **_NAMES})  # _NAMES are first, and prevail
+    return suggestion(text, {**_NAMES, **inside, **_NAMES})  # _NAMES come first and prevail
 
 
 def _places(
@@ -310,7 +310,7 @@ def _compared(accept: Accept, right: Member | Function | Composite, op_position:
 
 
 def _distributed(accept: Accept, tree: Tree, op_position: int) -> Plan:
-    # Compares with every literal of a group; its AND, OR and NOT stay (spec §7.13).
+    # Compares with every literal of a group; the AND, OR and NOT of the group stay (spec §7.13).
     match tree:
         case And(items):
             return Conjunction(tuple(_distributed(accept, item, op_position) for item in items))

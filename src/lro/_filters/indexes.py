@@ -1,8 +1,8 @@
 """Indexed metadata paths of a service, and the keys that records have for them.
 
-A key is a hash of the value at the end of a path. The process that writes the metadata makes the
-key, so a database can find records without reading messages. A record has a key for every path of
-its service. If a key is missing, the writer did not know the path: any value must be assumed.
+A key is a hash of the value at the end of a path. The process that writes the metadata also makes
+the key, so a database can find records without reading messages. A record has a key for every path
+of its service. If a key is missing, the writer did not know the path: any value is possible.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Indexes:
     def __init__(self, types: TypeRegistry) -> None:
         self._types = types
         self._paths: Mapping[str, tuple[str, str]] = {}
-        """Path and JSON name of its first field, by key.
+        """The path and the JSON name of its first field, by key.
 
-        It is replaced, not changed, because other threads read it while a method is declared.
+        Replaced, not changed, because other threads read the mapping while a method is declared.
         """
         self._callers = False
         self.declared: bool = False
@@ -50,7 +50,7 @@ class Indexes:
         self._callers = self.declared = True
 
     def declare(self, path: str, type_name: str, shape: Shape | None) -> None:
-        """Add a key for the value at a path of the metadata, whose current type is given.
+        """Add a key for the value at a path of the metadata of this type.
 
         Raises:
             DeclarationError: The type has no such path, or the path does not lead to one value.
@@ -95,7 +95,7 @@ class Indexes:
     def _keys_in(
         self, packed: AnyMessage, payload: Json, *, born: AnyMessage
     ) -> Iterator[tuple[str, str]]:
-        # Make no key for a value that only a later release may find.
+        # Makes no key for a value that only a later release may find.
         places = self._of_type(packed.type_name)
         for key, place in places.items():
             value = place.value_in(payload)

@@ -36,15 +36,15 @@ from lro._filters.types import (
 
 _SHOWN_NAMES: Final = 8
 _SHOWN_LENGTH: Final = 100
-"""The most characters of enum names in an error."""
+"""Maximum length of the enum names in an error, in characters."""
 _BOOLS: Final = {"true": True, "false": False}
 
 
 def route(place: Place, op: Op, literal: Member) -> ValueTest:
-    """Return the test of a place with an operator and a literal.
+    """Return the test for a place, an operator and a literal.
 
     Raises:
-        InvalidFilter: The type does not have the operator, or the literal does not fit the type.
+        InvalidFilter: The type does not support the operator, or the literal does not fit the type.
     """
     if op is Op.HAS and literal.lone_star:
         return ValueTest(place.steps, _presence(place))
@@ -59,7 +59,7 @@ def route(place: Place, op: Op, literal: Member) -> ValueTest:
 
 
 def _presence(place: Place) -> Condition:
-    # The meaning of "present" (spec §7.12(1)).
+    # Returns the condition for "present" (spec §7.12(1)).
     if place.cardinality is not Cardinality.ONE:
         return NotEmpty()
     return NotDefault(place.type, place.default) if place.implicit else Exists()
@@ -73,7 +73,7 @@ def _has_names(place: Place) -> bool:
 
 
 def _refuse_operator(place: Place, op: Op, literal: Member) -> None:
-    # In r:x, if only r:* is possible, the literal is wrong, not the operator.
+    # In ``r:x``, if only ``r:*`` is possible, the literal is wrong, not the operator.
     position = literal.position if op is Op.HAS else literal.op_position
     if place.cardinality is not Cardinality.ONE and op is not Op.HAS:
         raise refusal(f"a repeated field or map takes only ':', not {op.value!r}", position)
@@ -108,7 +108,7 @@ def _condition(place: Place, op: Op, literal: Member) -> Condition:
 
 @attrs.frozen
 class _Form:
-    """A form of literals: its name in errors, and its conversion, which returns None on failure."""
+    """A form of literals: its name in errors, and its converter, which returns None on failure."""
 
     expected: str
     convert: Callable[[str], Comparable | None]
@@ -137,7 +137,7 @@ def _enum_form(names: Mapping[str, str]) -> _Form:
 
 
 _NUMERIC: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-"""Matches all numbers; one that cannot be converted exceeds a limit."""
+"""Matches all numbers; a number that cannot be converted exceeds a limit."""
 _LIMITED: Final = (
     f"a number of at most {MAX_NUMBER_LENGTH} characters"
     f" and an exponent from -{MAX_EXPONENT} to {MAX_EXPONENT}"

@@ -53,7 +53,7 @@ class Member:
 
     @property
     def position(self) -> int:
-        """Where it begins in the filter."""
+        """The index of its first character in the filter."""
         return self.parts[0].position
 
     @property
@@ -93,7 +93,7 @@ class Function:
 
 @attrs.frozen
 class Composite:
-    """A group as an argument (spec §7.13). Other groups are not in the tree."""
+    """A group as an argument (spec §7.13). The tree has no node for any other group."""
 
     tree: Tree
     position: int = attrs.field(default=0, eq=False)
@@ -101,7 +101,7 @@ class Composite:
 
 @attrs.frozen
 class Search:
-    """A test without an operator: a bare literal (spec §7.6) or a function."""
+    """A test without an operator: a bare literal (spec §7.6) or a function call."""
 
     what: Member | Function
 
@@ -117,7 +117,7 @@ class Comparison:
 
     @property
     def position(self) -> int:
-        """Where it begins in the filter."""
+        """The index of its first character in the filter."""
         return self.left.position
 
 
@@ -166,13 +166,13 @@ _MAX_SHOWN: Final = 60
 _MAX_DESCRIPTION: Final = 199
 _NEAR: Final = 0.7
 _MAX_COMPARED: Final = 2000
-"""The most names compared to find the nearest one; that takes up to about 50 ms."""
+"""Maximum number of names compared to find the nearest name, which takes up to about 50 ms."""
 
 
 def refusal(description: str, position: int, hint: str = "") -> InvalidFilter:
     """Return the error for a filter that is wrong at this code point, counted from 0.
 
-    It is always one readable line: if names are very long, the hint is left out first.
+    The error is always one readable line: if names are very long, the hint is left out first.
     """
     if len(description + hint) <= _MAX_DESCRIPTION:
         description += hint
@@ -182,7 +182,7 @@ def refusal(description: str, position: int, hint: str = "") -> InvalidFilter:
 
 
 def suggestion(text: str, known: Mapping[str, str]) -> str:
-    """Return the hint of an error about an unknown name: the nearest known name, if one is near.
+    """Return the hint for an error about an unknown name: the nearest known name, if any is near.
 
     ``known`` maps names to their spelling in filters. Letter case is ignored.
     """
@@ -196,7 +196,7 @@ def suggestion(text: str, known: Mapping[str, str]) -> str:
 def shown(text: str) -> str:
     """Return a piece of the filter for an error, quoted and cut."""
     whole = repr(text if len(text) <= _SHOWN_LENGTH else text[:_SHOWN_LENGTH] + "…")
-    # In the repr, an unprintable character takes up to ten characters.
+    # In a repr, an unprintable character may become up to ten characters.
     return whole if len(whole) <= _MAX_SHOWN else repr(text[: _MAX_SHOWN // 12] + "…")
 
 
@@ -218,8 +218,8 @@ class TokenKind(enum.Enum):
 class FilterToken:
     """One token.
 
-    ``text`` is the token as written; a string is without quotes and unescaped. ``stars`` are the
-    positions of wildcards in ``text``. ``position`` is where the token begins in the filter.
+    ``text`` is the token as written, but a string is unescaped and without quotes. ``stars`` are
+    the positions of wildcards in ``text``. ``position`` is where the token begins in the filter.
     """
 
     kind: TokenKind
@@ -293,7 +293,7 @@ def _stray(char: str) -> str:
 
 def _string(text: str, start: int) -> tuple[FilterToken, int]:
     quote = text[start]
-    chars: list[str] = []  # one code point each, so the length is the next position
+    chars: list[str] = []  # one code point per item, so the length is the next position
     stars: list[int] = []
     at = start + 1
     while at < len(text) and text[at] != quote:
@@ -338,11 +338,11 @@ def _unit(text: str, at: int) -> int:
 
 
 MAX_LENGTH: Final = 8192
-"""The most code points of a filter."""
+"""Maximum length of a filter, in code points."""
 MAX_DEPTH: Final = 50
-"""The maximum nesting depth of parentheses, of groups and calls together."""
+"""Maximum nesting depth of parentheses: of groups and calls together."""
 MAX_UNITS: Final = 500
-"""The most units of the grammar, including groups."""
+"""Maximum number of units of the grammar, including groups."""
 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ENDS: Final = (TokenKind.END, TokenKind.CLOSE)
@@ -352,7 +352,7 @@ _BEGINNING: Final = "expected a field, a function, a value or '('"
 def parse(text: str) -> Tree | None:
     """Return the tree of a filter, or None for the empty filter, which matches everything.
 
-    Syntax only: fields and functions need not exist.
+    Only the syntax is checked: fields and functions need not exist.
 
     Raises:
         InvalidFilter: The text is not in the language, or exceeds a limit of spec §7.16.
@@ -378,7 +378,7 @@ class _Parser:
 
     @property
     def next(self) -> FilterToken:
-        return self.tokens[self.at + 1]  # called only before the end
+        return self.tokens[self.at + 1]  # never called at the end
 
     def skip_space(self) -> None:
         if self.here.kind is TokenKind.SPACE:
@@ -417,7 +417,7 @@ class _Parser:
         return self.here.kind is TokenKind.SPACE and self.next.kind not in _ENDS
 
     def takes_keyword(self, keyword: str) -> bool:
-        """Take the keyword and its mandatory white space, if the keyword is next.
+        """Consume the keyword and its mandatory white space, if the keyword is next.
 
         Before ``(`` or ``.`` the word is part of the name of a function.
         """
@@ -465,7 +465,7 @@ class _Parser:
         return tree
 
     def enter(self) -> int:
-        """Enter parentheses, and return the position of the opening one."""
+        """Enter parentheses, and return the position of the opening parenthesis."""
         opened = self.here.position
         self.depth += 1
         if self.depth > MAX_DEPTH:
@@ -498,7 +498,7 @@ class _Parser:
         return Comparison(left, Op(operator.text), right, operator.position)
 
     def compares_once(self) -> None:
-        """Refuse an operator after a comparison: it is a chain, or a value that lacks quotes."""
+        """Refuse an operator after a comparison: a chain, or part of a value that lacks quotes."""
         if self.here.kind is TokenKind.OPERATOR and self.here.text == Op.HAS.value:
             raise self.expected("expected quotes around a value that holds an operator")
         apart = self.here.kind is TokenKind.SPACE

@@ -1,4 +1,4 @@
-"""Resolves paths in messages to steps through JSON, and to keys of an index (spec §7.7)."""
+"""Resolves paths in messages to steps through JSON values, and to index keys (spec §7.7)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Step(Protocol):
     """One step down into a JSON value; it may lead to several values or none."""
 
     def values(self, value: Json) -> Iterable[Json]:
-        """Return the values below this one."""
+        """Return the values one step below ``value``."""
         ...
 
 
@@ -40,7 +40,7 @@ class Step(Protocol):
 class FieldStep:
     """A step to a field of a message, by JSON name; ``default`` replaces a missing field.
 
-    Null is a value only for a Value, and otherwise means unset (spec §1.8(3)).
+    Null is a value only for a Value; for all other fields it means unset (spec §1.8(3)).
     """
 
     key: str
@@ -146,7 +146,7 @@ def descend(place: Place, parts: Iterable[Part], op: Op) -> Place:
         InvalidFilter: See :func:`below`.
     """
     steps = list(place.steps)
-    for part in parts:  # steps are collected in a list: a path may have thousands
+    for part in parts:  # steps are collected in a list: a path may have thousands of them
         place = below(attrs.evolve(place, steps=()), part, op)
         steps += place.steps
     return attrs.evolve(place, steps=tuple(steps))
@@ -200,7 +200,7 @@ def _at_field(steps: tuple[Step, ...], field: Field) -> Place:
 
 
 def _map_key(place: Place, part: Part) -> str:
-    # The key in its JSON form (spec §1.8(7), §7.8(4)).
+    # Returns the key in its JSON form (spec §1.8(7), §7.8(4)).
     kind, text = place.key_kind, part.text
     if kind is Kind.STRING:
         return text
@@ -223,8 +223,8 @@ _NOT_ONE: Final = (ValueType.OPAQUE, ValueType.MESSAGE, ValueType.STRUCT, ValueT
 class Indexable:
     """The steps to one value of a message, the value's reader, and its key.
 
-    ``numbers`` has the numbers of an enum's names, because names can change. ``kind`` must stay the
-    same in later releases, so that hashes of this release keep their meaning.
+    ``numbers`` maps an enum's names to numbers, which are hashed because names can change. ``kind``
+    must stay the same in later releases, so that hashes of this release keep their meaning.
     """
 
     steps: tuple[Step, ...]
@@ -234,7 +234,7 @@ class Indexable:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The fields and keys of the steps."""
+        """The names of the fields and keys in the steps."""
         return names_of(self.steps) or ()
 
     @property
@@ -243,7 +243,7 @@ class Indexable:
         return "k" + digest("\0".join((*self.names, self.type.value, self.kind)))
 
     def value_in(self, payload: Json) -> str | None:
-        """Return the key value for a message; None for an enum value without a name.
+        """Return the key's value for a message; None for an enum value without a name.
 
         Another release may have a name for the enum value, so each release must evaluate it itself.
         """
@@ -256,7 +256,7 @@ class Indexable:
         return ABSENT if found is None else self.value_of(found)
 
     def value_of(self, found: Comparable) -> str | None:
-        """Return the key value for a value; None as for :meth:`value_in`."""
+        """Return the key's value for a value at the path; None as for :meth:`value_in`."""
         if self.numbers is None:
             return key_value(found)
         number = self.numbers.get(str(found)) if isinstance(found, str) else None
@@ -264,7 +264,7 @@ class Indexable:
 
 
 def indexable(path: str, message_type: MessageType) -> Indexable:
-    """Return the place of a path, which is written as in filters but without ``metadata``.
+    """Return the place of a path; it is written as in filters, but without ``metadata``.
 
     Raises:
         InvalidFilter: The type has no such path, or the path does not lead to one scalar value.

@@ -1,7 +1,7 @@
 """The plan of a checked filter: the tree that is evaluated and turned into prefilters.
 
-All names are resolved and all literals converted. Nodes are plain values. ``holds`` decides if an
-operation matches (spec §7.5 to §7.14); it raises only if the filter takes too many steps.
+All names are resolved and all literals converted. Nodes are plain values. ``holds`` returns whether
+an operation matches (spec §7.5 to §7.14); it raises only if the filter takes too many steps.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _APPLY: Final[Mapping[Op, Callable[[Comparable, Comparable], bool]]] = {
 class Exists:
     """The path leads to a value: a set field, or an existing key."""
 
-    def holds(self, value: Json) -> bool:  # noqa: ARG002  # the protocol passes it
+    def holds(self, value: Json) -> bool:  # noqa: ARG002  # the protocol has this argument
         """Return True, because the value exists."""
         return True
 
@@ -72,7 +72,7 @@ class NotEmpty:
 
 @attrs.frozen
 class NotDefault:
-    """An implicit scalar differs from its default; negative zero does, too (spec §1.7(7))."""
+    """An implicit scalar differs from its default; negative zero also differs (spec §1.7(7))."""
 
     type: ValueType
     default: Json
@@ -112,7 +112,7 @@ class TextMatch:
     pattern: Pattern
 
     def holds(self, value: Json) -> bool:
-        """Return True for a text that matches, or with ``!=`` for one that does not."""
+        """Return True for a text that matches, or with ``!=`` for a text that does not match."""
         return isinstance(value, str) and self.pattern.matches(value) != (self.op is Op.NOT_EQUAL)
 
 
@@ -120,7 +120,7 @@ class TextMatch:
 class StructMatch:
     """A comparison in a Struct, where each value has its own type (spec §7.8(5)).
 
-    ``number`` and ``truth`` are the literal as a number and as a bool, or None.
+    ``number`` and ``truth`` are the literal as a number and as a bool, None if it is neither.
     """
 
     op: Op
@@ -154,13 +154,13 @@ class StructMatch:
 
 
 _FEW: Final = 16
-"""The most values that are compared one by one."""
+"""Maximum number of values that are compared one by one."""
 
 MAX_STEPS: Final = 4_000_000
-"""The most steps of a filter for one operation."""
+"""Maximum number of steps of a filter for one operation."""
 
 _LETTERS: Final = 50
-"""Letters of a searched text that count as one step."""
+"""The number of letters of a searched text that count as one step."""
 
 
 class Subject(Protocol):
@@ -238,7 +238,7 @@ def _error(subject: Subject) -> Json:
     error = subject.error
     if error is None:
         return None
-    details: list[Json] = [{} for _ in error.details]  # filters can only test their presence
+    details: list[Json] = [{} for _ in error.details]  # filters can only test whether there are any
     return {"code": error.code, "message": error.message, "details": details}
 
 
@@ -270,7 +270,7 @@ _READ: Final[Mapping[Source, Callable[[Subject], Json]]] = {
 }
 
 Registered: TypeAlias = Mapping[Source, Mapping[str, MessageType]]
-"""The registered types of METADATA and RESPONSE, by full name (spec §7.7(2))."""
+"""The registered types of METADATA and of RESPONSE, by full name (spec §7.7(2))."""
 
 
 @attrs.frozen
@@ -291,8 +291,8 @@ class _Values:
 class View:
     """The evaluation of one filter for one subject.
 
-    Steps are counted, because hundreds of tests of an operation with many values could take a
-    thread minutes. The count depends only on filter and subject, so a refusal is repeatable.
+    Steps are counted, because hundreds of tests of an operation with many values could occupy a
+    thread for minutes. The count depends only on filter and subject, so a refusal is repeatable.
     """
 
     subject: Subject
@@ -324,10 +324,10 @@ class View:
             )
 
     def meets(self, source: Source, route: ValueTest, payload: Json) -> bool:
-        """Return True if the condition of a route holds for a value in its source.
+        """Return True if the condition of a route holds for a value at the end of its steps.
 
-        A filter may have hundreds of tests of the same field with many thousands of values. So the
-        values are found and read only once.
+        A filter may test a field with many thousands of values hundreds of times. So the values are
+        found and read only once.
 
         Raises:
             InvalidFilter: As for :meth:`spend`.
@@ -356,7 +356,7 @@ class View:
         if self._searched is None:
             self._searched = SEPARATOR.join(self._strings()).casefold()
             self._parts = self._searched.count(SEPARATOR) + 1
-        pieces = len(pattern.pieces)  # one piece is searched in all strings at once
+        pieces = len(pattern.pieces)  # a single piece is searched in all strings at once
         self.spend(self._parts * pieces if pieces > 1 else 0, len(self._searched))
         return pattern.occurs_in(self._searched)
 
@@ -418,13 +418,13 @@ class Contains:
 
 @attrs.frozen
 class ValueTest:
-    """The steps down a JSON value, and a condition for the values there."""
+    """The steps down a JSON value, and a condition for the values at their end."""
 
     steps: tuple[Step, ...]
     condition: Condition
 
     def values(self, value: Json, spend: Callable[[int], None]) -> list[Json]:
-        """Return the values at the end of the steps; ``spend`` counts all values on the way."""
+        """Return the values at the end of the steps; ``spend`` counts the values of every step."""
         values = [value]
         for step in self.steps:
             values = [found for value in values for found in step.values(value)]
@@ -449,8 +449,8 @@ class RecordTest:
 class PackedTest:
     """A test of a value inside METADATA or RESPONSE, by the type of the packed message.
 
-    It is false for a binary payload, and for a type without an entry, which is not registered or
-    does not accept the test.
+    The test is false for a binary payload, and for a type without a route: that type is not
+    registered, or does not accept the test.
     """
 
     source: Source
@@ -473,7 +473,7 @@ _STRINGS: Final = (ValueType.TEXT, ValueType.ENUM)
 
 
 def strings_in(payload: Json, message_type: MessageType) -> Iterator[str]:
-    """Yield every string, enum name and string in a Struct, at any depth.
+    """Yield all string fields, enum names and strings in Structs, at any depth.
 
     The walk is not recursive, so nesting does not matter.
     """

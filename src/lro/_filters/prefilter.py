@@ -1,7 +1,7 @@
-"""Prefilters: simple tests that every match of a filter passes, and other records may pass.
+"""Prefilters: simple tests. Every match of a filter passes its prefilter; other records may, too.
 
-``prefiltering`` makes them. A store may apply any part of a prefilter to read fewer records; the
-filter itself decides. Times are microseconds since 1970 in UTC, as in rows.
+``prefiltering`` makes prefilters. A store may apply any part of a prefilter to read fewer records;
+the filter itself decides. Times are microseconds since 1970 in UTC, as in rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lro._model.operation import State
 T = TypeVar("T")
 
 UNKNOWN: Final = "?"
-"""The value of a key that the record's writer did not know."""
+"""The value of a key whose path the record's writer did not know."""
 ABSENT: Final = "-"
 """The value of a key whose path leads to no value."""
 
@@ -30,15 +30,15 @@ _VAST: Final = 2**1023
 
 
 def digest(text: str) -> str:
-    """Return the hash of a path or value; a collision only costs a read."""
+    """Return the hash of a path or value; a collision costs only an unnecessary read."""
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def key_value(value: str | float | Fraction) -> str:
-    """Return the key value for a value; equal values have the same one."""
+    """Return the key's value for a value at its path; equal values have equal key values."""
     if isinstance(value, bool):
         return digest(str(value).lower())
-    if isinstance(value, int) and abs(value) > _EXACT:  # JSON libraries may read this as a float
+    if isinstance(value, int) and abs(value) > _EXACT:  # JSON libraries may read it as a float
         value = float(value) if abs(value) < _VAST else math.inf
     if isinstance(value, float) and value.is_integer():
         value = int(value)
@@ -55,7 +55,7 @@ class Column(enum.Enum):
 
 @attrs.frozen
 class Span:
-    """A range of time with both ends included; None means no end."""
+    """A range of time that includes both ends; an end of None means no bound."""
 
     low: int | None = None
     high: int | None = None
@@ -76,14 +76,14 @@ class Span:
 
 @attrs.frozen
 class AllOf:
-    """All of these tests; without any, every record passes."""
+    """All of these tests pass; without tests, every record passes."""
 
     items: tuple[Test, ...]
 
 
 @attrs.frozen
 class AnyOf:
-    """At least one of these tests; without any, no record passes."""
+    """At least one of these tests passes; without tests, no record passes."""
 
     items: tuple[Test, ...]
 
@@ -118,7 +118,7 @@ class Ended:
 
 @attrs.frozen
 class CancelIs:
-    """A caller asked to cancel, or did not."""
+    """A caller asked to cancel, if ``cancel``; otherwise no caller did."""
 
     cancel: bool
 
@@ -145,7 +145,7 @@ class TextContains:
 
 @attrs.frozen(kw_only=True)
 class NumberIn:
-    """The number at a path of the packed message is in this range, or the message is binary.
+    """The number at a path of the packed message is in this range, or the payload is binary.
 
     Both ends are included. With ``or_text``, any text at the path passes too.
     """
@@ -166,12 +166,12 @@ NOTHING: Final = AnyOf(())
 
 
 def all_of(tests: Iterable[Test]) -> Test:
-    """Return the simplest test that all of these pass."""
+    """Return the simplest test that passes if all of these tests pass."""
     return _joined(AllOf, AnyOf, tests)
 
 
 def any_of(tests: Iterable[Test]) -> Test:
-    """Return the simplest test that any of these passes."""
+    """Return the simplest test that passes if at least one of these tests passes."""
     return _joined(AnyOf, AllOf, tests)
 
 
@@ -188,7 +188,7 @@ def _joined(
 
 @attrs.frozen(kw_only=True)
 class Bounds:
-    """Bounds of the records that pass a test; None means no bound of that kind."""
+    """Bounds that contain all records that pass a test; None means no bound of that kind."""
 
     names: frozenset[str] | None = None
     states: frozenset[State] | None = None
@@ -237,7 +237,7 @@ def bounds_of(test: Test) -> Bounds:
             return Bounds(states=states)
         case Created(span):
             return Bounds(created=span)
-        case Ended(span):  # so it was created earlier
+        case Ended(span):  # the operation was created before it ended
             return Bounds(created=Span(high=span.high))
         case KeyIn(key, values):
             return Bounds(keys={key: values})

@@ -1,6 +1,6 @@
-"""Makes the prefilter of a checked filter: a test that every match passes.
+"""Makes the prefilter of a checked filter: a test that every match of the filter passes.
 
-A condition without a simple prefilter becomes the test that every record passes.
+A condition without a simple prefilter becomes a test that every record passes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from lro._filters.types import Pattern, ValueType, double
 from lro._model.operation import State
 
 KeyOf: TypeAlias = Callable[[str, tuple[Step, ...]], "Indexable | None"]
-"""Returns the index of the value at the end of steps in a metadata type, or None."""
+"""Returns the index of the value at the end of the steps in a metadata type, or None."""
 
 STATES: Final = frozenset({State.IN_PROGRESS, State.SUCCEEDED, State.FAILED, State.CANCELLED})
 _DONE: Final = STATES - {State.IN_PROGRESS}
@@ -74,11 +74,11 @@ _NANOS: Final = 1000
 _MOST_PIECES: Final = 4
 _LEAST_TEXT: Final = 3
 _SLACK: Final = 4
-"""Units in the last place, because databases may read numbers inexactly."""
+"""Tolerance in units in the last place, because databases may read numbers inexactly."""
 
 
 def prefilter_of(plan: Plan, key_of: KeyOf, *, negated: bool = False) -> Test:
-    """Return a test that every match of the plan passes; ``negated``: every non-match."""
+    """Return a test that every match of the plan passes, or with ``negated``, every non-match."""
     match plan:
         case Negation(item):
             return prefilter_of(item, key_of, negated=not negated)
@@ -157,7 +157,7 @@ _EXACT: Final[Mapping[Source, Callable[[Op, object], Test]]] = {
     Source.CANCEL_REQUESTED: _asked,
     Source.CREATE_TIME: _created,
 }
-"""Sources that have a value in every record, so a negated test is a test of the same kind."""
+"""Sources with a value in every record, so that a negated test becomes a test of the same kind."""
 
 _SET: Final[Mapping[Source, frozenset[State]]] = {
     Source.STATE: STATES,
@@ -190,13 +190,13 @@ def _in_message(source: Source, routes: Mapping[str, ValueTest], key_of: KeyOf) 
 
 
 def _keyed(index: Indexable | None, route: ValueTest) -> tuple[str, frozenset[str]]:
-    # Returns the key and the values that satisfy a condition; an empty key if none is indexed.
+    # Returns the key, and the key values that satisfy a condition; an empty key without an index.
     condition = route.condition
     if index is None or not isinstance(condition, Compare) or not condition.equal:
         return "", frozenset()
     value = index.value_of(condition.operand)
     assert value is not None  # the filter knows the enum's names
-    # A missing value counts as the default.
+    # A missing value is treated as the default.
     return index.key, frozenset({value, ABSENT} if _default_holds(route) else {value})
 
 
@@ -218,7 +218,7 @@ def _text_test_of(source: Source, route: ValueTest) -> Test:
 def _pieces(source: Source, route: ValueTest) -> list[str]:
     # Returns texts that a message's JSON must contain if the condition holds.
     left = "" if source in (Source.NAME, Source.METADATA_TYPE, Source.RESPONSE_TYPE) else '"'
-    right = "" if source is Source.NAME else '"'  # a type's name is the end of a URL
+    right = "" if source is Source.NAME else '"'  # a type's name ends a type URL, before a quote
     steps = [step for step in route.steps if isinstance(step, FieldStep | KeyStep | StructStep)]
     key = _plain(steps[-1].key, '"', '":') if steps else ""
     match route.condition:
@@ -240,7 +240,7 @@ _TEXTS: Final = (ValueType.TEXT, ValueType.ENUM, ValueType.TYPE_NAME)
 
 
 def _plain(text: str, left: str = "", right: str = "") -> str:
-    # Returns the text with its neighbours if JSON writes it unchanged, otherwise "".
+    # Returns the text between ``left`` and ``right`` if JSON writes it unchanged, otherwise "".
     if text.isprintable() and text and '"' not in text and "\\" not in text:
         return left + text + right
     return ""

@@ -26,14 +26,14 @@ from lro._messages.times import Duration, Timestamp, parse_duration, parse_times
 MAX_NUMBER_LENGTH: Final = 400
 MAX_EXPONENT: Final = 308
 SEPARATOR: Final = "\ud800"
-"""Joins the searched strings: a lone surrogate, which no pattern can contain."""
+"""Separates the searched strings: a lone surrogate, which no pattern can contain."""
 
 _NUMBER: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE]([+-]?[0-9]+))?")
 _NANO: Final = 10**9
 
 
 def is_number(text: str) -> bool:
-    """Return True for a number of spec §7.10(2) within its limits."""
+    """Return True for a number in the form of spec §7.10(2) and within its limits."""
     match = _NUMBER.fullmatch(text) if len(text) <= MAX_NUMBER_LENGTH else None
     return match is not None and abs(int(match[1] or 0)) <= MAX_EXPONENT
 
@@ -64,9 +64,9 @@ def single(number: float) -> float:
 def single_literal(text: str) -> float:
     """Return the 32-bit float nearest to a number, rounded once.
 
-    Rounding first to 64 bits could give the midpoint of two 32-bit floats, and then round wrongly.
-    So round to odd: an inexact 64-bit value becomes the neighbour with an odd last bit, never a
-    midpoint.
+    Rounding to 64 bits first could give the midpoint of two 32-bit floats, which would then be
+    rounded wrongly. So round to odd: an inexact 64-bit value becomes the neighbour with an odd last
+    bit, which is never a midpoint.
     """
     near = float(text)
     number = Fraction(text)
@@ -122,7 +122,7 @@ class Pattern:
         return Pattern(tuple(piece.casefold() for piece in self.pieces if piece) or ("",))
 
     def matches(self, text: str) -> bool:
-        """Return True if the whole text matches: one pass, each piece at its first position."""
+        """Return True if the whole text matches, in one pass: each piece at its first position."""
         head, *middle = self.pieces
         if not middle:
             return text == head
@@ -133,7 +133,7 @@ class Pattern:
         return _in_order(middle, text, len(head), end)
 
     def occurs_in(self, joined: str) -> bool:
-        """Return True if a part of one of the strings, joined by SEPARATOR, matches."""
+        """Return True if the pattern matches inside one of the strings that SEPARATOR joins."""
         head, *rest = self.pieces
         start = joined.find(head)
         while rest and start >= 0:
@@ -141,8 +141,8 @@ class Pattern:
             end = len(joined) if end < 0 else end
             if _in_order(rest, joined, start + len(head), end):
                 return True
-            # Skip this string: a later match in it has less text after it, and without the next
-            # piece no match of the first one helps.
+            # Skip this string: a later match of the first piece has less text after it. Go on with
+            # the next string that has the second piece.
             following = joined.find(rest[0], end + 1)
             if following < 0:
                 return False
@@ -164,7 +164,7 @@ class MessageType:
     """A message type of metadata or a response: its full name and its fields.
 
     The shape is ignored for a well-known type with a special JSON form. Without a shape, filters
-    cannot test fields of the message.
+    cannot test the fields of the message.
     """
 
     full_name: str
@@ -172,7 +172,7 @@ class MessageType:
 
 
 class ValueType(enum.Enum):
-    """The types of left sides in spec §7.9; each allows different tests."""
+    """The types of left sides in spec §7.9; each type allows different tests."""
 
     TEXT = "text"
     INTEGER = "an integer"
@@ -192,7 +192,7 @@ class ValueType(enum.Enum):
 
     @property
     def ordered(self) -> bool:
-        """True if the type has ``<``, ``<=``, ``>`` and ``>=``."""
+        """True if the type supports ``<``, ``<=``, ``>`` and ``>=``."""
         return self in _ORDERED
 
     @property
@@ -310,7 +310,7 @@ READ: Final[Mapping[ValueType, Callable[[Json], Comparable | None]]] = {
 
 
 def type_of_message(full_name: str) -> ValueType:
-    """Return the type of messages of this name; well-known types have special types."""
+    """Return the type of messages of this name: a special type for well-known types."""
     return _WELL_KNOWN.get(full_name, ValueType.MESSAGE)
 
 
@@ -327,7 +327,7 @@ def shape_below(field: Field) -> Shape:
 
 
 def enum_names(field: Field) -> Mapping[str, str]:
-    """Return the names of an enum field; an alias maps to the name used in JSON."""
+    """Return the names of an enum field, mapped to the names used in JSON (aliases differ)."""
     members = typing.cast("type[enum.Enum]", field.python).__members__
     return {name: member.name for name, member in members.items()}
 
