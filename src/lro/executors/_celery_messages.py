@@ -26,7 +26,7 @@ REJECT_PAUSE_SECONDS: Final = 1.0
 """Pause before a worker returns a message to the broker, which sends it again at once."""
 
 _SHOWN: Final = 5
-"""The most arguments of an invalid message whose types are logged."""
+"""The most arguments whose types are logged for an invalid message."""
 
 Work: TypeAlias = Callable[[str], None]
 Close: TypeAlias = Callable[[timedelta], None]
@@ -34,7 +34,7 @@ Freed: TypeAlias = Callable[[], None]
 
 
 class CeleryWorkerTask(PerProcess):
-    """Runs operations by their names, in a process that Celery can end while one runs.
+    """Runs operations by their names, in a process that Celery can end while an operation runs.
 
     ``close``, which releases the running work, is called when Celery ends the process. ``freed``
     is called when an operation has ended in this process.
@@ -74,7 +74,7 @@ class CeleryWorkerTask(PerProcess):
             log.warning(line, name, exc, extra=about(name))
             time.sleep(REJECT_PAUSE_SECONDS)
             raise Reject(str(exc), requeue=True) from exc
-        if self.stopped:  # perhaps released: another worker can run it now
+        if self.stopped:  # another worker may already run this work
             raise Reject("the worker is stopping", requeue=True)
 
     @property
@@ -91,7 +91,7 @@ class CeleryWorkerTask(PerProcess):
     def _run_in_thread(self, name: str) -> None:
         # Celery ends a process by an exception that a signal handler raises in the main thread. It
         # must not be raised within the user's function or the store. So the work runs in another
-        # thread, and this one waits.
+        # thread, and the main thread waits.
         if threading.current_thread() is not threading.main_thread():
             self._run_counted(name)
             return
@@ -138,12 +138,12 @@ class CeleryWorkerTask(PerProcess):
             return
         try:
             self._close(timedelta())
-        except Exception:  # other workers take it over when its lease runs out
+        except Exception:  # other workers take over the work when its lease expires
             log.exception("the work of this process could not be released")
 
 
 class SeparateThread:
-    """An action that runs once in its own thread, even if an exception interrupts this one."""
+    """An action that runs once, in its own thread, even if an exception interrupts the caller."""
 
     def __init__(self, action: Callable[[], None]) -> None:
         self.done: Future[None] = Future()
@@ -189,7 +189,8 @@ class NamePublisher(PerProcess):
 
     The broker's address and protocol come from the app's settings; only the time limits are ours.
     ``timeout`` bounds each connect and each answer. If a connection was dead, its call is retried
-    once over a new one. So a call ends within three times ``timeout``, even if packets are lost.
+    once over a new connection. So a call ends within three times ``timeout``, even if packets are
+    lost.
     """
 
     def __init__(self, app: Any, timeout: timedelta, connections: int) -> None:
@@ -307,7 +308,7 @@ class NamePublisher(PerProcess):
             options = {
                 "read_timeout": self._seconds,
                 "write_timeout": self._seconds,
-                # Otherwise data written to a connection that the broker has closed counts as sent.
+                # Without this, data written to a connection that the broker closed counts as sent.
                 "confirm_publish": True,
             }
         if options:  # by default kombu retries for ever

@@ -25,10 +25,10 @@ _RETRY_SECONDS: Final = 0.5
 """Seconds until the start of a thread is retried."""
 
 _parent_loops: Final[list[object]] = []
-"""Event loops of the process that this one was forked from, and their tasks.
+"""In a forked process: the event loops of its parent, and their tasks.
 
-The child must not use or close them, or let them be garbage-collected, which closes them: a loop
-shares its selector with the parent, which would lose events.
+The child must not use or close them. It keeps them from garbage collection, which would close them:
+a loop shares its selector with the parent, and the parent would lose events.
 """
 
 
@@ -46,14 +46,15 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
     A function that is not async runs in a thread, and is cancelled as in ``ThreadExecutor``.
 
     With ``loop="own"`` the loop runs in its own daemon thread, so that work never delays a server's
-    loop. Both are created with the first task, so a server can create the executor and then fork.
+    loop. Both the loop and the thread start with the first task, so a server can make the executor
+    and then fork.
 
-    With ``loop="running"`` work runs on the application's loop: the first that uses the service.
+    With ``loop="running"`` work runs on the application's loop: the first loop to use the service.
     Functions can use objects of that loop, such as connections opened when the application started,
     and no thread is needed to start, report or end an operation. Until a loop has used the service,
     and after that loop is closed, starts are UNAVAILABLE. Close the service before the loop ends,
     in another thread: ``await asyncio.to_thread(service.close)``. Otherwise the work is released
-    at once. The ASGI edge closes it by itself.
+    at once. The ASGI edge closes the service by itself.
 
     Raises:
         DeclarationError: ``concurrency`` is not an integer from 1, or ``loop`` is not "own" or
@@ -76,7 +77,7 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
 
     @property
     def usage(self) -> ExecutorUsage:
-        """The number of running tasks, and the largest number."""
+        """The number of running tasks, and its limit."""
         return self._places.usage
 
     def reserve(self) -> WorkerPlace | None:
@@ -113,7 +114,7 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
         if over and self._places.stopped:
             self._ended = True
             if self._loop is not None and not self._uses_running_loop:
-                with contextlib.suppress(RuntimeError):  # it has ended
+                with contextlib.suppress(RuntimeError):  # the loop has ended
                     self._loop.call_soon_threadsafe(self._loop.stop)
             if self._thread is not None and self._thread is not threading.current_thread():
                 self._thread.join()
@@ -199,11 +200,11 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
                 raise RuntimeError
             loop.call_soon_threadsafe(self._start, place, task)
         except RuntimeError:  # the loop is closed
-            if self._places.end(place):  # otherwise it was released
+            if self._places.end(place):  # otherwise the task was released
                 raise Unavailable("the event loop has ended") from None
 
     def _start(self, place: WorkerPlace, task: Task) -> None:  # on the loop
-        # Otherwise the task would run in the context of the start or end that called this.
+        # Use a new context: the current one belongs to a start, or to the end of another task.
         running = asyncio.get_running_loop().create_task(
             self._run(task), context=contextvars.Context()
         )

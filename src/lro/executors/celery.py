@@ -9,12 +9,12 @@ One module makes the service. Web servers import it to start operations, and
     @service.method("acme.images.v1.Images.Resize")
     def resize(request: ResizeRequest, job: lro.Job[ResizeMetadata]) -> ResizeResponse: ...
 
-Both must share the store, which alone knows the state of operations. A message has only the name
-of an operation. The worker that receives it claims the operation in the store. The store refuses if
-another worker has it, it has ended, is not due, its method is paused, or a limit is reached. So
-messages may arrive twice, early, late, or out of order. A lost message is sent again after
-``redelivery``, by any process on the store that declares the method. A lost worker is detected by
-its lease, as with every executor (spec §2.8).
+Servers and workers must share the store, which alone knows the state of operations. A message has
+only the name of an operation. The worker that receives it claims the operation in the store. The
+store refuses the claim if another worker has the operation, if it has ended or is not due, if its
+method is paused, or if a limit is reached. So messages may arrive twice, early, late, or out of
+order. A lost message is sent again after ``redelivery``, by any process on the store that declares
+the method. A lost worker is detected by its lease, as with every executor (spec §2.8).
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class CeleryExecutor:
     """Runs operations in the workers of a Celery app.
 
     ``queue`` is the queue for names; None uses the app's ``task_routes``. A name that is not
-    claimed within ``redelivery`` is sent again. Each further pause is as long as the operation's
-    age then, so that repeats do not fill a long queue. ``task_name`` is the name of the app's task,
-    one for each service. ``broker_timeout`` bounds each connect and each answer when a name is
-    sent, whatever the app's settings: a start never hangs, and is UNAVAILABLE while the broker is.
-    ``connections`` is the number of starts that can send at once.
+    claimed within ``redelivery`` is sent again. Each later pause is as long as the age of the
+    operation at that time, so that repeats do not fill a long queue. ``task_name`` is the name of
+    the app's task, one for each service. ``broker_timeout`` bounds each connect and each answer
+    when a name is sent, whatever the app's settings: a start never hangs, and is UNAVAILABLE
+    without the broker. ``connections`` is the number of starts that can send at once.
 
     Cancellation reaches a function in any process, at its next check: ``job.report()``,
     ``job.sleep()`` or ``job.raise_if_cancelled()``. Neither a cancellation nor a method's time
@@ -74,9 +74,9 @@ class CeleryExecutor:
 
     The name of delayed or retried work is sent when the work is due. The name of work with
     ``concurrency`` or ``rate`` is sent when the limits allow it. Until then the work waits in the
-    store, where priorities and the turns of keys set the order; they have no effect in the broker's
-    queue. A worker that receives a name whose work must not begin is free again at once. A lost
-    name counts for the limits until it is sent again.
+    store, where priorities and the turns of keys set the order. The broker's queue ignores both. A
+    worker that receives a name whose work must not begin is free again at once. A lost name counts
+    towards the limits until it is sent again.
 
     On a warm shutdown (SIGTERM), a worker first finishes its running work, without a time limit. On
     a cold shutdown (SIGQUIT, or SIGTERM if ``REMAP_SIGTERM=SIGQUIT`` is set; each after
@@ -131,7 +131,7 @@ class CeleryExecutor:
 
     @property
     def usage(self) -> ExecutorUsage:
-        """The number of operations running in this process, with no limit to those it sends."""
+        """The number of operations running in this process; the number it sends has no limit."""
         return ExecutorUsage(0 if self._worker_task is None else self._worker_task.running)
 
     def attach(

@@ -48,7 +48,7 @@ class InlineExecutor(PerProcess, LocalExecutor):
     def reserve(self) -> _InlineSlot | None:
         """Reserve the caller's thread; None if the caller has an unused slot.
 
-        A running task can reserve its own thread again, for a start within it.
+        A running task can reserve its own thread again, for a start within the task.
         """
         if self._stopped:
             raise Unavailable(STOPPING)
@@ -88,7 +88,7 @@ class _InlineSlot:
     __slots__ = ("executor",)
 
     def __init__(self, executor: InlineExecutor) -> None:
-        self.executor: InlineExecutor | None = executor  # None once it is used
+        self.executor: InlineExecutor | None = executor  # None once the slot is used
 
     def submit(self, task: Task) -> None:
         executor, self.executor = self.executor, None
@@ -108,12 +108,12 @@ _held: Final[contextvars.ContextVar[_InlineSlot | None]] = contextvars.ContextVa
 """The slot that the caller reserved last.
 
 A context variable, not a thread local: an event loop runs the steps of its starts in pool threads.
-Each start has its own context, and must not use another's slot.
+Each start has its own context, and must not use the slot of another start.
 """
 
 
 def _run(task: Task) -> None:
-    """Run the task; an async one in another thread if this thread runs an event loop.
+    """Run the task; an async task runs in another thread if this thread runs an event loop.
 
     The caller waits in either case. A thread can run only one event loop at a time.
     """

@@ -73,7 +73,7 @@ class LocalExecutor:
         self._freed = freed
 
     def begin_here(self) -> None:
-        """Not needed here."""
+        """Do nothing: only an executor with ``loop="running"`` uses the caller's event loop."""
 
     def check_method(self, spec: MethodSpec) -> None:
         """Accept any function: it is called in this process."""
@@ -174,7 +174,7 @@ class Places(PerProcess):
 
     @property
     def usage(self) -> ExecutorUsage:
-        """The number of running tasks, and the largest number."""
+        """The number of running tasks, and its limit."""
         with self._lock:
             return ExecutorUsage(len(self._running), self.size)
 
@@ -281,7 +281,7 @@ class PooledExecutor(LocalExecutor):
 
     @property
     def usage(self) -> ExecutorUsage:
-        """The number of running tasks, and the largest number."""
+        """The number of running tasks, and its limit."""
         return self._places.usage
 
     def reserve(self) -> WorkerPlace | None:
@@ -332,11 +332,11 @@ class ThreadExecutor(PooledExecutor):
     of this process or a worker of another process is free.
 
     Cancellation reaches a function at its next ``job.report()`` or ``job.raise_if_cancelled()``,
-    and an async function at its next ``await``. A thread cannot be killed: a function that does
-    neither runs to its end. The threads are daemons, so they do not delay the end of the process;
-    other processes take over its operations when its lease expires. A thread is started when it is
-    first needed, so a server can create the executor and then fork. By default there are at most
-    four more threads than processors, and at most 32.
+    and an async function at its next ``await``. A thread cannot be killed: a function without these
+    calls runs to its end. The threads are daemons, so they do not delay the process's end; other
+    processes take over the unfinished operations when the process's lease expires. A thread is
+    started when it is first needed, so a server can create the executor and then fork. By default
+    there are at most four more threads than processors, and at most 32.
 
     Raises:
         DeclarationError: ``workers`` is not a number from 1.

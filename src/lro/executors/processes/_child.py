@@ -60,7 +60,7 @@ class NotResolved(Exception):
 
 
 class CallInChild:
-    """One call of a function: :meth:`returned` or :meth:`failed`, then :meth:`finish`.
+    """One call of a function: :meth:`returned`, :meth:`done` or :meth:`failed`, :meth:`finish`.
 
     The listening thread creates it and calls :meth:`stop`; the main thread does the rest.
     """
@@ -158,7 +158,7 @@ class CallInChild:
     def finish(self, last: FinalMessage) -> None:
         """Send the last message; no report follows it.
 
-        If the message cannot be encoded, send another one that reports this.
+        If the message cannot be encoded, send a message that reports this error instead.
         """
         with self._reporting:
             self._finished = True
@@ -202,7 +202,7 @@ class CallInChild:
         yield MayBlock(functools.partial(self._send_report, metadata))
 
     def _send_report(self, metadata: object) -> None:
-        assert self._spec is not None  # the function has the job, so it was prepared
+        assert self._spec is not None  # the function has the job, so the call is prepared
         self._ask(Report, self._spec.pack_metadata(metadata))
 
     def _remembered(self, control: JobControl) -> Checkpoints:
@@ -225,11 +225,11 @@ class CallInChild:
         """
         with self._reporting:
             number = next(self._numbers)
-            if self._finished:  # a thread that the function left behind asks
+            if self._finished:  # the function left the asking thread behind
                 return RequestAnswer(number)
             self._send(request(number, *facts))
             answer = self._answers.get()
-            while answer.number != number:  # the sender of that request was interrupted
+            while answer.number != number:  # the sender of an earlier request was interrupted
                 answer = self._answers.get()
         if answer.refusal is not None:
             raise refusal_error(answer.refusal, self.call.name, self.call.attempt)
@@ -290,7 +290,7 @@ class ChildMain(PerProcess):
             while True:
                 message = to_child(self._connection.recv_bytes())
                 if isinstance(message, RunFunction):
-                    # Created here, so that a Stop that follows at once finds it.
+                    # Create the call here, so that a Stop that follows at once finds it.
                     attempt = CallInChild(message, self.send)
                     self._attempts.put(attempt)
                 elif isinstance(message, Shutdown):
@@ -364,7 +364,7 @@ class ChildMain(PerProcess):
         if self._shield is not Shield.DOWN:
             self._shield = Shield.STRUCK
             return
-        self._current = None  # only once: the function may be cleaning up
+        self._current = None  # interrupt only once: the function may be cleaning up
         raise attempt.why.error()
 
     def _after_fork(self) -> None:
@@ -394,7 +394,7 @@ class ChildMain(PerProcess):
 class _Forwarding(logging.Handler):
     """Sends log lines, with tracebacks, to the log of the parent.
 
-    If the application has set up handlers for its loggers here, only these handle their lines.
+    If the application has set up handlers for its loggers here, only these get the lines.
     Lines between calls, such as those of a thread, go to standard error.
     """
 
@@ -422,7 +422,7 @@ class _Forwarding(logging.Handler):
 
 
 def _ignore_signal(*_: object) -> None:
-    # Not SIG_IGN: programs that a function starts would inherit that.
+    # Not SIG_IGN, which programs that a function starts would inherit.
     pass
 
 

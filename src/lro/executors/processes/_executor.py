@@ -56,7 +56,8 @@ class CallSupervisor:
     """Runs a call in a child, publishes the call's reports, and stops it if necessary.
 
     A function that must stop is first asked to stop. After ``grace`` seconds it is interrupted, and
-    after ``grace`` again its process is killed. If it ends earlier, its own outcome counts.
+    after ``grace`` again its process is killed. If the function ends earlier, its own outcome
+    counts.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class CallSupervisor:
         while True:
             message = self._process.receive(self._escalate())
             if message is None and not self._process.alive:
-                message = self._process.receive(0)  # sent before it ended
+                message = self._process.receive(0)  # sent before the child ended
                 if message is None:
                     raise EOFError
             if message is not None:
@@ -132,7 +133,7 @@ class CallSupervisor:
 
     def _request_stop(self) -> None:
         assert self._stop_reason is not None  # the first step follows a reason to stop
-        if self._process.still_sending:  # it has not received the whole call yet
+        if self._process.still_sending:  # the child has not received the whole call
             self._kill()
         self._process.send(Stop(self._stop_reason))
 
@@ -168,7 +169,7 @@ class CallSupervisor:
                 run(control.checkpoints.keep(request.key, request.value))
             elif (load := control.checkpoints.load) is not None:
                 return RequestAnswer(request.number, None, dict(run(load())))
-        except Exception as exc:  # raised where the function waits
+        except Exception as exc:  # the child raises it in the function
             return RequestAnswer(request.number, refusal(exc))
         return RequestAnswer(request.number)
 
@@ -185,7 +186,7 @@ class CallSupervisor:
 
     def _death(self) -> Exception:
         how = self._process.reap()
-        why = self._stop_reason or self._reason(time.monotonic())  # the child may see why first
+        why = self._stop_reason or self._reason(time.monotonic())  # the child may see it first
         if why is not None:
             line, facts = "%s: attempt %d has stopped: %s", facts_of(self._control)
             log.info(line, *self._name_and_attempt, how, extra=facts)
@@ -276,7 +277,7 @@ class ProcessExecutor(PooledExecutor):
         """Check that a child process can find the method's function, as far as is known now.
 
         Raises:
-            DeclarationError: It cannot find a lambda, a function within a function, or a bound
+            DeclarationError: The function is a lambda, a function within a function, or a bound
                 method.
         """
         check_importable(spec)

@@ -23,9 +23,9 @@ class StopReason(enum.Enum):
     """Why work must stop."""
 
     ASKED = "asked"
-    """A caller asked, or the service is closing and releases the work."""
+    """A caller asked for it, or the service is closing and releases the work."""
     OVERDUE = "overdue"
-    """The time limit of the method is over."""
+    """The time limit of the method has passed."""
 
     def error(self) -> Cancelled | DeadlineExceeded:
         """Return the error that the function of this work raises."""
@@ -157,7 +157,7 @@ class AttemptReplaced:
 
 @attrs.frozen
 class FunctionNotFound:
-    """The function or a class of it could not be imported; with ``in_main``, the main module."""
+    """The function or one of its classes could not be imported; ``in_main``: the main module."""
 
     in_main: bool = False
 
@@ -174,7 +174,7 @@ def encode(message: ToChild | FromChild) -> bytes:
     """Return the text of a message.
 
     Raises:
-        ValueError, TypeError: JSON cannot represent the message: it has a lone surrogate, say.
+        ValueError, TypeError: JSON cannot represent the message, which has a lone surrogate, say.
     """
     union = ToChild if isinstance(message, ToChild) else FromChild
     return dumps(_converter.unstructure(message, union))

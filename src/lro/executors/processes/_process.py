@@ -96,7 +96,7 @@ class ChildProcess:
     reach them, and they are killed with the child.
 
     Raises:
-        OSError: It cannot be started.
+        OSError: The child cannot be started.
     """
 
     def __init__(self) -> None:
@@ -194,7 +194,7 @@ class ChildProcess:
 
     def shut_down(self) -> None:
         """Ask the child to end itself once it is idle."""
-        with contextlib.suppress(OSError):  # it has ended already
+        with contextlib.suppress(OSError):  # the child has already ended
             self.send(Shutdown())
 
     def reap(self, seconds: float = LEAVE_SECONDS) -> str:
@@ -277,9 +277,9 @@ _pools: Final[weakref.WeakSet[ChildPool]] = weakref.WeakSet()
 
 
 class ChildPool(PerProcess):
-    """The child processes, idle and busy; the idle one that was used last is taken first.
+    """The child processes, idle and busy; the most recently used idle child is taken first.
 
-    Each is ended after ``recycle`` calls; None: there is no limit.
+    Each child is ended after ``recycle`` calls; None means no limit.
     """
 
     def __init__(self, recycle: int | None) -> None:
@@ -294,7 +294,7 @@ class ChildPool(PerProcess):
         """Return an idle child, or a new one.
 
         Raises:
-            OSError: It cannot be started.
+            OSError: The child cannot be started.
         """
         while True:
             with self._lock:
@@ -332,7 +332,7 @@ class ChildPool(PerProcess):
             self._end(process, max(0.0, until - time.monotonic()))
 
     def kill(self) -> None:
-        """Kill all children, and each that is started later."""
+        """Kill all children, and each child that is started later."""
         with self._lock:
             self._killed = True
             children = [*self._all]

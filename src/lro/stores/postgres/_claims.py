@@ -1,4 +1,4 @@
-"""Claims of waiting work in PostgreSQL; they skip rows that others have locked."""
+"""Claims of waiting work in PostgreSQL; they skip locked rows."""
 
 from __future__ import annotations
 
@@ -101,8 +101,9 @@ class WorkClaims:
     def _first_due(self, claim: Claim, now: int) -> Claimed | Sequence[Claim]:
         """Find the work due for longest, if the lanes that were read have nothing to claim.
 
-        Return claims to try: at its lane, then for this work alone, in case its rank is low in the
-        lane. If nothing is due, return an empty result with the next due time.
+        Return claims to try: one that starts at the work's lane, then one for this work alone, in
+        case its rank in the lane is low. If nothing is due, return an empty result with the next
+        due time.
         """
         values = claim.after_lane, now, _limits_text(claim, claim.limits), ids_of([*claim.excluded])
         for until, lane, name in self._connections.rows(statements.FIRST_WAITING, values):
@@ -113,7 +114,7 @@ class WorkClaims:
         return Claimed((), more=False, next_due=None)
 
     def _possible(self, claim: Claim, now: int) -> tuple[_Limits, list[int], bool]:
-        """Return the methods whose work may be taken, and when more is due or may begin.
+        """Return the methods whose work may be taken, and when more work is due or may begin.
 
         The last value is True if there may be lanes that were not read.
         """

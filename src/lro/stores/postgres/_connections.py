@@ -56,10 +56,10 @@ class ServerClock:
         return True
 
     def measured(self, server: int, began: float, ended: float) -> None:
-        """Adjust the clock: the server's time was ``server`` at some point between these two times.
+        """Adjust the clock: the server's time was ``server`` between ``began`` and ``ended``.
 
-        The clock stays if the new estimate agrees with the last one within the uncertainty of both
-        round trips, so that it does not jitter with the network.
+        The clock is not changed if the new estimate agrees with the last one within the uncertainty
+        of both round trips, so that the clock does not jitter with the network.
         """
         ahead = server - _micros((began + ended) / 2)
         slack = _micros((ended - began) / 2)
@@ -77,7 +77,7 @@ T = TypeVar("T")
 
 _DEFAULTS: Final = {
     "application_name": "lro",
-    # These notice a vanished peer within half a minute, even if the connection only listens.
+    # Keepalives find a vanished peer within half a minute, even if the connection only listens.
     "keepalives_idle": 15,
     "keepalives_interval": 5,
     "keepalives_count": 3,
@@ -101,7 +101,7 @@ _SET_UP: Final = f"""SELECT set_config('search_path', %s, false),
 
 
 INHERITED: Final[list[object]] = []
-"""Objects of the parent that a forked process must neither use nor close."""
+"""Objects of the parent process that a forked process must neither use nor close."""
 
 
 class NoAnswer(psycopg.OperationalError):
@@ -122,7 +122,7 @@ class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
 
     @contextlib.contextmanager
     def locks_within(self, milliseconds: int | None) -> Iterator[None]:
-        """Limit waits for locks in the block, one transaction; None keeps the usual limit."""
+        """Limit waits for locks in the block, which is one transaction; None: the usual limit."""
         if milliseconds is None:
             yield
             return
@@ -158,7 +158,7 @@ def unavailable(cause: BaseException) -> Unavailable:
 
 
 def _ask_for_password(function: Callable[[], str]) -> str:
-    """Return the password from the function; errors quote neither it nor the function's error."""
+    """Return the function's password; errors show neither the password nor the function's error."""
     try:
         given: object = function()
         if isinstance(given, str) and given and b"\0" not in given.encode():
@@ -170,7 +170,7 @@ def _ask_for_password(function: Callable[[], str]) -> str:
     else:
         empty = "a text that is empty or has a NUL character"
         wrong = f"returned {empty if isinstance(given, str) else type(given).__name__}"
-    raise NoPassword(f"the password function {wrong}")  # no cause: it may have a secret
+    raise NoPassword(f"the password function {wrong}")  # no cause: it may show a secret
 
 
 @attrs.frozen(kw_only=True)
@@ -189,25 +189,25 @@ class ServerAddress:
     statement_seconds: float
     _conninfo: str = attrs.field(init=False, repr=False)
     _trusted: set[str] = attrs.field(init=False, repr=False, factory=set)
-    """The address, after its pooler was found to keep sessions."""
+    """Holds the connection string once its pooler was found to keep sessions."""
 
     def __attrs_post_init__(self) -> None:
         timeout = max(1, math.ceil(self.connect_seconds))
         limits: dict[str, Any] = {"connect_timeout": timeout, "tcp_user_timeout": timeout * 1000}
         try:
             given = conninfo_to_dict(self.url)
-        except psycopg.ProgrammingError:  # its text may quote the password
+        except psycopg.ProgrammingError:  # the error may quote the password
             raise DeclarationError("url", "is not a valid connection string") from None
         if (ask := self.password) is not None:
             fine = callable(ask) and not is_coroutine_function(ask) and not needs(ask, 1)
             wanted = "a plain function without arguments that returns the password"
-            check("password", type(ask), wanted, fine=fine)  # its repr may show a secret
+            check("password", type(ask), wanted, fine=fine)  # a repr may show a secret
             if "password" in given:
                 raise DeclarationError("url", "must have no password if a function gives it")
         hosts = given.get("host") or os.environ.get("PGHOST") or ""
         addresses = given.get("hostaddr") or os.environ.get("PGHOSTADDR") or ""
         if "," in f"{hosts}{addresses}" and "PGTARGETSESSIONATTRS" not in os.environ:
-            limits["target_session_attrs"] = "read-write"  # of several servers, the primary
+            limits["target_session_attrs"] = "read-write"  # use the primary server
         whole: dict[str, Any] = {**_DEFAULTS, **limits, **given, "client_encoding": "UTF8"}
         object.__setattr__(self, "_conninfo", make_conninfo("", **whole))
 
@@ -226,7 +226,7 @@ class ServerAddress:
         connection = self._open(prepare_threshold=0)
         try:
             connection.patience = self.statement_seconds + 1
-            milliseconds = max(1, round(self.statement_seconds * 1000))  # 0 is no limit
+            milliseconds = max(1, round(self.statement_seconds * 1000))  # 0 would mean no limit
             began = clock.monotonic()
             # One locked row must not use up the time of all rows written with it.
             limits = (self.quoted_schema, str(milliseconds), str(max(1, milliseconds // 5)))
@@ -265,7 +265,7 @@ class ServerAddress:
             except NoAnswer:  # the connection itself fails, and cannot be used
                 raise
             except psycopg.Error as exc:
-                if _NO_TRANSACTIONS not in str(exc):  # perhaps there is no room now
+                if _NO_TRANSACTIONS not in str(exc):  # perhaps the pooler is full now
                     line = "whether the pooler of the database keeps sessions is not known: %s"
                     log.info(line, exc)
                     return
@@ -279,7 +279,7 @@ class ServerAddress:
         with contextlib.closing(other):
             other.patience = self.connect_seconds
             before = _backend(connection)
-            if _backend(connection) != before:  # it changes sessions by itself
+            if _backend(connection) != before:  # the pooler changes sessions by itself
                 return False
             try:
                 other.execute("BEGIN")
@@ -290,7 +290,7 @@ class ServerAddress:
                 ) from exc
             try:
                 return _backend(connection) == before
-            except NoAnswer:  # the only server connection now serves the other
+            except NoAnswer:  # the pooler's only session now serves ``other``
                 return False
 
 
@@ -300,7 +300,7 @@ ATTEMPTS: Final = 3
 """The most times that a statement is sent, when connections break or deadlocks occur."""
 
 REST_SECONDS: Final = 0.2
-"""Seconds after a failed connection in which no other is tried; calls fail at once meanwhile."""
+"""Seconds without attempts to connect after a failed one; calls fail at once meanwhile."""
 
 IDLE_SECONDS: Final = 300.0
 """Seconds after which an idle connection is closed."""
@@ -325,7 +325,7 @@ _OF_THE_SESSION: Final = (
 
 _PROBES: Final = 3
 _NO_TRANSACTIONS: Final = "statement pooling mode"
-"""From PgBouncer's message in that mode; all of its errors have the same code."""
+"""Part of PgBouncer's message in this mode; all errors of PgBouncer have the same code."""
 _POOLED: Final = (
     "the pooler before the operations database gives connections no session of their own"
     " (pool_mode = transaction): use its session mode, or connect to the server itself"
@@ -395,7 +395,7 @@ class ConnectionPool:
 
         ``prepare`` keeps the plan of a frequent statement. ``lock_ms`` replaces the usual limit on
         waits for locks. ``once`` means that the statement must not run twice. ``first`` is executed
-        before it, in the same transaction.
+        before the statement, in the same transaction.
 
         Raises:
             Unavailable: The store is closed, or the database cannot be used now.
@@ -449,7 +449,7 @@ class ConnectionPool:
             if isinstance(exc, _MISSING):
                 self._missing()
             connection.close()
-            self._drop_idle()  # the other idle ones are most likely broken, too
+            self._drop_idle()  # other idle connections are most likely broken, too
             raise ConnectionLost from exc
         finally:
             self._give_back(connection)
@@ -498,7 +498,7 @@ class ConnectionPool:
             return due
 
     def close(self) -> None:
-        """Close every connection: those in use as soon as they are returned. Idempotent."""
+        """Close idle connections now, and busy ones when they are returned. Idempotent."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -523,7 +523,7 @@ class ConnectionPool:
                 return connection
 
     def _idle_one(self, end: float) -> BoundedConnection | None:
-        """Return a free connection, or None: then the caller may open one. The lock is held."""
+        """Return a free connection, or None if the caller may open one. The lock is held."""
         while True:
             now = time.monotonic()
             if self._closed:
@@ -548,7 +548,7 @@ class ConnectionPool:
             self._probing = False
             if isinstance(cause, psycopg.Error):  # not Ctrl-C
                 self._connect_at = time.monotonic() + REST_SECONDS
-                if self._open == 0:  # else perhaps the server only has no room for one more
+                if self._open == 0:  # otherwise the server may only be full
                     self._away = cause
             self._changed.notify_all()
 

@@ -23,7 +23,7 @@ from lro.stores.postgres._connections import INHERITED, BoundedConnection, unava
 log = logging.getLogger("lro")
 
 PERIOD_SECONDS: Final = 0.01
-"""Shortest time between two sendings; the first announcement after a silence is sent at once.
+"""Minimum seconds between two sendings; the first announcement after a silence is sent at once.
 
 A NOTIFY holds a lock, shared by all NOTIFYs of the server, until its commit is on disk.
 """
@@ -33,13 +33,13 @@ PAYLOAD_BYTES: Final = 7_900
 
 
 NOBODY: Final = ""
-"""Sender that is no process, so that every process receives the announcement."""
+"""Sender id that no process has, so that every process receives the announcement."""
 
 
 class Announcer:
     """Thread that sends announced names, and sleeps while there are none.
 
-    ``send`` is called with payloads. If it raises, the error is logged, and their announcements are
+    ``send`` is called with payloads. If it raises, the error is logged, and these payloads are
     lost. Each payload has ``sender``, so that subscriptions of the same process ignore it.
     """
 
@@ -145,14 +145,14 @@ class NotifySubscription(PerProcess):
         try:
             for file in (connection.fileno(), self._woken):
                 self._selector.register(file, selectors.EVENT_READ)
-            connection.add_notify_handler(self._notified)  # for those sent with a reply
+            connection.add_notify_handler(self._notified)  # for notifications sent with a reply
             connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)), prepare=False)
         except psycopg.Error as exc:
             self.close()
             raise unavailable(exc) from exc
 
     def next_changes(self, seconds: float) -> Collection[str] | None:
-        """Wait for names that other processes announce; empty after ``seconds``."""
+        """Wait for names that other processes announce; return none after ``seconds``."""
         end = time.monotonic() + seconds
         with self._receiving:
             while True:
@@ -174,7 +174,7 @@ class NotifySubscription(PerProcess):
         if self._inherited:
             return
         self._closed = True
-        with contextlib.suppress(OSError):  # its buffer is full, or it is closed
+        with contextlib.suppress(OSError):  # the socket's buffer is full, or it is closed
             self._wake.send(b"x")
         with self._receiving:
             self._selector.close()

@@ -66,7 +66,7 @@ def index_name(key: str) -> str:
 
 def _facet(order: str) -> str:
     # Parent and value are one text, so that a list can use only this index. With old statistics the
-    # planner would think that it finds a rare state as quickly among all records.
+    # planner would expect to find a rare state as quickly among all records.
     value = "state" if order == "state" else DIALECT.key(order)
     return f"(parent_id::text || '/' || {value})"
 
@@ -82,8 +82,8 @@ def query(
     """Return the statement that reads a page of a parent's records, and its values.
 
     Each row begins with the create time down to which records were read (None: the end of the
-    list), and the number of records found. Only the records within ``max_bytes`` are sent. If none
-    was found, the only row has just that time.
+    list), and the number of records found. Only the records within ``max_bytes`` are sent. If no
+    record was found, the only row has just the create time.
     """
     sources = _sources(walk, parent)
     residue, residue_values = walk.residue
@@ -116,7 +116,7 @@ def _sources(walk: ListQuery, parent: str) -> Sequence[Condition]:
     id_ = id_of(parent)
     if walk.names is not None:
         names, values = walk.names
-        # As text, which is not indexed: the few records are read by name.
+        # Compare as text, which is not indexed, so that the few records are read by name.
         return [(f"{names} AND parent_id::text = %s::uuid::text", [*values, id_])]
     if not walk.order:
         return [("parent_id = %s::uuid", [id_])]

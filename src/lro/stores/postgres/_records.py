@@ -147,7 +147,7 @@ class GroupWriter(GroupCommit[RecordWrite]):
         if len(group) == 1:
             (culprit,) = group
             if isinstance(cause, errors.UniqueViolation):
-                culprit.error = None  # not applied: another process changed it first
+                culprit.error = None  # not applied: another process was first
             elif isinstance(cause, psycopg.OperationalError):
                 culprit.error = unavailable(cause)
             else:
@@ -176,7 +176,7 @@ _THREADS_ASIDE: Final = 4
 """Number of threads for handed-in writes that take more than one statement."""
 
 _ENCODED_BYTES: Final = 64 * 1024
-"""Such a thread encodes larger records, because that would block an event loop too long."""
+"""Such a thread encodes larger records, whose encoding would block an event loop too long."""
 
 _Steps: TypeAlias = Generator[RecordWrite | None, None, T]
 """Yields each write to make next, and None before a step that may block."""
@@ -191,7 +191,7 @@ def _made(write: RecordWrite) -> _Steps[bool]:
 
 
 INSERT_ATTEMPTS: Final = 10
-"""The most attempts of an insert whose obstacle has vanished when it is read."""
+"""The most attempts of an insert whose obstacle has vanished when the obstacle is read."""
 
 
 class RecordTable:
@@ -212,7 +212,7 @@ class RecordTable:
         self._aside.shutdown(wait=False)
 
     def get(self, name: str) -> Record:
-        """Read a record; the server does not send a cached one that has not changed.
+        """Read a record; the server does not send it if the cached record is current.
 
         Raises:
             OperationNotFound: There is no record of this name.
@@ -302,10 +302,10 @@ class RecordTable:
                 self._writer_of(write).write(write)
 
     def _go_on(self, steps: _Steps[T], done: Done[T], *, may_block: bool = False) -> None:
-        """Take steps until one must be waited for; after the last, call ``done`` with the result.
+        """Take steps until a step must wait; after the last one, call ``done`` with the result.
 
-        A step that may block is left to another thread. If no other thread can be used, this one
-        takes the step: it does not wait for a write that this thread may have to lead.
+        A step that may block is left to another thread. If no other thread can be used, this
+        thread takes the step, which never waits for a write that this thread may have to lead.
         """
         try:
             while (write := next(steps)) is None or write.kind is WriteKind.REMOVE:
@@ -341,7 +341,7 @@ class RecordTable:
         """Return the start that an insert repeats; None if there is no obstacle.
 
         Raises:
-            RequestIdConflict, TargetBusy, InvalidArgument: What is there forbids the insert.
+            RequestIdConflict, TargetBusy, InvalidArgument: The stored rows forbid the insert.
         """
         doubtful = write is not None and write.doubtful
         return find_obstacle(self._connections.rows, FIND_FIRST, record, key, doubtful=doubtful)
@@ -446,17 +446,17 @@ def find_obstacle(
     *,
     doubtful: bool = False,
 ) -> Inserted | None:
-    """Find the start that an insert repeats by ``sql`` (``FIND_FIRST``); None if there is none.
+    """With ``sql`` (``FIND_FIRST``), find the start that an insert repeats; None without obstacle.
 
     ``doubtful`` means that an earlier attempt may have been committed.
 
     Raises:
-        RequestIdConflict, TargetBusy, InvalidArgument: What is there forbids the insert.
+        RequestIdConflict, TargetBusy, InvalidArgument: The stored rows forbid the insert.
     """
     ids = id_of(record.name), target_id(record.target), key and start_id(key)
     ((state, busy, *first),) = rows(sql, ids)
     if doubtful and (state is not None or _is(first, record)):
-        # The attempt whose reply was lost was committed: no other insert has this name.
+        # The earlier attempt was committed, but its reply was lost: no other insert has this name.
         return Inserted(record, fresh=True)
     if key is not None and first[0] is not None:
         began = _first_record(key, first, record)

@@ -80,8 +80,8 @@ CREATE TRIGGER checkpoints_ended AFTER UPDATE OF state ON operations FOR EACH RO
     EXECUTE FUNCTION forget_checkpoints();
 CREATE TRIGGER checkpoints_removed AFTER DELETE ON operations FOR EACH ROW
     WHEN (old.has_checkpoints) EXECUTE FUNCTION forget_checkpoints();"""
-# Triggers, because the statement that ends an operation does not see checkpoints stored while it
-# waits for its lock. An operation without checkpoints costs only a test of its own row.
+# Triggers remove checkpoints: the statement that ends an operation does not see any that is stored
+# while it waits for its lock. An operation without checkpoints costs only a test of its own row.
 _MARK: Final = "has_checkpoints BOOLEAN NOT NULL DEFAULT false"
 
 # Names, targets and callers may exceed the size limit of an index (2.7 kB), so hashes are indexed
@@ -210,13 +210,13 @@ def _make_tables(connection: BoundedConnection, schema: str) -> None:
         with connection.transaction():
             version = read_version(connection)
             connection.execute("SET LOCAL statement_timeout = 0")
-            if version == 1:  # with the usual limit for locks: a waiting upgrade blocks all others
+            if version == 1:  # keep the limit for locks: a waiting upgrade blocks all else
                 _upgrade(connection, schema)
             if version != 0:
                 return
             connection.execute("SET LOCAL lock_timeout = 0")
             known = "SELECT 1 FROM pg_namespace WHERE nspname = %s"
-            if not connection.execute(known, (schema,)).fetchall():  # else CREATE might be refused
+            if not connection.execute(known, (schema,)).fetchall():  # CREATE might be refused
                 connection.execute(f"CREATE SCHEMA {quoted(schema)}".encode())
             connection.execute(f"SET LOCAL search_path TO {quoted(schema)}".encode())
             connection.execute(_TABLES.encode(), prepare=False)
@@ -268,7 +268,7 @@ _GIVEN_UP: Final = 0.0
 
 
 def make_index(connection: BoundedConnection, schema: str, key: str) -> bool:
-    """Make the index by a key if it is missing; others can write meanwhile.
+    """Make the index by a key if it is missing; other connections can write meanwhile.
 
     Returns:
         True if the index exists now; False if only the table's owner may make it.
@@ -286,7 +286,7 @@ def make_index(connection: BoundedConnection, schema: str, key: str) -> bool:
         connection.patience = SETUP_SECONDS
         settings = {"statement_timeout": "0", "lock_timeout": "0"}
         if connection.info.server_version >= _CHECKS_CLIENTS:
-            settings["client_connection_check_interval"] = "10s"  # ends it with this process
+            settings["client_connection_check_interval"] = "10s"  # end with this process
         for setting in settings.items():
             connection.execute("SELECT set_config(%s, %s, false)", setting)
         lock_out(connection, schema)
@@ -313,10 +313,10 @@ def _is_valid(connection: BoundedConnection, index: str) -> bool:
 class SchemaSetup:
     """Prepares the schema when a process first needs it.
 
-    A separate thread makes the declared indexes: that may have to wait for the oldest transaction
-    of the database, and lists do without the indexes until then. If many threads call at once, one
-    prepares the schema and the others wait. After a failure there is a short pause, and while one
-    thread tries again, the others fail at once.
+    A separate thread makes the declared indexes, because it may have to wait for the oldest
+    transaction of the database; lists do without the indexes until then. If many threads call at
+    once, one prepares the schema and the others wait. After a failure there is a short pause, and
+    while one thread tries again, the others fail at once.
     """
 
     def __init__(self, address: ServerAddress, clock: ServerClock) -> None:
@@ -375,7 +375,7 @@ class SchemaSetup:
 
         Raises:
             psycopg.Error: The server cannot be reached.
-            Unavailable: The server was unreachable a moment ago, or it or the schema is unusable.
+            Unavailable: The server was unreachable a moment ago, or server or schema is unusable.
         """
         if self.done:
             return
@@ -449,7 +449,7 @@ class SchemaSetup:
 
         Raises:
             psycopg.Error: The server cannot be reached.
-            Unavailable: The server cannot make them now, or allows it only to the tables' owner.
+            Unavailable: The server cannot make them now, or lets only the tables' owner make them.
         """
         for key in sorted(self.declared - self.keys):
             with self._address.connect(self._clock) as connection:

@@ -81,9 +81,9 @@ class WriteKind(enum.Enum):
 class RecordWrite(QueuedWrite):
     """A queued write of a record.
 
-    ``touches`` names what it locks: two writes that lock the same are never in one group.
-    ``order`` is the sort key within a group, so that all groups lock in one order. ``applied`` is
-    True if the server has applied it, ``doubtful`` if an earlier attempt may have been applied.
+    ``touches`` are the ids that the write locks: two writes that share an id are never in one
+    group. ``order`` is the sort key within a group, so that all groups lock in one order.
+    ``applied``: the server has applied the write. ``doubtful``: an earlier attempt may be applied.
     """
 
     name: str
@@ -94,7 +94,7 @@ class RecordWrite(QueuedWrite):
     applied: bool = False
     doubtful: bool = False
     on_over: Callable[[], None] | None = None
-    """Called once when a queued write has ended; it refers back to this write (a cycle)."""
+    """Called once when a queued write has ended; the function refers back to it (a cycle)."""
 
     def call_back(self) -> None:
         """Call ``on_over`` and drop it."""
@@ -108,7 +108,7 @@ class RecordWrite(QueuedWrite):
 
 
 def insertion(record: Record, row: Row, request: AnyMessage, key: RequestKey | None) -> RecordWrite:
-    """Return the insert of a record, given as this row, with its request and its key.
+    """Return the insert of a record, whose columns are ``row``, with its request and its key.
 
     Raises:
         InvalidArgument: A text cannot be stored.
@@ -260,13 +260,13 @@ _UPDATE: Final = f"""UPDATE operations o SET {_WRITTEN},
     metadata = CASE WHEN g.same_metadata THEN o.metadata ELSE g.metadata END,
     result = CASE WHEN g.same_result THEN o.result ELSE g.result END"""
 
-# Look for conflicts first: a constraint violation would be an error in the server's log, or fail
-# the group. ON CONFLICT handles conflicts with inserts at the same moment.
+# Look for conflicts first: the server would log a violated constraint as an error, or fail the
+# group. ON CONFLICT handles conflicts with inserts at the same moment.
 _NEW: Final = "NOT EXISTS (SELECT 1 FROM operations o WHERE o.id = g.id)"
 _FREE: Final = f"""{_NEW}
     AND NOT EXISTS (SELECT 1 FROM operations o WHERE o.target_id = g.target_id AND {_BUSY})"""
 
-# Lock keys before targets, each in their order, so that groups cannot deadlock.
+# Lock keys before targets, both in sorted order, so that groups cannot deadlock.
 _START: Final = f"""started AS (
     INSERT INTO starts AS s (id, operation, fingerprint, at, first)
     SELECT key_id, id, fingerprint, create_time, first FROM wanted
@@ -357,7 +357,7 @@ _WRITING: Final = (
     (set(WriteKind) - {WriteKind.REMOVE, WriteKind.KEEP}, WRITE),
 )
 
-# To find why an insert was not applied: what exists with this name, key and target.
+# Shows why an insert was not applied: reads what is stored for its name, key and target.
 FIND_FIRST: Final = _sql(f"""SELECT
     (SELECT state FROM operations WHERE id = %s::uuid),
     EXISTS (SELECT 1 FROM operations o WHERE o.target_id = %s::uuid AND {_BUSY}),
@@ -407,7 +407,7 @@ RENEW: Final = _sql(f"""WITH kept AS (
 SELECT (SELECT count(*) FROM kept), o.name, o.cancel_requested <> 0, o.lease_until <= %s
     FROM (VALUES (1)) AS one LEFT JOIN operations o ON o.owner <> '' AND o.owner = %s
         AND (o.cancel_requested <> 0 OR o.lease_until <= %s)""")
-"""Returns at least one row: 1 unless the worker is lost, and an operation that concerns it."""
+"""Returns at least one row: 1 (0 if the worker is lost), and an operation to report, if any."""
 
 LEAVE: Final = _sql("DELETE FROM workers WHERE owner = %s RETURNING 1")
 
@@ -473,7 +473,7 @@ _BEGUN: Final = f"""FROM (SELECT b.at FROM begins b
 
 
 def _room(lane: str) -> str:
-    """Return SQL for the number of operations of a method or lane that may begin; NULL: any."""
+    """Return SQL for how many operations of a method or lane may begin; NULL: any number."""
     return f"""CASE WHEN NOT g.keyed OR {lane} <> {FREE_LANE} THEN least(
         CASE WHEN g.at_once IS NOT NULL THEN g.at_once - CASE
             WHEN NOT g.keyed THEN ({_HELD}) WHEN {lane} = 0 THEN ({_HELD} AND h.lane = 0)
@@ -492,9 +492,9 @@ LANES_DUE: Final = _sql(f"""SELECT * FROM ({_GIVEN_LANES} SELECT g.method,
     ({_NEXT}), {_room("g.lane")}, CASE WHEN g.rate IS NOT NULL THEN (
         SELECT min(b.at) + g.span {_BEGUN.format("g.lane")} HAVING count(*) = g.rate) END
     FROM lanes g) AS found""")
-"""For each lane in which work waits: if any is due, when more will be, and how many may begin.
+"""For each lane with waiting work: whether any is due, when more will be, and how many may begin.
 
-The last column is when more may begin, if a rate is reached.
+If a rate is reached, the last column is the time at which more work may begin.
 """
 
 FIRST_WAITING: Final = _sql(f"""{_ASKED} SELECT f.* FROM given g CROSS JOIN LATERAL (

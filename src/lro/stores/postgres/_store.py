@@ -138,17 +138,17 @@ def _translate_timeout() -> Iterator[None]:
 
 
 class PostgresStore(SQLStore, PerProcess):
-    """Store in a schema of a PostgreSQL database (13 or later), which it makes if missing.
+    """Store in a schema of a PostgreSQL database (13 or later); it makes a missing schema.
 
     The store connects when it is first used. Then it makes the schema, its tables, and the indexes
     that methods have declared, if they are missing. So a module that creates a store can be
-    imported without a database. Until all this has succeeded, calls raise Unavailable; its cause
-    says why.
+    imported without a database. Until all this has succeeded, calls raise Unavailable; the cause of
+    the error says why.
 
-    Processes on many machines can share it; its clock is the server's. Before a call returns, its
-    writes are committed to the server's disk. Concurrent writes are committed in groups. The store
-    reconnects by itself. While the server is down, calls fail with UNAVAILABLE, at once if that is
-    known already. It survives a fork.
+    Processes on many machines can share a store; its clock is the server's. Before a call returns,
+    its writes are committed to the server's disk. Concurrent writes are committed in groups. The
+    store reconnects by itself. While the server is down, calls fail with UNAVAILABLE; they fail at
+    once when the process has noticed. The store survives a fork.
 
     Args:
         url: A connection string of libpq: ``postgresql://user@host/database``, or keywords. Missing
@@ -157,12 +157,12 @@ class PostgresStore(SQLStore, PerProcess):
         password: A function without arguments that returns the password as text, for passwords that
             expire. It is called for each new connection, by any thread and by several at once, but
             never on an event loop. If it fails, the call that needs the connection raises
-            Unavailable, and the next one calls it again.
+            Unavailable, and the next call tries the function again.
         schema: The schema's name. Stores on different schemas share nothing.
         connections: The most connections of a process; each subscription adds one.
         connect_seconds: How long a call waits for a connection, or for a new one to be made.
         statement_seconds: How long the server may take for one statement.
-        clock: Gives the time in UTC in place of the server's clock. For tests.
+        clock: For tests: returns the time in UTC, in place of the server's clock.
 
     Raises:
         DeclarationError: The URL or the schema's name is not valid; the URL has a password and
@@ -221,7 +221,7 @@ class PostgresStore(SQLStore, PerProcess):
         self._resources.announcer.announce(name)
 
     def listen(self) -> NotifySubscription:
-        """Make a subscription on a separate connection; make a new one if it is lost."""
+        """Make a subscription on its own connection; if that is lost, make another subscription."""
         return self._resources.listen()
 
     def poll_states(self, names: Collection[str]) -> StateSummary:
@@ -232,7 +232,7 @@ class PostgresStore(SQLStore, PerProcess):
         if names is not seen or not isinstance(names, frozenset):
             asked = list(names)
             ids = ids_of(asked)
-            self._polled = names, asked, ids  # mostly the same names are polled again
+            self._polled = names, asked, ids  # usually the same names are polled again
         rows = self._rows(statements.POLL_STATES, micros(self._clock()), ids)
         return StateSummary(
             finished=frozenset(asked[place - 1] for place, waited_for, _ in rows if not waited_for),
@@ -297,7 +297,7 @@ class PostgresStore(SQLStore, PerProcess):
         return self._resources.records.get(name)
 
     def find(self, names: Collection[str], max_bytes: int = READ_BYTES) -> Found:
-        """Read the records of these names that exist."""
+        """Read the existing records of these names."""
         return self._resources.records.find(names, max_bytes)
 
     def update(self, name: str, change: Change) -> Record | None:
@@ -344,9 +344,9 @@ class PostgresStore(SQLStore, PerProcess):
         return retry_smaller(find, scan)
 
     def index(self, keys: Collection[str]) -> None:
-        """Have missing indexes by these keys made, while others can write.
+        """Let a thread make the missing indexes by these keys; writes continue meanwhile.
 
-        A thread makes them after the store's first use: it may have to wait for the oldest
+        The thread makes them after the store's first use: it may have to wait for the oldest
         transaction of the database.
         """
         self._setup.want(keys)
@@ -356,7 +356,7 @@ class PostgresStore(SQLStore, PerProcess):
         return self._resources.claims.make(claim, micros(self._clock()))
 
     def renew(self, worker: Worker) -> Renewed | None:
-        """Record that a worker is alive; None if it counts as lost."""
+        """Record that a worker is alive; return None if it counts as lost."""
         now = micros(self._clock())
         last = micros(self._clock() - FORGOTTEN), worker.owner, now, worker.owner, now
         rows = self._rows_soon(statements.RENEW, *worker_row(worker), *last)
@@ -386,7 +386,7 @@ class PostgresStore(SQLStore, PerProcess):
         return bool(self._rows_soon(statements.LOSE_UNKNOWN, *worker_row(unknown), owner))
 
     def _rows_soon(self, sql: bytes, *values: object) -> list[tuple[Any, ...]]:
-        """Run a statement that waits only briefly for rows that others have locked."""
+        """Run a statement that waits only briefly for locked rows."""
         return self._resources.connections.rows(sql, values, lock_ms=_LOCK_MS)
 
     def expire(self, limit: int) -> Expired:

@@ -32,8 +32,8 @@ from lro.stores.postgres._statements import FIND_FIRST, NOTIFY, insertion, quali
 
 _WANTED: Final = "a connection of psycopg, or of Django or SQLAlchemy on it"
 
-# Identifies the store's table, database and server. A server with a copy of the data is told apart
-# by its start time.
+# Identifies the store's table, database and server. The start time tells the server from another
+# server with a copy of the data.
 _IDENTITY: Final = b"""SELECT current_setting('client_encoding'), to_regclass(%s)::oid::bigint,
     (SELECT oid::bigint FROM pg_database WHERE datname = current_database()),
     (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint"""
@@ -140,7 +140,7 @@ def _executing(given: object) -> Execute:
 
 @contextlib.contextmanager
 def _all_or_nothing(execute: Execute) -> Iterator[None]:
-    """Undo what was written in the block if it raises an error; the transaction can then go on.
+    """Undo the writes of the block if it raises an error; the transaction can then continue.
 
     Raises:
         InvalidArgument: The connection's transaction cannot write.
