@@ -146,7 +146,7 @@ def base_url_of(base_url: object, http: Any) -> str:
         text = f"{known.rstrip('/')}{text}"
     elif known and known.rstrip("/") != text.rstrip("/"):
         wrong = "is not that of the HTTP client: leave one of them out, or give a path here"
-        raise DeclarationError("base_url", wrong)  # no URLs: both may contain passwords
+        raise DeclarationError("base_url", wrong)  # names neither URL: they may have passwords
     try:
         url = httpx.URL(text)  # parsed as in a call
         url.host.encode("idna")  # encoded as for DNS

@@ -47,8 +47,8 @@ def _api() -> _Api | None:
 class Trace:
     """The span of one operation, recorded when the client first sees the operation's end.
 
-    The span begins when the operation was started, or when :meth:`of_token` was called. The span
-    that was current at the start is linked, not the parent: that span may have ended long ago.
+    The span begins when the operation was started, or when :meth:`of_token` was called. It has no
+    parent, only a link to the span that was current at the start, which may have ended long ago.
     """
 
     def __init__(self, api: _Api, target: str, headers: dict[str, str]) -> None:
@@ -152,7 +152,7 @@ def log_failed_poll(name: str, error: Exception, pause: float) -> None:
 
 
 def log_gave_up(name: str, error: Exception) -> None:
-    """Log that a wait ended before the operation: its timeout expired, or a poll failed."""
+    """Log that a wait ended before the operation: the timeout expired, or a poll failed."""
     log.warning("%s: no longer waited for: %s", name, error)
 
 

@@ -130,7 +130,7 @@ def step(key: str | int) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Return True if every service accepts the text unquoted: a name that is not a keyword."""
+    """Return True if services accept a text unquoted: a name, not a keyword in any letter case."""
     return bool(_IDENTIFIER.fullmatch(text)) and text.upper() not in _KEYWORDS
 
 
@@ -279,7 +279,7 @@ class Operand:
     """The left side of a comparison: a field or a function, written as ``text``.
 
     ``==``, ``!=``, ``<``, ``<=``, ``>`` and ``>=`` with a :data:`Value` return an
-    :class:`Expression`. So do the methods. If an operation lacks the field, every comparison is
+    :class:`Expression`, as do the methods. If an operation lacks the field, every comparison is
     false, even ``!=``; ``~(x == value)`` is then true (spec §7.5, §7.8).
 
     Operators and methods raise a TypeError for an object that is not a :data:`Value`, and a

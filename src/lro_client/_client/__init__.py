@@ -1,1 +1,1 @@
-"""The clients, and the handles of operations that they give."""
+"""The clients, and the handles of operations that they return."""

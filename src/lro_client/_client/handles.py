@@ -162,7 +162,7 @@ class HandleBase(Generic[Resp, Meta]):
     def _result(self) -> Resp:
         operation = self._operation
         if not operation.done and self._error is not None:
-            raise again(self._error)  # a copy, because other waiters raise it too
+            raise again(self._error)  # a copy, because other waiters raise the error too
         if isinstance(operation.result, Status):
             cancelled = operation.state == "CANCELLED"
             raise (OperationCancelled if cancelled else OperationFailed)(operation)

@@ -81,7 +81,7 @@ class ClientState:
     @property
     def registry(self) -> WatchRegistry:
         """The registry of this process or event loop."""
-        # Not the parent's after a fork: its locks may be held, and its threads do not exist here.
+        # A forked process needs its own: the parent's locks may be held, its threads are missing.
         here = self._driver.place()
         found = self._registries.get(here)
         if found is not None:

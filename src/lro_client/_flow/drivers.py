@@ -97,8 +97,8 @@ class CallThreads:
         try:
             try:
                 self.start(function, answers.put)
-            except RuntimeError:  # no more threads, or Python 3.12 and later is exiting
-                return function()  # bounded only by the timeouts of its library
+            except RuntimeError:  # no more threads, or the process exits (Python 3.12 and later)
+                return function()  # limited only by the HTTP library's timeouts
             found, error = answers.get(timeout=seconds)
         except queue.Empty:
             raise CallTimedOut from None

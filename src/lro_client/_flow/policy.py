@@ -36,7 +36,7 @@ class Retry:
     ask for a longer one. ``attempts``: the maximum number in a row (None: no limit).
     ``patience_seconds``: the maximum time with only failures (None: no limit); a wait with a
     timeout uses its deadline instead. A single call fails at once if the server asks for a pause of
-    more than ``max_retry_after`` seconds (None: no limit); the error's ``retry_after`` has it.
+    more than ``max_retry_after`` seconds (None: no limit); ``error.retry_after`` is that pause.
 
     Raises:
         DeclarationError: An argument has the wrong type or is out of range.

@@ -1,6 +1,6 @@
 """Polling many operations at once (spec §3.11, §11.2-§11.5).
 
-A poller is a flow: it takes a batch from the registry, makes its call, and stores the outcome in
+A poller is a flow: it takes a batch from the registry, makes the call, and stores the outcome in
 the registry. All pollers share one registry. There is one poller for each call that can be in
 flight, so ten thousand operations need at most eight connections.
 """
@@ -366,7 +366,7 @@ class Pollers:
         return [entry for name, entry in batch.entries.items() if known.get(name) is entry]
 
     def _still_watched(self, batch: PollBatch) -> bool:
-        """Return True if an operation of the batch has a listener; remove those that have none."""
+        """Return True if any operation of the batch has a listener; remove those found without."""
         known = self._registry.entries
         while batch.entries:
             name = next(iter(batch.entries))

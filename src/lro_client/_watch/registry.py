@@ -93,9 +93,9 @@ class WatchedOperation(PollState):
     asked_alone: bool = attrs.field(default=attrs.Factory(lambda self: not self.collection, True))
     """True if the operation needs its own call: a batch was refused, or it has no collection."""
     streamed: bool = False
-    """True while a stream watches it."""
+    """True while a stream watches the operation."""
     reported: bool = False
-    """True once that stream has reported it."""
+    """True once that stream has reported the operation."""
 
     def fits_all(self, operation: Operation) -> bool:
         """Return True if the result is of the class that each listener has declared."""

@@ -150,7 +150,7 @@ def _names(server: ServerOptions, incomplete: str) -> list[CompletionItem]:
 
 
 def operations_of(listed: Pager, timeout: float | None) -> Iterator[Operation]:
-    """Iterate over a list's operations; fetching all may take ``timeout`` seconds from now."""
+    """Iterate over a list's operations; all calls together take at most ``timeout`` seconds."""
     for page in listed.pages(timeout):
         yield from page.operations
 

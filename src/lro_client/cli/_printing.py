@@ -261,7 +261,7 @@ class _Row:
 
 
 class LiveTable:
-    """A table of watched operations, which is drawn while its context is entered."""
+    """A table of watched operations, which is drawn inside its ``with`` block."""
 
     def __init__(self, names: Iterable[str], link: Link) -> None:
         self._link = link

@@ -141,7 +141,7 @@ class ScriptedServer:
         """Add an operation that begins now and ends ``ends_after`` seconds later (None: never).
 
         It ends with ``response`` or ``error``, or with neither. ``metadata`` is a message, or a
-        function that makes one from the run time in seconds. After ``gone_after`` seconds the
+        function that makes a message from the run time in seconds. After ``gone_after`` seconds the
         operation no longer exists. If it is cancelled, it ends ``cancels_after`` seconds later
         (None: it continues). ``retry_after`` is a header of replies while it is in progress.
 

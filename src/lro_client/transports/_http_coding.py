@@ -97,7 +97,7 @@ _VERBS_OF_MANY: Final[Mapping[type[_OfMany], str]] = {
 
 @attrs.frozen(kw_only=True)
 class Routes:
-    """The paths of the verbs, as http rules; ``name`` is the operation or its parent.
+    """The paths of verbs, as ``google.api.http`` rules; ``name`` is the operation or its parent.
 
     By default any name is served below ``/v1``, as on this library's servers and on Google's. Paths
     that are not set get the prefix of the first path that is set, in the order of the fields: with
@@ -388,7 +388,7 @@ _FAILURES: Final = (
     ("TooManyRedirects", Code.UNKNOWN, False),
     ("ConnectTimeout", Code.UNAVAILABLE, True),
     ("TimeoutException", Code.DEADLINE_EXCEEDED, True),
-    ("RequestError", Code.UNAVAILABLE, True),  # all others: the connection failed or was lost
+    ("RequestError", Code.UNAVAILABLE, True),  # all other errors: the connection failed or was lost
     ("SSLError", Code.UNAVAILABLE, True),  # httpx's async reads raise it unwrapped
     ("ConnectionError", Code.UNAVAILABLE, True),
 )
@@ -595,7 +595,7 @@ class HttpCoder:
 
 
 def _matters(operation: dict[str, Json]) -> bool:
-    """Return True if an operation must be decoded when the caller only needs those that are done.
+    """Return True if an operation must be decoded for a caller that only needs ended operations.
 
     An operation that has an error but is not done must be decoded too, so that its wait fails.
     """

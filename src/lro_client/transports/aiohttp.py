@@ -21,7 +21,7 @@ except ImportError as _exc:
 
 __all__ = ["AiohttpTransport"]
 
-_MAX_HEADER_BYTES: Final = 100 * 1024  # as much as httpx reads
+_MAX_HEADER_BYTES: Final = 100 * 1024  # the same limit as in httpx
 _MAX_CONNECTIONS: Final = 100
 
 
