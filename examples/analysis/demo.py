@@ -31,7 +31,7 @@ from lro import TypeRegistry
 from lro_client import Client, OperationCancelled, OperationHandle
 
 PICTURES: Final = ("astronaut.png", "chelsea.png", "coffee.png", "coins.png", "rocket.jpg")
-PLACES: Final = ("image", "reference", "third picture")  # no request has a third picture
+PLACES: Final = ("image", "reference", "third picture")  # no request has more than two
 
 Request = Any
 Summary = Callable[[Any], str]
@@ -81,7 +81,7 @@ def _positions(response: m.TrackResponse) -> str:
 
 
 def sample(verb: str) -> Any:
-    """Return the request of the demo, or another one if it would show too little."""
+    """Return the request of the demo, or a different one if that would show too little."""
     names = ("astronaut", "brick", "coffee", "grass")
     astronaut, brick, coffee, grass = (decode(picture(f"{one}.png"), one) for one in names)
     match verb:
@@ -104,7 +104,7 @@ def sample(verb: str) -> Any:
 
 
 def request_of(verb: str, files: Sequence[Image], options: str = "{}") -> Any:
-    """Return the sample request, with the given pictures, if any, and fields from JSON."""
+    """Return the sample request, changed by the given pictures, if any, and fields in JSON."""
     types, found, fields = TypeRegistry(), sample(verb), json.loads(options)
     body, pictures = types.dump(found), [types.dump(file) for file in files]
     if not isinstance(body, dict) or not isinstance(fields, dict):
@@ -117,7 +117,7 @@ def request_of(verb: str, files: Sequence[Image], options: str = "{}") -> Any:
 
 
 def slow_request() -> Request:
-    """Return a request that takes seconds: 32 frames in small files, and a wide search."""
+    """Return a request that takes some seconds: 32 small frames, and a wide search."""
     squares = np.random.default_rng(0).integers(0, 255, (70, 70), dtype=np.uint8)
     scene = squares.repeat(10, axis=0).repeat(10, axis=1)
     frames = tuple(as_png(np.roll(scene, shift, axis=1)) for shift in range(32))

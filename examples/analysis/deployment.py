@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import celery
 
 BACKLOG: Final = 32
-"""The most analyses that wait for a worker."""
+"""Maximum number of analyses that wait for a worker."""
 EXECUTORS: Final = ("threads", "processes", "celery")
 _SQLITE: Final = "sqlite:///"
 
@@ -51,7 +51,7 @@ class Deployment:
         return {_variable(name): str(value) for name, value in attrs.asdict(self).items()}
 
     def make_service(self) -> Service:
-        """Return the service, still without methods."""
+        """Make the service, without methods."""
         store = self._make_store()
         try:
             return Service(
@@ -67,7 +67,7 @@ class Deployment:
 
     @functools.cached_property
     def celery(self) -> celery.Celery:
-        """The Celery app that carries the names of operations."""
+        """The Celery app whose messages carry the names of operations."""
         import celery
 
         app = celery.Celery("analysis", broker=self.broker)

@@ -1,6 +1,6 @@
-"""Drawings of results: shapes on the picture, and rows beside it (name, text, bar, colour).
+"""Drawings of results: shapes on the picture, and rows next to it (name, text, bar, colour).
 
-The demo page draws them as SVG, ``python -m examples.analysis draw NAME -o out.png`` with Pillow.
+The demo page draws them as SVG; ``python -m examples.analysis draw NAME -o out.png`` uses Pillow.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BARS: Final = {"sharpness", "cleanness", "contrast", "exposure", "score", "fidel
 
 @attrs.frozen
 class Shape:
-    """A line through pixels of the picture, in one ``frame`` of a film, or in all (-1)."""
+    """A line through pixels of the picture, in one ``frame`` of a film, or in all frames (-1)."""
 
     points: tuple[tuple[float, float], ...]
     label: str = ""
@@ -69,7 +69,7 @@ def _box(box: BoundingBox, label: str, color: str = YELLOW, frame: int = -1) -> 
 
 
 def _grid(result: m.VerifyResponse, size: tuple[int, int]) -> Iterator[Shape]:
-    """Yield the outline and grid of the reference, at their place in the picture."""
+    """Yield the outline and a grid of the reference, mapped into the picture."""
     ends = [[(at, 0.0), (at, 1.0)] for at in (0.0, 0.25, 0.5, 0.75, 1.0)]
     for line in [*ends, *([(y, x) for x, y in end] for end in ends)] if result.verified else ():
         flat = np.array([(x * size[0], y * size[1], 1) for x, y in line])
@@ -89,7 +89,7 @@ def _trail(result: m.TrackResponse, _: tuple[int, int]) -> Iterator[Shape]:
 
 
 def _overlay(result: Any) -> str:
-    """Return regions with edges, or weighted parts (red is against), or the palette, as a PNG."""
+    """Return a PNG of regions with edges, weighted parts (red is against), or the palette."""
     file, colors = getattr(result, "label_map", getattr(result, "heatmap", None)), COLORS
     if file is not None:
         levels = np.asarray(Pillow.open(io.BytesIO(file.content))).astype(int)

@@ -106,7 +106,7 @@ class Face:
 @message("lro.examples.analysis.v1.DetectResponse")
 @attrs.frozen(kw_only=True)
 class DetectResponse(AnalysisResponse):
-    """The faces, best support first."""
+    """The faces; the one with the most support comes first."""
 
     faces: tuple[Face, ...] = ()
 
@@ -169,7 +169,7 @@ class ChangedRegion:
 @message("lro.examples.analysis.v1.CompareResponse")
 @attrs.frozen(kw_only=True)
 class CompareResponse(AnalysisResponse):
-    """The differences: ``ssim`` -1..1, ``mse`` in squared 8-bit levels, regions largest first.
+    """The differences: ``ssim`` -1..1, ``mse`` in squared 8-bit levels; the largest region first.
 
     ``psnr_db`` is absent when the pictures are identical.
     """
@@ -231,7 +231,7 @@ class Region:
 class SegmentResponse(AnalysisResponse):
     """The first 1000 regions, and a label map of all regions.
 
-    ``label_map`` is a 16-bit grey PNG in working size, 0 is the background.
+    ``label_map`` is a 16-bit grey PNG in working size; 0 is the background.
     """
 
     region_count: Int32 = 0
@@ -252,7 +252,7 @@ class Example:
 @message("lro.examples.analysis.v1.ClassifyRequest")
 @attrs.frozen(kw_only=True)
 class ClassifyRequest:
-    """Name the texture. Without examples, uses the built-in set of brick, grass and gravel."""
+    """Name the texture, from the given examples or the built-in ones: brick, grass, gravel."""
 
     image: Image | None = None
     examples: tuple[Example, ...] = ()
@@ -309,7 +309,7 @@ class RegionWeight:
 class ExplainResponse(AnalysisResponse):
     """The parts, heaviest first. ``fidelity`` is R2 of the linear model, at most 1.
 
-    ``heatmap`` is an 8-bit grey PNG: 128 is 0, 255 and 1 are the largest weight for and against.
+    ``heatmap`` is an 8-bit grey PNG: 128 is weight 0, 255 the largest weight for, 1 against.
     """
 
     label: str = ""
@@ -362,7 +362,7 @@ class ScoreRequest:
 @message("lro.examples.analysis.v1.ScoreResponse")
 @attrs.frozen(kw_only=True)
 class ScoreResponse(AnalysisResponse):
-    """The overall score 0..100, the four qualities 0..1 it comes from, and the raw measures.
+    """The overall score 0..100, the four qualities 0..1 that it combines, and the raw measures.
 
     ``noise_sigma`` is in grey levels, ``entropy_bits`` 0..8. Artwork in pure black and white has
     an overall score of 0: all of it counts as clipped.
@@ -461,7 +461,7 @@ class TrackRequest:
 @message("lro.examples.analysis.v1.TrackedPosition")
 @attrs.frozen(kw_only=True)
 class TrackedPosition:
-    """The place of the box in one frame; its last place if it is not ``found``."""
+    """The place of the box in one frame, or its last place if it was not ``found`` in the frame."""
 
     frame_index: Int32 = 0
     bounding_box: BoundingBox

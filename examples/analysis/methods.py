@@ -95,7 +95,7 @@ def _declare(service: Service, function: Callable[..., Any]) -> AnalysisMethod:
 
 def _work(verb: str, _: type[_Response], request: Any, job: _Job) -> _Response:
     module = _module(verb)
-    # job.metadata can be the progress of a lost worker, and progress must not fall.
+    # job.metadata may be of an attempt of a lost worker; its progress must not fall.
     progress = Progress(job, job.metadata or first_metadata(verb, request), module.STAGES)
     response: _Response = getattr(module, verb)(request, progress)
     return response
@@ -103,5 +103,5 @@ def _work(verb: str, _: type[_Response], request: Any, job: _Job) -> _Response:
 
 @functools.cache
 def _module(verb: str) -> Any:
-    # Imported by the first call: scikit-image takes a second, and health must not wait for it.
+    # Imported at the first call: scikit-image takes a second, and health checks must not wait.
     return importlib.import_module(f"examples.analysis.verbs.{verb}")

@@ -1,4 +1,4 @@
-"""Serves the demo page, its samples, and the drawings of results; needs no web framework."""
+"""Serves the demo page, its samples, and drawings of results, without a web framework."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def answer(service: Service, path: str, query: str) -> HttpReply:
     """Answer a GET of a path that ``PATHS`` matches. It blocks, so call it in a thread."""
     if (name := path[1:]) in TYPES:
         return _reply(TYPES[name], (FOLDER / (name or "page.html")).read_bytes())
-    from examples.analysis import demo, drawing  # slow, and the page must not wait for it
+    from examples.analysis import demo, drawing  # a slow import, for which the page must not wait
 
     match name.split("/", 1):
         case ["pictures", name] if name in demo.PICTURES:

@@ -1,8 +1,8 @@
 """Decodes picture files: checks headers, decodes pixels, and makes smaller working copies.
 
 The limits are checked on the header alone, before any pixel is decoded: a file of 48 kB can be a
-picture of 50 megapixels. Pillow fails in many ways (``OSError``, ``ValueError``, ...), so all its
-exceptions become :class:`InvalidArgument`, but only around the calls of Pillow.
+picture of 50 megapixels. Pillow fails in many ways (``OSError``, ``ValueError``, ...), so every
+exception in a call of Pillow, and only there, becomes :class:`InvalidArgument`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from examples.analysis.progress import DECODING, Progress
 from lro import InvalidArgument
 
 Levels: TypeAlias = npt.NDArray[np.uint8]
-"""Rows x columns, or rows x columns x 3, of 0..255."""
+"""An array of rows x columns, or rows x columns x 3, with values 0..255."""
 Grey: TypeAlias = npt.NDArray[np.float64]
-"""Rows x columns of 0..1."""
+"""An array of rows x columns with values 0..1."""
 
 MAX_BYTES: Final = 8 * 1024 * 1024
 MAX_PIXELS: Final = 16_000_000
@@ -60,10 +60,11 @@ class Header:
 
 
 def check_header(image: Image | None, field: str, *, min_side: int, longest: int) -> Header:
-    """Check all that can be checked without decoding a pixel.
+    """Check everything that can be checked without decoding a pixel.
 
-    ``min_side`` is the least working side in pixels, ``longest`` the longest side of the working
-    copy. ``field`` is the path of ``image`` in its request."""
+    ``min_side`` is the shortest allowed side of the working copy in pixels, ``longest`` its longest
+    side. ``field`` is the path of ``image`` in its request.
+    """
     content, path = _content(image, field), f"{field}.content"
     with _opened(content, path) as picture:
         form = _format(picture)
@@ -98,7 +99,7 @@ def is_animated(image: Image) -> bool:
     """Return True if the headers of a file say that it has more than one picture."""
     try:
         with PIL.Image.open(io.BytesIO(image.content), formats=tuple(MIME_TYPES)) as picture:
-            if picture.format == "TIFF":  # its is_animated would read the whole chain of pages
+            if picture.format == "TIFF":  # its is_animated would read all pages
                 picture.seek(1)
                 return True
             return _format(picture) != "JPEG" and bool(getattr(picture, "is_animated", False))
@@ -107,7 +108,7 @@ def is_animated(image: Image) -> bool:
 
 
 def frames(image: Image | None, field: str) -> Iterator[PIL.Image.Image]:
-    """Decode all pictures of an animated or paged file, as :func:`decode` does.
+    """Decode all pictures of an animated or multi-page file, as :func:`decode` does.
 
     The size of every frame is checked after seeking to it and before it is decoded: a TIFF's
     second page may be larger than its first."""
@@ -132,7 +133,7 @@ def count_frames(image: Image | None, field: str) -> int:
     """Count the pictures of a file; 65 means more than 64."""
     path = f"{field}.content"
     with _opened(_content(image, field), path) as picture:
-        if _format(picture) == "JPEG":  # other pictures in a phone's file are previews
+        if _format(picture) == "JPEG":  # the further pictures in a phone's file are previews
             return 1
         count = 1
         while count <= MAX_FRAMES and _seek(picture, count, path):
@@ -141,7 +142,7 @@ def count_frames(image: Image | None, field: str) -> int:
 
 
 def working_size(width: int, height: int, longest: int) -> tuple[int, int]:
-    """Return the size, shrunk if its longer side exceeds ``longest``."""
+    """Return ``size``, scaled down if its longer side exceeds ``longest``."""
     larger = max(width, height)
     if larger <= longest:
         return width, height
@@ -167,7 +168,7 @@ class Work:
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """The fields that every response has."""
+        """The size fields that every response has."""
         width, height = self.original.size
         return {"scale": self.scale, "image_width": width, "image_height": height}
 
@@ -184,12 +185,12 @@ def opened(longest: int, progress: Progress, **images: Image | None) -> list[Wor
 
 
 def array(picture: PIL.Image.Image) -> Levels:
-    """Return the pixels as 0..255: rows x columns if grey, otherwise rows x columns x 3."""
+    """Return the pixels, 0..255, as rows x columns if grey, otherwise rows x columns x 3."""
     return np.asarray(picture)
 
 
 def grey(picture: PIL.Image.Image) -> Grey:
-    """Return the luminance as 0..1, rows x columns."""
+    """Return the luminance, 0..1, as rows x columns."""
     levels = array(picture)
     if levels.ndim == 2:
         return levels / 255
@@ -205,7 +206,7 @@ def as_png(pixels: npt.NDArray[np.uint8] | npt.NDArray[np.uint16]) -> Image:
 
 
 def hex_color(color: npt.ArrayLike) -> str:
-    """Return ``#rrggbb`` of red, green and blue in 0..255; a single value is a grey."""
+    """Return red, green and blue in 0..255 as ``#rrggbb``; a single value is a grey."""
     levels = np.broadcast_to(np.rint(color).astype(int), 3)
     return "#" + "".join(f"{level:02x}" for level in levels)
 
@@ -259,7 +260,7 @@ def _upright_size(picture: PIL.Image.Image) -> tuple[int, int]:
     if picture.format == "TIFF":  # Pillow has already turned it
         return width, height
     try:
-        # Not PngImageFile.getexif, which decodes all pixels to find a tag after them.
+        # PngImageFile.getexif would decode all pixels to find a tag after them.
         orientation = PIL.Image.Image.getexif(picture).get(ExifTags.Base.Orientation)
     except Exception:  # an unreadable tag is ignored, see _upright
         return width, height

@@ -1,6 +1,6 @@
 """Reports the progress of an analysis as metadata of its operation.
 
-A verb first enters ``DECODING`` (a unit per picture), and then the ``STAGES`` of its module in
+A verb first enters ``DECODING`` (one unit per picture), and then the ``STAGES`` of its module in
 order.
 """
 
@@ -19,15 +19,15 @@ from lro import Job
 QUEUED: Final = "QUEUED"
 DECODING: Final = "DECODING"
 REPORT_SECONDS: Final = 0.05
-"""The shortest time between two reports within a stage."""
+"""Minimum seconds between two reports within a stage."""
 
 
 class Progress:
     """Reports progress as metadata of a job.
 
-    Every stage is an equal part of the whole. The percentage never falls, and only a response makes
-    it 100. Within a stage it is reported at most once in ``REPORT_SECONDS``, but each step checks
-    for a cancel.
+    Every stage is an equal part of the whole. The percentage never falls, and becomes 100 only with
+    the response. Within a stage, progress is reported at most once in ``REPORT_SECONDS``, but each
+    step checks if a cancel was requested.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Progress:
         stages: Sequence[str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``metadata`` has verb and target; ``stages`` are the stages after DECODING.
+        """``metadata`` has the verb and the target; ``stages`` are the stages after DECODING.
 
         ``clock`` returns seconds.
         """
@@ -88,7 +88,7 @@ _LAST_STAGES: Final = {"SUCCEEDED": "DONE", "FAILED": "FAILED", "CANCELLED": "CA
 def settle(metadata: AnalysisMetadata, state_name: str) -> AnalysisMetadata:
     """Return the metadata of an operation that ended SUCCEEDED, FAILED or CANCELLED.
 
-    Success sets 100 percent and all units done; otherwise both keep their last values.
+    After success, 100 percent and all units are done; otherwise both keep their last values.
     """
     stage = _LAST_STAGES[state_name]
     if stage != "DONE":

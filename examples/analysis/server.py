@@ -40,7 +40,7 @@ PARENTS: Final = ("projects/*", "projects/*/locations/*")
 DOCUMENT: Final = Document(title="Image analysis", description="Ten analyses of pictures.")
 RAW_VERBS: Final = frozenset({"detect", "segment", "classify", "score", "explain", "extract"})
 STOP_SECONDS: Final = 3
-"""The longest time that calls in progress, such as a Wait, delay the end of the server."""
+"""Maximum seconds that calls in progress, such as a Wait, delay the end of the server."""
 _OPTIONS: Final[Mapping[str, Any]] = {
     "log_level": "warning",
     "ws": "none",
@@ -65,15 +65,15 @@ def make_app(service: Service, grpc_address: str = "") -> Starlette:
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(asyncio.to_thread, service.close)
-            service.edges.start_maintenance()  # before the first request
+            service.edges.start_maintenance()  # done before the first request
             gc.collect()
-            gc.freeze()  # imported objects stay, so garbage collections need not visit them
+            gc.freeze()  # imported objects stay alive, so exclude them from garbage collections
             if grpc_address:
                 await stack.enter_async_context(serving_grpc(service, methods, grpc_address))
             yield
 
     app = Starlette(lifespan=lifespan)
-    app.router.default = router  # a mount would not match paths with a newline in them
+    app.router.default = router  # a mount would not match paths that contain a newline
     return app
 
 
@@ -237,8 +237,8 @@ def worker_app() -> Starlette:
 def serve(service: Service, listener: socket.socket, grpc_address: str = "") -> None:
     """Serve on this socket, and over gRPC if an address is given, until a signal stops it.
 
-    The exit status is 0 after SIGTERM, also where this is the first process of a container, which
-    gets no signal that it does not handle. uvicorn has its own handler while it runs.
+    The exit status is 0 after SIGTERM, even if this is the first process of a container, which only
+    gets signals that it handles. uvicorn has its own handler while it runs.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     config = uvicorn.Config(make_app(service, grpc_address), **_OPTIONS)

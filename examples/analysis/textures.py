@@ -29,7 +29,7 @@ from examples.analysis.progress import Progress
 from lro import InvalidArgument
 
 Codes: TypeAlias = npt.NDArray[np.uint8]
-"""Scales x rows x columns: the pattern around each pixel."""
+"""An array of scales x rows x columns: the pattern around each pixel."""
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 LEARNING: Final = "LEARNING"
@@ -37,18 +37,18 @@ MIN_SIDE: Final = 64
 LONGEST: Final = 2048
 BUILT_IN: Final = ("brick", "grass", "gravel")
 BUILT_IN_ROWS: Final = 256
-"""Only the upper halves are learned, so the lower halves stay unseen, to be classified."""
+"""Only the upper halves are learned, so that the lower halves can be classified unseen."""
 
 SCALES: Final = ((8, 1), (16, 2), (24, 3))
-"""Neighbours and their distance in pixels; P neighbours give P + 2 uniform patterns."""
+"""Each scale's number P of neighbours and their distance in pixels; P + 2 uniform patterns."""
 TILE_PX: Final = 64
 STEP_PX: Final = 32
 MAX_TILES: Final = 4096
-"""The most tiles of all examples. More are thinned out evenly: the search is quadratic."""
+"""Maximum number of tiles; more are thinned out evenly, because the search is quadratic."""
 
 _BINS: Final = tuple(points + 2 for points, _ in SCALES)
 _LEAST_DISTANCE: Final = 1e-6
-"""Replaces the usual distance if all tiles are equal."""
+"""The typical distance of tiles that is used if all tiles are equal."""
 
 
 def lbp_codes(light: Grey, look: Callable[[], object] = lambda: None) -> Codes:
@@ -72,7 +72,7 @@ def count(codes: Codes) -> Floats:
 
 
 def histograms(counts: Floats) -> Floats:
-    """Turn rows of counts into descriptions: square roots, after each scale is made to sum to 1.
+    """Turn rows of counts into descriptions: scale each scale to sum 1, then take square roots.
 
     A row without pixels gives zeros.
     """
@@ -84,13 +84,13 @@ class Textures:
     """A learned model of the labels, and the tiles that it comes from."""
 
     def __init__(self, labels: Sequence[str], tiles: Floats) -> None:
-        """``tiles`` has a description in each row, ``labels`` its name; at least two differ."""
+        """``tiles`` has a description per row; ``labels`` has their labels, at least two kinds."""
         self.labels = tuple(sorted(set(labels)))
         self.tile_count = len(tiles)
         self._model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
         self._model.fit(tiles, [self.labels.index(label) for label in labels])
         self._tree = KDTree(tiles)
-        nearest, _ = self._tree.query(tiles, k=2)  # the first is the tile itself
+        nearest, _ = self._tree.query(tiles, k=2)  # the nearest is the tile itself
         self._usual = max(float(np.percentile(nearest[:, 1], 99)), _LEAST_DISTANCE)
 
     def probabilities(self, descriptions: Floats) -> Floats:
@@ -108,7 +108,7 @@ class Textures:
 
 
 def check_examples(examples: Sequence[Example]) -> frozenset[str]:
-    """Refuse examples that cannot be learned, and return the labels that will be known."""
+    """Refuse examples that cannot be learned; return the labels that the model will have."""
     if not examples:
         return frozenset(BUILT_IN)
     if not 2 <= len(examples) <= 64:

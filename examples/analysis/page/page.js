@@ -1,4 +1,4 @@
-// A client of /v1: it starts an analysis, watches its operation, and draws what came out.
+// A client of /v1: it starts an analysis, watches its operation, and draws the result.
 const VERBS = {
   detect: "Find faces", verify: "Is it the same scene?", compare: "What has changed?", segment: "Cut out objects",
   classify: "Which texture is it?", authenticate: "Who signed it?", score: "Is the photo good?",
@@ -64,7 +64,7 @@ function turn() {
 
 async function choose(chosen = verb) {
   const sample = await call(`samples/${verb = chosen}`), [first, second = first] = own;
-  if (verb != chosen) return; // another one was chosen meanwhile
+  if (verb != chosen) return; // another verb was chosen meanwhile
   request = sample;
   if (first && request.frames) [request.image, request.frames] = own[1] ? [undefined, own] : [first];
   else if (first) Object.assign(request, { image: first }, request.reference && { reference: second });
@@ -76,7 +76,7 @@ async function choose(chosen = verb) {
   outline();
 }
 
-function outline() { // what is known before the start
+function outline() { // draws the inputs that are known before the start
   const { image: _, reference: __, frames: ___, ...options } = request, { x, y, width, height } = options.box ?? {};
   $("options").value = JSON.stringify(options, null, 1);
   $("progress").value = slider.value = 0;
@@ -86,7 +86,7 @@ function outline() { // what is known before the start
   show({ title: "Nothing is drawn yet", size: [image.naturalWidth || 1, image.naturalHeight || 1], shapes, rows: [] });
 }
 
-function drag({ type, offsetX, offsetY }) { // from the upper left to the lower right corner
+function drag({ type, offsetX, offsetY }) { // drags a box from its upper left to its lower right corner
   const [x, y] = [offsetX, offsetY].map((at) => Math.round((at * image.naturalWidth) / svg.clientWidth));
   if (type == "pointerdown") corner = { x, y };
   else if (request.box) outline(request.box = { ...corner, width: x - corner.x, height: y - corner.y });

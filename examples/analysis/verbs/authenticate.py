@@ -20,7 +20,7 @@ STAGES: Final[tuple[str, ...]] = (HASHING, VERIFYING)
 
 MIN_SIDE: Final = 1
 LONGEST: Final = MAX_PIXELS
-"""No picture is longer: authenticate never works on a smaller copy."""
+"""Longest side of the working copy, which no picture exceeds: the original is used."""
 
 SIGNATURE_BYTES: Final = 64
 KEY_BYTES: Final = 32
@@ -92,7 +92,7 @@ def authenticate(request: AuthenticateRequest, progress: Progress) -> Authentica
 def pixel_payload(picture: PIL.Image.Image) -> bytes:
     """Return the signed bytes for PIXELS: ``<w>x<h> RGB8``, a newline, then RGB row by row.
 
-    They survive lossless re-encoding. For a JPEG they depend on the decoder.
+    These bytes survive lossless re-encoding. For a JPEG they depend on the decoder.
     """
     return b"%dx%d RGB8\n" % picture.size + picture.convert("RGB").tobytes()
 

@@ -24,7 +24,7 @@ DESCRIBING: Final = "DESCRIBING"
 PREDICTING: Final = "PREDICTING"
 STAGES: Final[tuple[str, ...]] = (LEARNING, DESCRIBING, PREDICTING)
 KNOWN_UP_TO: Final = 2.0
-"""The largest novelty of a texture that counts as known."""
+"""The highest novelty at which a texture counts as known."""
 
 
 def check(request: ClassifyRequest) -> None:

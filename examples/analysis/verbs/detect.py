@@ -19,7 +19,7 @@ from examples.analysis.progress import Progress
 STAGES: Final = ("SCANNING", "GROUPING")
 LONGEST: Final = 640
 SMALLEST: Final = 24
-"""The window side with which the cascade was trained."""
+"""The side in pixels of the windows with which the cascade was trained."""
 GROWTH: Final = 1.1
 
 Boxes: TypeAlias = npt.NDArray[np.float64]
@@ -50,7 +50,7 @@ def _cascade() -> Cascade:
 def _scan(levels: Grey, smallest: float, progress: Progress) -> Boxes:
     """Find all windows that look like a face, with one call of the cascade per window size."""
     sizes = _sizes(smallest, min(levels.shape))
-    # The integral image is float32, which loses less around zero.
+    # Centred on zero, because the float32 integral image then loses less.
     centred = levels - levels.mean()
     progress.stage("SCANNING", len(sizes))
     hits = []
@@ -60,9 +60,9 @@ def _scan(levels: Grey, smallest: float, progress: Progress) -> Boxes:
             scale_factor=GROWTH,
             step_ratio=1,
             min_size=(size, size),
-            max_size=(size * 1.05, size * 1.05),  # not included, and below the next size
+            max_size=(size * 1.05, size * 1.05),  # exclusive, and below the next size
             min_neighbor_number=1,
-            intersection_score_threshold=1.1,  # above 1: the library merges nothing
+            intersection_score_threshold=1.1,  # above 1, so the library merges no windows
         )
         hits += [
             (hit["c"], hit["r"], hit["c"] + hit["width"], hit["r"] + hit["height"]) for hit in found
@@ -81,7 +81,7 @@ def _sizes(smallest: float, largest: int) -> list[float]:
 
 
 def _group(hits: Boxes, min_support: int) -> list[tuple[Boxes, int]]:
-    """Return mean box and support of each group of overlapping hits, largest group first."""
+    """Return the mean box and the support of each group of overlapping hits, largest first."""
     groups = []
     while len(hits):
         overlap = _iou(hits)

@@ -1,7 +1,7 @@
 """explain: which parts of a picture speak for a label, and which against it.
 
 Ribeiro, Singh, Guestrin (2016), "Why should I trust you?" (LIME): switch parts of the picture off
-at random, watch the classifier, and fit a linear model to what it says. A part is switched off
+at random, watch the classifier, and fit a linear model to its results. A part is switched off
 *exactly*, by leaving its patterns out of the count: a patch painted grey would be a texture itself.
 """
 
@@ -40,10 +40,10 @@ PERTURBING: Final = "PERTURBING"
 FITTING: Final = "FITTING"
 STAGES: Final[tuple[str, ...]] = (LEARNING, PERTURBING, FITTING)
 BATCH: Final = 100
-"""Samples between two reports."""
+"""Number of samples between two reports."""
 KERNEL_WIDTH: Final = 0.25
 _NO_WEIGHT: Final = 1e-9
-"""Weights below this are rounding errors: the label does not depend on any part."""
+"""Weights below this are rounding errors; then the label does not depend on any part."""
 
 
 def check(request: ExplainRequest) -> None:
@@ -81,7 +81,7 @@ def explain(request: ExplainRequest, progress: Progress) -> ExplainResponse:
 
 
 def _cuts(length: int, side: int) -> list[int]:
-    """Return where a length of pixels is cut into ``side`` parts, with both ends."""
+    """Return the positions that cut ``length`` pixels into ``side`` parts, with both ends."""
     return [round(length * place / side) for place in range(side + 1)]
 
 
@@ -93,7 +93,7 @@ def _count_parts(codes: Codes, side: int) -> Floats:
 
 
 def draw_samples(number: int, parts: int, seed: int) -> Floats:
-    """Return a row of 0 and 1 for each sample, 1 where a part is on; the first has all on."""
+    """Return a row for each sample, with 1 for a part that is on, else 0; the first is all 1."""
     samples = np.random.default_rng(seed % 2**32).integers(0, 2, (number, parts)).astype(float)
     samples[0] = 1
     return samples

@@ -44,17 +44,17 @@ from lro import InvalidArgument
 STAGES: Final[tuple[str, ...]] = tuple(feature.value for feature in Feature)
 MIN_SIDE: Final = 1
 LONGEST: Final = MAX_PIXELS
-"""No picture is longer: extract never works on a smaller copy."""
+"""Longest side of the working copy, which no picture exceeds: extract uses the original."""
 SAMPLED_PIXELS: Final = 20_000
 MAX_ROUNDS: Final = 1000
-"""The most rounds of the clustering. It ended after at most 160 for the measured pictures."""
+"""Maximum rounds of the clustering, which took at most 160 for the measured pictures."""
 MAX_TAGS: Final = 256
 MAX_TAG_CHARS: Final = 1000
 _POINTERS: Final = frozenset({ExifTags.IFD.Exif, ExifTags.IFD.GPSInfo, ExifTags.IFD.Interop})
 """Tags that only point to further tags."""
 
 Blocks: TypeAlias = tuple[tuple[Mapping[int, object], Mapping[int, str]], ...]
-"""Blocks of tags by number, each with the names of its numbers."""
+"""Blocks of tags by number, each with the names of its tags by their numbers."""
 
 
 def check(request: ExtractRequest) -> None:
@@ -90,7 +90,7 @@ def extract(request: ExtractRequest, progress: Progress) -> ExtractResponse:
 
 
 def _palette(picture: PIL.Image.Image, size: int) -> tuple[PaletteColor, ...]:
-    """Return the means of clusters in CIELAB, which matches the eye, largest share first."""
+    """Return the mean colours of clusters in CIELAB, which matches the eye, largest share first."""
     pixels = array(picture.convert("RGB")).reshape(-1, 3)
     if len(pixels) > SAMPLED_PIXELS:
         chosen = np.random.default_rng(0).choice(
@@ -99,7 +99,7 @@ def _palette(picture: PIL.Image.Image, size: int) -> tuple[PaletteColor, ...]:
         pixels = pixels[chosen]
     colors, counts = np.unique(pixels, axis=0, return_counts=True)
     lab = rgb2lab(colors[np.newaxis] / 255)[0]
-    # With a tolerance of 0 the rounds end when no pixel changes its cluster.
+    # With a tolerance of 0, clustering ends when no pixel changes its cluster.
     clusters = KMeans(
         min(size, len(colors)),
         n_init=3,  # pyright: ignore[reportArgumentType]  # it takes the default "auto" for the type
@@ -107,7 +107,7 @@ def _palette(picture: PIL.Image.Image, size: int) -> tuple[PaletteColor, ...]:
         tol=0,
         max_iter=MAX_ROUNDS,
     )
-    with threadpool_limits(1, user_api="openmp"):  # several threads would add in random order
+    with threadpool_limits(1, user_api="openmp"):  # threads would add in random order
         labels: npt.NDArray[np.int32] = clusters.fit_predict(lab, sample_weight=counts)
     shares: dict[str, float] = {}
     for label in np.unique(labels):
@@ -122,13 +122,13 @@ def _palette(picture: PIL.Image.Image, size: int) -> tuple[PaletteColor, ...]:
 def perceptual_hash(picture: PIL.Image.Image) -> str:
     """Return the pHash (Zauner 2010) in 16 hex digits: similar pictures differ in few bits.
 
-    Its bits compare the slowest 8 x 8 waves of a 32 x 32 copy with their median.
+    Its bits compare the lowest 8 x 8 frequencies of a 32 x 32 copy with their median.
     """
     small = picture.convert("L").resize((32, 32), PIL.Image.Resampling.LANCZOS)
     levels = np.asarray(small, dtype=float)
-    # Rounded, so that the waves of a flat picture are 0, without rounding errors
+    # Rounded, so that the frequencies of a flat picture are exactly 0.
     waves = np.round(np.asarray(dctn(levels, type=2))[:8, :8].ravel(), 6)
-    bits = waves > np.median(waves[1:])  # the first is the mean brightness
+    bits = waves > np.median(waves[1:])  # the first value is the mean brightness
     return np.packbits(bits).tobytes().hex()
 
 

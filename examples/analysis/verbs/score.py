@@ -87,7 +87,7 @@ def noise_sigma(levels: Levels) -> float:
 
 
 def colorfulness(levels: Levels) -> float:
-    """Measure as Hasler & Süsstrunk (2003): 0 is grey, 15 slightly, 80 highly colourful."""
+    """Measure as Hasler & Süsstrunk (2003): 0 is grey, 15 slightly colourful, 80 highly so."""
     if levels.ndim == 2:
         return 0.0
     red, green, blue = np.moveaxis(levels.astype(float), 2, 0)

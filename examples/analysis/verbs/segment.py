@@ -58,7 +58,7 @@ def segment(request: SegmentRequest, progress: Progress) -> SegmentResponse:
         labels = _objects(request, grey(work.copy), work.scale, progress)
     else:
         labels = _superpixels(request, work.copy, progress)
-    labels[labels > MAX_LABEL] = 0  # the map has 16 bits
+    labels[labels > MAX_LABEL] = 0  # a pixel of the map has 16 bits
     progress.stage("MEASURING")
     return SegmentResponse(
         **work.sizes,
@@ -80,7 +80,7 @@ def _objects(request: SegmentRequest, levels: Grey, scale: float, progress: Prog
 
 
 def _foreground(levels: Grey) -> Mask:
-    # Subtracts the light on the scene, or else a bright corner could be all foreground.
+    # Subtracts the uneven light, or else a whole bright corner could be foreground.
     level = gaussian(levels, 1) - gaussian(levels, 0.1 * min(levels.shape))
     if np.ptp(level) < 1e-6:
         return np.zeros(levels.shape, dtype=np.bool_)
@@ -102,7 +102,7 @@ def _split(mask: Mask) -> Labels:
 
 def _superpixels(request: SegmentRequest, copy: PIL.Image.Image, progress: Progress) -> Labels:
     progress.stage("CLUSTERING")
-    # RGB, because compactness has another scale in SLIC of a grey picture.
+    # RGB, because in SLIC the scale of compactness is different for grey pictures.
     patches = slic(
         array(copy.convert("RGB")),
         n_segments=request.segment_count,

@@ -35,7 +35,7 @@ LONGEST: Final = 1024
 SMALLEST: Final = 8
 MIN_BOX_SIDE: Final = 4
 LEARNING_RATE: Final = 0.1
-"""The fraction of the patch that each frame renews if it is found there."""
+"""The fraction of the patch that is renewed from each frame in which the target is found."""
 
 
 def check(request: TrackRequest) -> None:
@@ -86,7 +86,7 @@ def track(request: TrackRequest, progress: Progress) -> TrackResponse:
 
 @attrs.define(kw_only=True)
 class _Target:
-    """The followed object: its picture and its last place, in working pixels."""
+    """The tracked object: its picture, and its last place in working pixels."""
 
     patch: Grey
     left: int
@@ -127,7 +127,7 @@ class _Target:
         return score, True
 
     def box_from(self, box: BoundingBox, scale: float, size: tuple[int, int]) -> BoundingBox:
-        """Move the given box as far as the target has moved, inside the original frame."""
+        """Return the given box, moved as far as the target, but kept inside the original frame."""
         x = box.x + round((self.left - self.start[0]) / scale)
         y = box.y + round((self.top - self.start[1]) / scale)
         x, y = min(x, size[0] - box.width), min(y, size[1] - box.height)

@@ -68,7 +68,7 @@ def verify(request: VerifyRequest, progress: Progress) -> VerifyResponse:
 
 
 def _keypoints(levels: Grey) -> Keypoints:
-    """Return at most 3000 keypoints, the coarsest, because these survive a change of size."""
+    """Return the coarsest keypoints, at most 3000, because these survive a change of size."""
     sift = SIFT(upsampling=1)
     try:
         sift.detect_and_extract(levels)
@@ -90,7 +90,7 @@ def _matches(here: Keypoints, there: Keypoints, ratio: float) -> tuple[Matrix, M
 
 
 def _fit(source: Matrix, target: Matrix, max_error_px: float) -> tuple[Matrix | None, int]:
-    """Return the projective map that takes most of ``source`` to ``target``, and how many."""
+    """Return the projective map that fits the most points of ``source``, and their number."""
     if len(source) < 4:
         return None, 0
     model, inliers = ransac(
@@ -105,7 +105,7 @@ def _fit(source: Matrix, target: Matrix, max_error_px: float) -> tuple[Matrix | 
 
 
 def _keeps_orientation(model: Matrix) -> bool:
-    """Return False for mirroring or a change of area beyond 1000, which repetition can fit."""
+    """Return False if a map mirrors or changes areas 1000-fold: repeated patterns may fit it."""
     return bool(1e-3 < np.linalg.det(model[:2, :2] / model[2, 2]) < 1e3)
 
 

@@ -22,7 +22,7 @@ REST_PATH: Final = "/a2a/rest"
 SCHEMAS_URI: Final = "urn:lro:a2a:schemas:v1"
 """The extension of the card with the JSON Schemas of the skills (A2A 4.4.5).
 
-Its parameters are ``{"input": ..., "output": ...}`` by the id of the skill, and shared ``$defs``.
+Its parameters are ``{"input": ..., "output": ...}`` for each skill id, and shared ``$defs``.
 """
 
 Methods = Sequence[Method[Any, Any, Any]]
@@ -48,7 +48,7 @@ def agent_card(
     ``webhooks``. The card lists both protocol versions for each binding (A2A 8.3.1).
 
     Raises:
-        DeclarationError: A text is not a text, or empty.
+        DeclarationError: An argument is not a text, or is empty.
     """
     given = {"name": name, "description": description, "version": version, "url": url}
     for argument, value in given.items():

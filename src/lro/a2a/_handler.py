@@ -100,22 +100,22 @@ Read: TypeAlias = Callable[
     [Message],
     tuple[Method[Any, Any, Any], object] | Awaitable[tuple[Method[Any, Any, Any], object]],
 ]
-"""A hook from a message without a data part, such as a text, to a method and its request.
+"""A hook that takes a message without a data part, such as a text: returns method and request.
 
 It may raise :class:`lro.errors.InvalidArgument` or :class:`lro.errors.UnsupportedMediaType`.
 """
 
 DEFAULT_PAGE: Final = 50
 MAX_PAGE: Final = 100
-"""Most tasks of a page (A2A 3.1.4)."""
+"""Maximum number of tasks on a page (A2A 3.1.4)."""
 
 MAX_COUNTED: Final = 10_000
-"""The largest ``totalSize`` of a list."""
+"""The number of tasks at which counting for ``totalSize`` stops."""
 _NO_LIMIT: Final = 2**62
 
 
 class Handler(RequestHandler):
-    """Answer the verbs of A2A for a service; give it to the servers of ``a2a-sdk``.
+    """Answer the verbs of A2A for a service; pass it to the servers of ``a2a-sdk``.
 
     Messages can start ``methods``. A message names its method in its metadata, as
     ``"<domain>/method"``, unless there is only one; its first data part is the request. ``read``
@@ -125,7 +125,7 @@ class Handler(RequestHandler):
 
     ``authenticate`` returns the caller, as for :class:`lro.http.OperationsEdge`: over gRPC the
     headers are the metadata of the call, and the optional second argument is the SDK's
-    ``ServerCallContext``. It is called once for a call, before the request is read. Without it the
+    ``ServerCallContext``. It is called once per call, before the request is read. Without it, the
     caller is the user in the SDK's context, as a middleware of Starlette sets it; if there is none,
     a service with ``owner_only`` refuses the call. ``card`` says which features are offered.
     SendMessage waits for ``wait``, at most the ``max_wait`` of the service, though A2A has no such
@@ -135,11 +135,11 @@ class Handler(RequestHandler):
     ``contextId`` is refused (A2A 3.4.1). Tasks take no further messages, and have no history.
 
     ``webhooks`` are those of the service, with a :class:`PushFormat` under the name ``PUSH``. They
-    push the ends of tasks to the URLs of clients. The card must offer it.
+    notify the URLs of clients when tasks end. The card must offer push notifications.
 
     Raises:
-        DeclarationError: An argument is wrong; a method is of another service, or gives its
-            operations a parent that is not in an id.
+        DeclarationError: An argument is wrong; or a method is of another service, or has its own
+            ``parent=`` though the handler has none: a task id contains no parent.
     """
 
     def __init__(
@@ -265,7 +265,7 @@ class Handler(RequestHandler):
     async def on_get_extended_agent_card(
         self, params: GetExtendedAgentCardRequest, context: ServerCallContext
     ) -> AgentCard:
-        """Refuse, since there is no other card (A2A 3.1.11, 3.3.4)."""
+        """Refuse, since the agent has no extended card (A2A 3.1.11, 3.3.4)."""
         async with self._call("GetExtendedAgentCard", params, context):
             if self.card.capabilities.extended_agent_card:
                 raise ExtendedAgentCardNotConfiguredError
@@ -359,7 +359,7 @@ class Handler(RequestHandler):
 
         Raises:
             Unauthenticated: The call has no caller, and the service is ``owner_only``.
-            Exception: ``authenticate`` has raised it.
+            Exception: ``authenticate`` has raised an exception.
         """
         if self._hook is not None:
             return await on_loop(ask_caller(self._hook, _headers(context), context))
@@ -417,7 +417,7 @@ class Handler(RequestHandler):
         method = chosen(self._methods, self._key, message.metadata, params.metadata)
 
         def load() -> Flow[object]:
-            yield from ()  # asks no hook
+            yield from ()  # a flow without steps, as no hook is called
             return self.service.types.load(json_of(data), method.spec.request)
 
         try:
@@ -441,7 +441,7 @@ class Handler(RequestHandler):
         receive = None if call is None else call.receive
         await waited(
             self.service, name, self._wait, caller, receive
-        )  # may end before the task does
+        )  # the wait may end before the task
 
     async def _task(self, task_id: str, caller: str) -> Operation:
         with _hidden(task_id):
@@ -462,7 +462,7 @@ class Handler(RequestHandler):
         with _hidden(self._ids.id_of(name)):
             watching = await self.service.watch([name], caller=caller)
         first = True
-        with contextlib.suppress(Unavailable):  # the service stops, which ends the stream
+        with contextlib.suppress(Unavailable):  # the service is stopping, so the stream ends
             async with contextlib.aclosing(aiter(watching)) as operations:
                 async for _ in operations:
                     operation = await self._operation(name, caller)
@@ -494,7 +494,7 @@ class Handler(RequestHandler):
 
 
 class _Wanted:
-    """The checked request of ListTasks, and the writer of its page.
+    """The checked request of ListTasks, with the functions that write its page.
 
     Raises:
         InvalidArgument: A field is wrong.
@@ -520,9 +520,9 @@ class _Wanted:
 
     @property
     def filter(self) -> str:
-        """The filter of the operations that may match."""
+        """The store's filter for operations that may match; :meth:`matches` decides."""
         tests = [FILTERS[self._state]] if self._state else []
-        if self._since is not None:  # unfinished tasks have no end time, and may have changed since
+        if self._since is not None:  # unfinished tasks have no end time
             since = self._since.isoformat().replace("+00:00", "Z")
             tests.append(f'(state() = IN_PROGRESS OR end_time() >= "{since}")')
         return " AND ".join(tests)
@@ -543,7 +543,7 @@ class _Wanted:
         return [None for one in some if self.matches(one)]
 
     def page(self, tasks: Sequence[Task], token: str, total: int) -> ListTasksResponse:
-        """Return the reply."""
+        """Return the reply with these tasks."""
         return ListTasksResponse(
             tasks=tasks, next_page_token=token, page_size=self.size, total_size=total
         )
@@ -551,7 +551,7 @@ class _Wanted:
 
 @contextlib.contextmanager
 def _hidden(task_id: str) -> Iterator[None]:
-    """Raise the same error for hidden and for missing tasks (A2A 3.3.2, 13.1)."""
+    """Raise the same error for a hidden task as for a missing one (A2A 3.3.2, 13.1)."""
     try:
         yield
     except (OperationNotFound, InvalidOperationName, PermissionDenied):
@@ -572,9 +572,9 @@ def _headers(context: ServerCallContext) -> Mapping[str, str]:
 
 
 def _check_version(context: ServerCallContext) -> None:
-    """Refuse other versions of A2A; over HTTP the SDK does so (A2A 3.6.2)."""
+    """Refuse versions of A2A that are not served; over HTTP the SDK refuses them (A2A 3.6.2)."""
     version = _headers(context).get("a2a-version", "")
-    major, minor, *_ = [*version.split("."), ""]  # the rest does not matter
+    major, minor, *_ = [*version.split("."), ""]  # a patch number does not matter
     if version and major != "1" and (major, minor) != ("0", "3"):
         wanted = "1.0 and 0.3 are served"
         raise VersionNotSupportedError(message=f"A2A version {got(version)}: {wanted}")

@@ -1,4 +1,4 @@
-"""Conversion of A2A messages to requests of methods (A2A 4.1.4, 4.1.6)."""
+"""Convert A2A messages to requests of methods (A2A 4.1.4, 4.1.6)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from lro.errors import InvalidArgument, got
 from lro.types import Json
 
 _EXACT: Final = 2**53
-"""Doubles below this number represent each integer exactly."""
+"""Below this number, a double can represent each integer exactly."""
 
 
 class _Rounded(float):
-    """A whole number that may have lost digits, so it must not pass for an integer.
+    """A whole number that may have lost digits, so it must not be accepted as an integer.
 
     Every number in a data part is a double (google.protobuf.Value).
     """

@@ -35,13 +35,13 @@ _PREFIX: Final = "a2a_"
 MAX_ID: Final = 110
 
 MAX_OTHERS: Final = MAX_ENDPOINTS // 2
-"""Most endpoints of an operation that belong to other callers than its starter.
+"""Maximum number of an operation's endpoints that callers other than its starter can add.
 
-So they cannot use up the endpoints and bytes of the starter.
+So they cannot use up the endpoints and bytes that the starter may need.
 """
 
 Edit = Callable[[Sequence[Endpoint], str], Sequence[Endpoint]]
-"""A function from an operation's endpoints and its starter to the new endpoints."""
+"""A function that takes an operation's endpoints and its starter, and returns new endpoints."""
 
 
 @attrs.frozen
@@ -73,10 +73,10 @@ class PushFormat:
 
 
 def _mark(caller: str) -> str:
-    """Return the prefix of the ids that a caller chooses.
+    """Return the prefix that is put before the ids that a caller chooses.
 
-    Only one of two endpoints with the same id is notified. With the prefix, no caller can replace
-    an endpoint of another caller or of the application, and callers see only their own.
+    If two endpoints had the same id, only one would be notified. With the prefix, no caller can
+    replace an endpoint of someone else, or of the application, and callers see only their own.
     """
     digest = hashlib.blake2b(caller.encode(), digest_size=9).digest()  # 12 characters in base64
     return f"{_PREFIX}{base64.urlsafe_b64encode(digest).decode()}_"
@@ -93,7 +93,7 @@ class PushConfigs:
         """Return the checked endpoint of a caller's config.
 
         Raises:
-            InvalidArgument: It is not allowed; the field is that of the config.
+            InvalidArgument: The endpoint is not allowed; the error names the field of the config.
         """
         headers = {}
         if config.token:
@@ -130,7 +130,7 @@ class PushConfigs:
 
         Raises:
             NotApplied: The operation has ended.
-            InvalidArgument: There are too many endpoints, in all or of other callers.
+            InvalidArgument: The operation has too many endpoints, in total or not of its starter.
         """
 
         def edit(kept: Sequence[Endpoint], starter: str) -> Sequence[Endpoint]:

@@ -1,8 +1,8 @@
-"""Conversion of errors to A2A (A2A 3.3.2, 5.4).
+"""Convert errors to errors of A2A (A2A 3.3.2, 5.4).
 
-Errors that the protocol defines become exceptions of the SDK. The SDK cannot send the status of
-other errors, such as 409, 429 or 503: over HTTP our reply replaces that of the SDK, and over gRPC
-the call is aborted.
+Errors that the protocol defines become exceptions of the SDK. The SDK cannot send the statuses of
+the remaining errors, such as 409, 429 or 503: for those, our reply replaces the SDK's over HTTP,
+and over gRPC the call is aborted.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from lro.types import BadRequest, TypeRegistry
 from lro.wire import dumps
 
 CALL: Final = "lro.call"
-"""The key of the :class:`A2ACall` in the state of a call."""
+"""The key of the :class:`A2ACall` in the state of an SDK call context."""
 
 
 @attrs.define(eq=False)
 class A2ACall:
     """A call whose caller is known, and its result.
 
-    Over HTTP, ``receive`` reports that the caller has disconnected, and ``refusal`` replaces the
-    reply of the SDK. ``error`` is the exception for the SDK.
+    Over HTTP, ``receive`` returns when the caller has disconnected, and ``refusal`` replaces the
+    reply of the SDK. ``error`` is the exception that was raised for the SDK.
     """
 
     caller: str
@@ -78,7 +78,7 @@ async def _shown(
     if status.code == Code.INVALID_ARGUMENT:
         return _invalid_params(status, service.types, over_grpc=rpc is not None)
     if rpc is not None:
-        from lro.grpc import refusal  # of the extra grpc, without which there is no call
+        from lro.grpc import refusal  # from the extra grpc, without which no call arrives
 
         said = refusal(public.error, service, asked=asked)
         rpc.set_trailing_metadata(said.trailers)

@@ -31,7 +31,7 @@ def add_guarded(
 ) -> None:
     """Add the services of A2A 1.0 and 0.3 to a server."""
     builder = _ContextBuilder()
-    new: Any = a2a_pb2_grpc  # both are generated without annotations
+    new: Any = a2a_pb2_grpc  # both modules are generated without annotations
     old: Any = a2a_v0_3_pb2_grpc
     for made, add, file in (
         (GrpcHandler(handler, builder), new.add_A2AServiceServicer_to_server, a2a_pb2),
@@ -45,7 +45,7 @@ class _ContextBuilder(DefaultGrpcServerCallContextBuilder):
 
     def __init__(self) -> None:
         self.calls: dict[Any, A2ACall] = {}
-        """Calls in progress, by their context of gRPC."""
+        """Calls in progress, by their gRPC contexts."""
 
     def build(self, context: Any) -> ServerCallContext:
         made = super().build(context)
@@ -55,7 +55,7 @@ class _ContextBuilder(DefaultGrpcServerCallContextBuilder):
 
 @attrs.frozen(eq=False)
 class _Guard:
-    """A server for the SDK, which adds each RPC to the real server behind a check."""
+    """A server to which the SDK adds its RPCs; it adds them to the real server, with a check."""
 
     _server: grpc.aio.Server
     _handler: Handler
@@ -66,10 +66,10 @@ class _Guard:
     _max_values: int
 
     def add_generic_rpc_handlers(self, handlers: Any) -> None:
-        """Do nothing, because the same RPCs come once more, by name."""
+        """Do nothing, because the SDK adds the same RPCs a second time, by name."""
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
-        """Add RPCs."""
+        """Add RPCs to the real server."""
         guarded = {verb: self._guarded(verb, one) for verb, one in handlers.items()}
         made = grpc.method_handlers_generic_handler(service, guarded)
         self._server.add_generic_rpc_handlers((made,))
@@ -90,7 +90,7 @@ class _Guard:
                 async for one in replies:
                     yield one
 
-        made: Any = grpc  # its annotations do not know coroutines
+        made: Any = grpc  # the annotations of grpc do not allow coroutines
         if rpc.response_streaming:
             return made.unary_stream_rpc_method_handler(stream, None, rpc.response_serializer)
         return made.unary_unary_rpc_method_handler(unary, None, rpc.response_serializer)

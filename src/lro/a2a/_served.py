@@ -50,10 +50,10 @@ if TYPE_CHECKING:
     import grpc.aio
 
 DEFAULT_MAX_REQUEST: Final = 1024 * 1024
-"""Most bytes of the body of a call, or of a request over gRPC."""
+"""Maximum bytes of the body of an HTTP call, or of a gRPC request."""
 
 MAX_VALUES: Final = 25_000
-"""Most values of a call, since the SDK blocks the event loop while it converts them one by one."""
+"""Maximum number of values in a call, as the SDK blocks the event loop while it converts them."""
 
 _CODES: Final[Mapping[type[Exception], int]] = {
     MalformedRequest: -32700,
@@ -65,7 +65,7 @@ _MEDIA_TYPES: Final = frozenset({"", "application/json", "application/a2a+json"}
 _OWN_STATUS: Final = frozenset(
     {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.REQUEST_ENTITY_TOO_LARGE}
 )
-"""Statuses of refusals over JSON-RPC, whose replies have otherwise 200."""
+"""HTTP statuses that refusals keep over JSON-RPC; all other replies have the status 200."""
 
 
 def routes(
@@ -78,9 +78,9 @@ def routes(
 ) -> list[BaseRoute]:
     """Return the routes of the card, JSON-RPC and HTTP+JSON for Starlette or FastAPI.
 
-    ``jsonrpc`` is the path of JSON-RPC, ``rest`` the prefix of HTTP+JSON; change them in the card,
-    too. Both serve A2A 1.0, and 0.3 to callers that send no version. The SDK's routes for tenants
-    are left out, because they would match the paths of other routes.
+    ``jsonrpc`` is the path of JSON-RPC, ``rest`` the prefix of HTTP+JSON; change them in the card
+    too. Both serve A2A 1.0, and A2A 0.3 to callers that send no version. The SDK's routes for
+    tenants are left out, because they would match the paths of other routes.
 
     A body must be strict JSON in UTF-8, of at most ``max_request`` bytes and 25,000 values. Calls
     from pages of other sites are refused, except from ``trusted_origins``, as for
@@ -151,7 +151,7 @@ class _ContextBuilder(DefaultServerCallContextBuilder):
 
 
 class _Guard:
-    """Check a request before the SDK reads it, and replace replies of the SDK by refusals."""
+    """Check a request before the SDK reads it, and replace error replies of the SDK."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class _Guard:
         self._rpc = rpc
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The ASGI interface."""
+        """Answer a call of ASGI."""
         request_id: Json = None
         code = _INVALID_REQUEST
         try:
@@ -182,7 +182,7 @@ class _Guard:
             code = _INVALID_REQUEST
             body = await read_body(receive, self._max_request)
             if body is None:
-                return  # the caller went away
+                return  # the caller has disconnected
             request_id = self._checked(attrs.evolve(request, body=body))
         except Exception as exc:
             code = _CODES.get(type(exc), code)
@@ -212,7 +212,7 @@ class _Guard:
 
         try:
             await self._app(scope, _replayed(body, receive), sent)
-        except Exception:  # in a stream of 0.3 over HTTP+JSON
+        except Exception:  # the SDK raises it in a stream of 0.3 over HTTP+JSON
             found = self._instead(call, HTTPStatus.INTERNAL_SERVER_ERROR)
             if found is None:
                 raise
@@ -223,7 +223,7 @@ class _Guard:
                 await send({"type": "http.response.body", "body": event})
 
     def _instead(self, call: A2ACall, status: int) -> HttpReply | None:
-        """Return the reply that replaces one of the SDK; None to keep it."""
+        """Return the reply that replaces the SDK's reply; None to keep the SDK's."""
         if call.refusal is not None or status != HTTPStatus.INTERNAL_SERVER_ERROR:
             return call.refusal
         if not call.reached:
@@ -238,7 +238,7 @@ class _Guard:
         return error_reply(error, service.types, service.domain, asked="a call of A2A")
 
     def _checked(self, request: HttpRequest) -> Json:
-        """Check the body of a request, and return its id if it has one of JSON-RPC."""
+        """Check the body of a request, and return its JSON-RPC id; None if it has none."""
         if request.method not in CHANGING:
             return None
         if len(request.body) > self._max_request:
@@ -258,7 +258,7 @@ class _Guard:
         return found if isinstance(found, str) or type(found) is int else None
 
     def _written(self, reply: HttpReply, request_id: Json, code: int) -> HttpReply:
-        """Write an error in the format of the binding: unchanged, or for JSON-RPC (A2A 9.5)."""
+        """Convert an error for JSON-RPC (A2A 9.5); for HTTP+JSON, return it unchanged."""
         if not self._rpc:
             return reply
         said = json.loads(reply.body)["error"]

@@ -44,7 +44,7 @@ FILTERS: Final = {
     TaskState.TASK_STATE_FAILED: "state() = FAILED",
     TaskState.TASK_STATE_CANCELED: "state() = CANCELLED",
 }
-"""Filters for the operations of each state of a task; no operation has another state."""
+"""The filter for the operations of each task state; operations have only these states."""
 
 
 def state_of(operation: Operation) -> TaskState:
@@ -66,20 +66,20 @@ def moment_of(stamp: Timestamp) -> datetime:
     """Convert a timestamp of protobuf.
 
     Raises:
-        ValueError, OverflowError: It is outside of the years 1 to 9999.
+        ValueError, OverflowError: The time is not within the years 1 to 9999.
     """
     return stamp.ToDatetime(tzinfo=UTC)
 
 
 @attrs.frozen
 class TaskWriter:
-    """Write operations as tasks; ``domain`` is the domain of the service, a prefix of keys."""
+    """Write operations as tasks; ``domain`` is the service's domain, which begins metadata keys."""
 
     types: TypeRegistry
     domain: str
 
     def task(self, operation: Operation, *, artifacts: bool = True, alone: bool = True) -> Task:
-        """An operation as a task, ``alone`` in its reply; its history is empty.
+        """Convert an operation to a task without history; ``alone``: the reply has no other task.
 
         An ErrorInfo replaces a message that cannot be printed.
 
@@ -100,7 +100,7 @@ class TaskWriter:
         return task
 
     def events(self, operation: Operation) -> list[TaskArtifactUpdateEvent | TaskStatusUpdateEvent]:
-        """Return the events of a change: the artifact first, so that the status ends the stream.
+        """Return the events of a change: first the artifact, as the final status ends the stream.
 
         Raises:
             MessageUnreadable: As for :meth:`task`.
@@ -174,5 +174,5 @@ class TaskWriter:
 
     @staticmethod
     def _data(value: Json) -> Part:
-        any_value: Any = value  # ParseDict takes any JSON value, though its type says an object
+        any_value: Any = value  # ParseDict takes any JSON value, though annotated for objects
         return Part(data=ParseDict(any_value, Value()), media_type=JSON_TYPE)

@@ -42,7 +42,7 @@ _PARTIAL_SUCCESS: Final = 5
 
 
 def read_name(cls: type[Message], payload: bytes) -> str:
-    """Return the name in a request that has no other field.
+    """Return the name in a request that has only this field.
 
     Raises:
         MalformedRequest: The bytes are not such a request.
@@ -56,7 +56,7 @@ def read_list(payload: bytes) -> ListOperationsRequest:
 
     Raises:
         MalformedRequest: The bytes are not such a request.
-        PartialSuccessNotSupported: It asks for ``return_partial_success`` (spec §1.6(2)).
+        PartialSuccessNotSupported: ``return_partial_success`` is set (spec §1.6(2)).
     """
     found: ListOperationsRequest = from_proto(_parsed(pb.ListOperationsRequest, payload))
     # Older versions of the package lack the field, so it is read by its number.
@@ -77,7 +77,7 @@ def read_wait(payload: bytes) -> WaitOperationRequest:
 
 
 def read_start(payload: bytes, cls: type[Any], types: TypeRegistry) -> tuple[Any, StartOptions]:
-    """Read the request message of a method, and the options of the start beside its fields.
+    """Read the request message of a method, and the options of the start next to its fields.
 
     Raises:
         InvalidArgument: The bytes are not such a message, or the class does not allow it.
@@ -93,7 +93,7 @@ def read_start(payload: bytes, cls: type[Any], types: TypeRegistry) -> tuple[Any
 
 
 def _own(message: Message, name: str, beside: T) -> T:
-    """Return the value of a field if the message's class has it, else the value ``beside``."""
+    """Return the value of a field, or ``beside`` if the message's class does not have the field."""
     if name not in message.DESCRIPTOR.fields_by_name:
         return beside
     found = getattr(message, name)
@@ -134,7 +134,7 @@ STATUS_DETAILS: Final = "grpc-status-details-bin"
 
 MAX_MESSAGE: Final = 2000
 MAX_DETAILS: Final = 4000
-"""Maximum bytes of a status message as it is sent, and of the trailer.
+"""Maximum bytes of a status message in its encoded form, and of the trailer.
 
 Clients refuse trailers of more than 8 KiB in all, and then do not see the error.
 """
@@ -166,8 +166,8 @@ Answer: TypeAlias = bytes | Refusal
 class OperationWriter:
     """Write operations in binary form.
 
-    A cache has the bytes of recent operations, so a poll of an unchanged operation converts
-    nothing. A store returns the same object until the operation changes, so identity is enough.
+    The bytes of recent operations are cached, so a poll of an unchanged operation converts nothing.
+    A store returns the same object until the operation changes, so the cache compares identities.
     """
 
     def __init__(self, types: TypeRegistry, domain: str) -> None:
@@ -185,7 +185,7 @@ class OperationWriter:
             MessageUnreadable: It is ``alone``, and its response has no binary form.
         """
         kept = self._kept.get(id(operation))
-        if kept is not None:  # the cache holds the object, so its id is unique
+        if kept is not None:  # the cache keeps the object alive, so its id is unique
             return kept[1]
         types, shown = self._types, operation
         try:

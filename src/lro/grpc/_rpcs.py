@@ -1,4 +1,4 @@
-"""The RPCs of the gRPC edge, for servers of threads and of asyncio alike (spec §12)."""
+"""The RPCs of the gRPC edge, for servers with threads and with asyncio (spec §12)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Req = TypeVar("Req")
 DEFAULT_MAX_REQUEST: Final = 1024 * 1024
 
 MAX_PAGE: Final = 4 * 1024 * 1024
-"""Maximum bytes of a page with several operations: by default, clients accept no more."""
+"""Maximum bytes of a page with several operations: the default limit of gRPC clients."""
 
 SERVICE: Final = "google.longrunning.Operations"
 
@@ -47,22 +47,22 @@ Authenticate: TypeAlias = http.Authenticate
 
 A function with two required arguments also gets the call's ``grpc.ServicerContext``. The rules are
 those of ``lro.http.Authenticate``. Binary metadata (``-bin``) is left out. An asyncio server calls
-plain functions in a thread and awaits coroutine functions; a server of threads refuses those.
+plain functions in a thread, and awaits coroutine functions; a server of threads refuses the latter.
 """
 
 Exchange: TypeAlias = Flow[Answer]
-"""The flow that answers a call, as that of :mod:`lro.http`."""
+"""The flow that answers a call, like the flows of :mod:`lro.http`."""
 
 
 class Context(Protocol):
-    """The part of a call's context that both kinds of server have."""
+    """The part of a call's context that servers of both kinds offer."""
 
     def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]] | None:
         """The metadata that the caller sent."""
         ...
 
     def time_remaining(self) -> float | None:
-        """Seconds to the deadline; None for none."""
+        """Seconds to the deadline; None without a deadline."""
         ...
 
 
@@ -128,7 +128,7 @@ class Rpc(abc.ABC):
     def _shown(self, operation: Operation, caller: str, *, started: bool = False) -> Exchange:
         """Reply with an operation; a large one is read again when there is room.
 
-        ``started``: the call has started the operation, so it succeeds even if that cannot be read.
+        ``started``: the call started the operation, so it succeeds even if the read fails.
         """
         if is_small(operation):
             return self._writer.operation(operation)
@@ -151,7 +151,7 @@ class Rpc(abc.ABC):
 
 
 def texts_of(context: Context) -> dict[str, str]:
-    """Return the metadata of a call that is not binary; a repeated key is one list."""
+    """Return the text metadata of a call; the values of a repeated key are joined by commas."""
     found: dict[str, str] = {}
     for key, value in context.invocation_metadata() or ():
         if isinstance(value, str):
@@ -198,7 +198,7 @@ class OperationsRpc(Rpc):
 
     def _list(self, payload: bytes, _: float | None, caller: str) -> Exchange:
         wanted = read_list(payload)
-        # Not in the threads that make replies: a hook that blocks must not hold one of these.
+        # Not in the threads that make replies: a blocking hook must not occupy one of those.
         begin = self.service.edges.begin_list(wanted, caller=caller)
         listing: Listing = yield InThreads(begin)
 

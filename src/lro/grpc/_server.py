@@ -1,4 +1,4 @@
-"""The gRPC edge on a server, of threads or of asyncio (spec §12.1, §12.3)."""
+"""The gRPC edge on a server with threads or with asyncio (spec §12.1, §12.3)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from lro.grpc._rpcs import (
 )
 
 _NO_TIME: Final = 1e-6
-"""Seconds: a deadline that is not over yet, but allows no wait."""
+"""Seconds of a deadline that has not passed, but is too short for a wait."""
 
 Methods = bool | Sequence[StartMethod[Any]]
 
@@ -71,7 +71,7 @@ def add_to(
     check("methods", methods, wanted, fine=several or isinstance(methods, bool))
     check_count("max_request", max_request)
     check_count("max_waiting", max_waiting, least=0)
-    _ = service.types.binary  # fail now, and not at each call
+    _ = service.types.binary  # fail now, not at each call
     serving: Callable[[Rpc], Callable[..., Any]] = _on_asyncio
     if not isinstance(server, grpc.aio.Server):
         serving = _Threaded(max_waiting)
@@ -166,12 +166,12 @@ class _Threaded:
 
 
 def _held(exchange: Exchange, context: grpc.ServicerContext) -> Answer:
-    # With an event loop of its own, because that can be woken when the caller leaves (spec §4.8).
+    # In an event loop of its own, which can be woken when the caller disconnects (spec §4.8).
     async def serve() -> Answer:
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None
 
-        def ended() -> None:  # gRPC calls it in a thread, also after a call that succeeded
+        def ended() -> None:  # called by gRPC in a thread, even after a successful call
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(task.cancel)
 

@@ -1,7 +1,7 @@
 """Check the ``operation_info`` of real ``.proto`` files (spec §8). Needs the extra ``protobuf``.
 
-:func:`lint` says what is wrong with the long-running methods of a ``FileDescriptorSet``,
-:func:`breaking` what a newer set breaks, :func:`operation_infos` reads the declarations themselves.
+:func:`lint` finds problems of the long-running methods of a ``FileDescriptorSet``, :func:`breaking`
+finds the breaking changes of a newer set, and :func:`operation_infos` reads the declarations.
 """
 
 from lro.errors import MissingExtra

@@ -28,14 +28,14 @@ from lro.protobuf import HOW_TO_MAKE_A_SET
 from lro.types import MethodName, OperationInfo
 
 OPERATION: Final = "google.longrunning.Operation"
-_OPERATION_INFO: Final[Any] = operation_info  # has no type where its module has no stubs
+_OPERATION_INFO: Final[Any] = operation_info  # untyped if its module has no stubs
 _RESOURCE: Final[Any] = resource
 _INTERFACE: Final = "google.longrunning.Operations."
-"""The methods of the interface itself return operations of other methods."""
+"""The prefix of the interface's own methods, which return operations of other methods."""
 _SERVICE: Final = FileDescriptorProto.SERVICE_FIELD_NUMBER
 _NEAREST: Final = 3
 """Number of similar file names in the error for an unknown file."""
-_METHOD: Final = 2  # ServiceDescriptorProto.method: with _SERVICE the path of a method's location
+_METHOD: Final = 2  # ServiceDescriptorProto.method, in the path of a method's location
 
 
 @attrs.frozen(kw_only=True)
@@ -57,11 +57,11 @@ class MethodDescriptor:
 
 
 class DescriptorSet:
-    """The files of a set by name, and an index of their messages; errors call it ``named``.
+    """The files of a set by name, and an index of their messages; errors call the set ``named``.
 
     Raises:
-        InvalidArgument: The bytes are not a FileDescriptorSet, or one without a file in it, or two
-            files of one name differ.
+        InvalidArgument: The bytes are not a FileDescriptorSet, or the set has no file, or two files
+            with the same name differ.
     """
 
     def __init__(self, descriptor_set: bytes, named: str = "descriptor_set") -> None:
@@ -101,10 +101,10 @@ class DescriptorSet:
         return self._messages.get(message, {})
 
     def fields(self, message: str) -> Mapping[str, tuple[int, str]]:
-        """Return the number and type name (or ``""``) of each field; none for an unknown message.
+        """Return each field's number and type name (or ``""``); nothing for an unknown message.
 
         Raises:
-            InvalidArgument: A name is not a text.
+            InvalidArgument: A name is not valid UTF-8.
         """
         found = next(iter(self._messages.get(message, {}).values()), DescriptorProto())
         try:
@@ -196,7 +196,7 @@ def _declared(file: FileDescriptorProto) -> bytes:
 
 
 def _messages(files: Collection[FileDescriptorProto]) -> dict[str, dict[str, DescriptorProto]]:
-    """Index messages by full name and file; only an invalid set has a name in two files."""
+    """Index messages by full name and file; only in an invalid set, two files declare a name."""
     found: dict[str, dict[str, DescriptorProto]] = {}
     for file in files:
         prefix = _text(file.package) + "." if file.package else ""
@@ -223,7 +223,7 @@ def _rpcs(file: FileDescriptorProto) -> Iterator[MethodDescriptor]:
 
 
 def _text(value: str | bytes) -> str:
-    """Return a text of the set, which protobuf gives as bytes if it is not UTF-8."""
+    """Decode a text of the set, which protobuf returns as bytes if it is not valid UTF-8."""
     return value if isinstance(value, str) else value.decode()
 
 
@@ -250,8 +250,8 @@ UNRESOLVED: Final = "unresolved"
 class Resolution:
     """A written type name, its problem, and its message.
 
-    ``problem`` is the end of a finding's code. ``full_name`` is the message; with a problem, the
-    nearest message of the set, or "".
+    ``problem`` is the end of a finding's code. ``full_name`` is the name of the message; with a
+    problem, it is the name of the message that was probably meant, or "".
     """
 
     written: str
@@ -267,7 +267,7 @@ class Resolution:
     def compared(self) -> str:
         """The name that :func:`lro.lint.breaking` compares (spec §8.5).
 
-        It is the full name, even if the import is missing, or else the text as written.
+        It is the full name, even if the import is missing; without one, the name as written.
         """
         if self.problem in (FOUND, NOT_IMPORTED):
             return self.full_name
@@ -275,7 +275,7 @@ class Resolution:
 
 
 def resolve(files: DescriptorSet, rpc: MethodDescriptor, written: str) -> Resolution:
-    """Find the message that ``rpc`` declares by this name."""
+    """Find the message to which this name in the options of ``rpc`` refers."""
     if not written:
         return Resolution(written, MISSING)
     candidates = candidates_for(rpc, written)

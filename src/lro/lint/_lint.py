@@ -24,7 +24,7 @@ from lro.types import Empty, OperationInfo, OperationInfoRegistry, full_name
 
 
 class Severity(enum.StrEnum):
-    """Severity of a finding: a broken rule (``error``) or convention (``warning``)."""
+    """Severity of a finding: ``error`` for a broken rule, ``warning`` for a broken convention."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -54,7 +54,7 @@ BREAKING_CODES: Final[Mapping[str, Severity]] = _codes(
     """,
     "",
 )
-"""Codes of :func:`lro.lint.breaking`: spec §8.5, and numbers of fields."""
+"""Codes of :func:`lro.lint.breaking`: those of spec §8.5, and the code for field numbers."""
 
 UNUSED_ALLOWANCE: Final = "unused-allowance"
 SEVERITIES: Final = {**LINT_CODES, **BREAKING_CODES, UNUSED_ALLOWANCE: Severity.WARNING}
@@ -80,7 +80,7 @@ class Finding:
 
 @attrs.frozen(kw_only=True)
 class Breaking(Finding):
-    """A finding of a comparison; ``old`` and ``new`` are the types if a type has changed."""
+    """A finding of a comparison; if a type has changed, ``old`` and ``new`` are the two types."""
 
     old: str | None = None
     new: str | None = None
@@ -119,7 +119,7 @@ class Allowance:
         return cls(entry, method, code)
 
     def covers(self, finding: Finding) -> bool:
-        """Return True if this allows the finding."""
+        """Return True if this entry allows the finding."""
         return self.method in ("*", finding.method) and self.code in ("", finding.code)
 
 
@@ -202,7 +202,7 @@ def examine(
 
 
 def resolved_info(files: DescriptorSet, rpc: MethodDescriptor) -> OperationInfo | None:
-    """Return the full names of a method's types, empty if unresolved; None if it has none."""
+    """Return the full names of a method's types, "" if unresolved; None without operation_info."""
     if not rpc.returns_operation or rpc.info is None:
         return None
     response = resolve(files, rpc, rpc.info.response_type)

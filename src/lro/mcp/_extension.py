@@ -51,7 +51,7 @@ from lro.wire import canonical, dumps, loads_strict
 log = logging.getLogger("lro")
 
 WAIT_SECONDS: Final = 20.0
-"""Default time that a call waits for a result if the client does not support tasks."""
+"""Default seconds that a call waits for a result if the client does not support tasks."""
 
 _Context = ServerRequestContext[Any, Any]
 _WITHOUT: Final = ("handle", "refuse")
@@ -163,7 +163,7 @@ class TasksExtension(Extension):
     async def intercept_tool_call(
         self, params: CallToolRequestParams, ctx: _Context, call_next: CallNext
     ) -> HandlerResult:
-        """Start or read an operation; pass on calls of other tools."""
+        """Start or read an operation; pass calls of other tools to the server."""
         spec = self._specs.get(params.name)
         arguments = params.arguments or {}
         if spec is not None:
@@ -259,7 +259,7 @@ class TasksExtension(Extension):
         # With JSON replies the SDK does not notice that a client has disconnected.
         receive = None if ctx.request is None else ctx.request.receive
         ended = await waited(self._service, operation.name, self._wait, caller, receive)
-        return ended or operation  # a caller without permission to wait may still read
+        return ended or operation  # None: a caller without permission to wait may still read
 
     def _shown(self, operation: Operation) -> wire.Result:
         if operation.done:
@@ -319,7 +319,7 @@ class TasksExtension(Extension):
             return (yield from flow_of(self._service.get)(name, view="FULL", caller=caller))
 
     async def _answered(self, answer: Awaitable[wire.Result], ctx: _Context) -> wire.Result:
-        # The SDK sends clients of earlier revisions the text of any other exception.
+        # To clients of earlier revisions, the SDK would send the text of any other exception.
         try:
             return await answer
         except wire.ToolsRefusal:
@@ -333,7 +333,7 @@ def _asked(ctx: _Context) -> str:
 
 
 def _headers(ctx: _Context) -> Mapping[str, str]:
-    """Return the HTTP headers, names in lower case; empty over stdio and in process."""
+    """Return the HTTP headers, with names in lower case; none over stdio or in process."""
     return {} if ctx.request is None else request_of(ctx.request.scope, "").headers
 
 

@@ -27,12 +27,12 @@ from lro.types import AnyMessage, Json, TypeRegistry
 log = logging.getLogger("lro")
 
 ToolName: TypeAlias = Callable[[str], str]
-"""A function from the full name of a method to the name of its tool."""
+"""A function that takes the full name of a method, and returns the name of its tool."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}", re.ASCII)
-"""Names that the protocol allows (SEP-986)."""
+"""Matches names that the protocol allows (SEP-986)."""
 _COMMON_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
-"""Names that the APIs of models allow; for any other name, clients refuse the whole server."""
+"""Matches names that the APIs of models allow; clients refuse a server with any other name."""
 _MOST_CHARACTERS: Final = 64
 _WANTED: Final = "names of 1 to 128 of A-Z a-z 0-9 _ . -"
 _REFERENCE: Final = "#/"
@@ -63,8 +63,8 @@ def named_tools(
     The default name is ``Service_Method``, or the full name if two methods would share it.
 
     Raises:
-        DeclarationError: They are not methods of the service; or there are none; or two have the
-            same name, or one that no tool can have.
+        DeclarationError: ``methods`` is empty, or has other objects than methods of the service; or
+            two tools have the same name, or a name is not allowed.
     """
     if methods is None:
         specs = list(service.edges.specs.values())
@@ -107,7 +107,7 @@ def _names(full_names: Sequence[str]) -> Mapping[str, str]:
 
 
 def _marked(full_name: str, cut: str) -> str:
-    """Return a unique name for a method whose cut name is not unique."""
+    """Return a unique name for a method whose name, when cut, is not unique."""
     mark = hashlib.sha256(full_name.encode()).hexdigest()[:8]
     return f"{cut}_{mark}"[-_MOST_CHARACTERS:]
 
@@ -122,10 +122,10 @@ def _spec(service: Service, method: object) -> MethodSpec:
 def method_binding(
     name: str, spec: MethodSpec, types: TypeRegistry, *, handles: bool
 ) -> ToolBinding:
-    """Make the tool of a method; with ``handles`` it may return an operation that is not done.
+    """Make the tool of a method; with ``handles`` it may return an operation in progress.
 
     Raises:
-        DeclarationError: Its request is not a JSON object, as arguments of a tool must be.
+        DeclarationError: The request is not a JSON object, as the arguments of a tool must be.
     """
     given = _inlined(types, reading=True, cls=spec.request)
     if given.get("type", "object") != "object":
@@ -133,7 +133,7 @@ def method_binding(
         raise DeclarationError("methods", text)
     returned = _inlined(types, reading=False, cls=spec.response)
     if returned.get("type") != "object" or not _has_value(spec.response, types):
-        returned = {}  # the SDK has schemas of objects only
+        returned = {}  # the SDK only supports schemas of objects
     elif handles:
         returned = {"type": "object", "anyOf": [returned, _OPERATION]}
     text = docstring(spec.function) if spec.function is not None else ""
@@ -152,7 +152,7 @@ def read_binding(name: str) -> ToolBinding:
 def _binding(
     name: str, text: str, given: Mapping[str, Json], returned: Mapping[str, Json]
 ) -> ToolBinding:
-    async def call(**_: object) -> Any:  # an interceptor answers before
+    async def call(**_: object) -> Any:  # the extension intercepts the calls
         raise ToolError("this tool is only there for clients of MCP")
 
     properties, needed = given.get("properties") or {}, given.get("required") or []
@@ -160,7 +160,7 @@ def _binding(
     assert isinstance(needed, list)
     parameters = [
         inspect.Parameter(
-            f"argument_{number}",  # the alias is the JSON name, which may not be an identifier
+            f"argument_{number}",  # the alias is the JSON name: it may be no identifier
             inspect.Parameter.KEYWORD_ONLY,
             annotation=Annotated[Any, Field(alias=key, json_schema_extra=_replacing(schema))],
             default=inspect.Parameter.empty if key in needed else None,
@@ -197,7 +197,7 @@ def _model(schema: Mapping[str, Json]) -> type[BaseModel]:
 def _inlined(types: TypeRegistry, cls: type, *, reading: bool) -> Schema:
     """Return the schema of a message class without references, which many clients ignore.
 
-    A message inside a message of its own class is any object.
+    A message nested in a message of its own class is described as any object.
     """
     schemas = MessageSchemas(types, _REFERENCE)
     top = schemas.read(cls) if reading else schemas.written(cls)

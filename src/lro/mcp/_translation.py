@@ -1,4 +1,4 @@
-"""Translation of operations and errors to results and errors of MCP."""
+"""Translate operations and errors to results and errors of MCP."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lro.wire import dumps, parse_name, status_to_json
 
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _NO_TASK: Final = "task not found: there is no operation with this id"
-"""The text does not reveal if the operation is missing or hidden."""
+"""The message for a missing or hidden operation, which does not reveal which it is."""
 _CODES: Final = {
     Code.UNAUTHENTICATED: wire.INVALID_REQUEST,
     Code.UNIMPLEMENTED: wire.METHOD_NOT_FOUND,
@@ -28,16 +28,16 @@ _CODES: Final = {
     Code.FAILED_PRECONDITION: wire.INVALID_PARAMS,
     Code.OUT_OF_RANGE: wire.INVALID_PARAMS,
 }
-"""Any other code is INTERNAL_ERROR."""
+"""The error code of MCP for each code; the rest become INTERNAL_ERROR."""
 _FOR_THE_MODEL: Final = frozenset(
     code for code, number in _CODES.items() if number == wire.INVALID_PARAMS
 ) | {Code.ABORTED, Code.RESOURCE_EXHAUSTED}
-"""Errors of a start that become the tool's result: a model can correct itself or try again."""
+"""Codes of errors that become the tool's result, as a model can correct its call or try again."""
 
 
 @attrs.frozen
 class Translation:
-    """Translate for one service.
+    """Translates for one service.
 
     ``poll_seconds`` is the recommended polling interval, ``read_tool`` the tool that reads an
     operation.
@@ -57,7 +57,7 @@ class Translation:
         meta: dict[str, Json] = {}
         shown = operation_reply_json(found, self.types, self.domain, alone=True)
         if "metadata" in shown:
-            dumps(shown["metadata"])  # raises here if the SDK could not send it
+            dumps(shown["metadata"])  # raises an error if the SDK could not send it
             meta[self._key("metadata")] = shown["metadata"]
         if not found.done:
             return wire.detailed(self._task(found, "working"), {}, meta)
@@ -74,7 +74,7 @@ class Translation:
         created, updated = known.create_time, known.update_time
         assert created is not None
         assert updated is not None
-        # The time that a record is kept begins with its end, so the TTL is unknown before.
+        # A record is kept for a time after its end, so before the end the TTL is unknown.
         if known.expire_time is not None:
             ttl = (known.expire_time - created) // _MILLISECOND
         stops = known.cancel_requested and not found.done
@@ -89,7 +89,7 @@ class Translation:
         )
 
     def result(self, operation: Operation) -> wire.Result:
-        """Return the result of a tool from its operation, which is done.
+        """Return the result of a tool whose operation is done.
 
         Raises:
             ToolsRefusal: The operation failed by a fault of the service.
@@ -109,7 +109,7 @@ class Translation:
         return wire.tool_result(dumps(value).decode(), value, meta=meta)
 
     def pending(self, operation: Operation) -> wire.Result:
-        """Return the text for a model while the work continues, if its client has no tasks."""
+        """Return the result while the work continues, for a model whose client has no tasks."""
         operation_id = parse_name(operation.name).id
         text = (
             f"The work goes on as operation {operation_id}. Call the tool {self.read_tool} "
@@ -121,7 +121,7 @@ class Translation:
         """Return the result of a tool that failed to start or read.
 
         Raises:
-            ToolsRefusal: The error is not for a model, or a model cannot do anything about it.
+            ToolsRefusal: The model cannot correct the error, so the client gets it.
         """
         if isinstance(error, OperationNotFound):
             return wire.tool_result(_NO_TASK, is_error=True)
@@ -129,7 +129,7 @@ class Translation:
         meant = not isinstance(error, InvalidRequestId | RequestIdConflict)
         if (
             status.code not in _FOR_THE_MODEL or not meant
-        ):  # the client makes request ids, not its model
+        ):  # the client chooses request ids, not its model
             raise self._refusal(status)
         text = status.message
         retry = detail_of(status, self.types, RetryInfo)
@@ -144,7 +144,7 @@ class Translation:
             return wire.ToolsRefusal(wire.INVALID_PARAMS, _NO_TASK)
         try:
             return self._refusal(self._status(error, asked))
-        except Exception as exc:  # from details of the application, which may be anything
+        except Exception as exc:  # the application's details can raise anything
             fault = internal_error(exc, self.types, self.domain, asked=asked)
             return self._refusal(fault.status)
 

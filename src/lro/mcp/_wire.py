@@ -32,7 +32,7 @@ GET: Final = "tasks/get"
 UPDATE: Final = "tasks/update"
 CANCEL: Final = "tasks/cancel"
 VERSIONS: Final = frozenset(MODERN_PROTOCOL_VERSIONS)
-"""Revisions with the extension; the different tasks of earlier ones are not supported."""
+"""Revisions with the extension; tasks of earlier revisions differ, and are not supported."""
 READ_TOOL: Final = "operations_get"
 """Default name of the tool that reads an operation for clients without tasks."""
 
@@ -40,7 +40,7 @@ Result: TypeAlias = dict[str, Any]
 
 
 class ToolsRefusal(MCPError):
-    """An error that this library answers, not the application."""
+    """An MCP error that this library answers with; applications do not raise it."""
 
 
 class TaskParams(RequestParams):
@@ -79,7 +79,7 @@ def missing_capability() -> ToolsRefusal:
 
 
 def check_name_header(headers: Mapping[str, str], task_id: str) -> None:
-    """Check that the header for proxies has the same task id as the body.
+    """Check that the header ``Mcp-Name``, meant for proxies, has the same task id as the body.
 
     A request without the header passes, because a common client sends none (fastmcp-tasks 4.1).
 
@@ -107,7 +107,7 @@ def task(
     poll_ms: int,
     message: str = "",
 ) -> Result:
-    """Return the fields of every task; ``ttl_ms`` counts from its creation."""
+    """Return the fields that every task has; ``ttl_ms`` counts from the creation of the task."""
     return {
         "taskId": task_id,
         "status": status,
@@ -151,7 +151,7 @@ def tool_result(
     is_error: bool = False,
     meta: Mapping[str, Json] | None = None,
 ) -> Result:
-    """Return the result of a tool: a text, left out if empty, and the same as data."""
+    """Return the result of a tool: a text, left out if empty, and the same content as data."""
     return {
         "resultType": "complete",
         "content": [{"type": "text", "text": text}] if text else [],
@@ -162,7 +162,7 @@ def tool_result(
 
 
 def as_of(version: str, result: Result) -> Result:
-    """Adapt a tool's result to a revision; in earlier ones structured content is an object."""
+    """Adapt a tool's result to a revision; older ones require objects as structured content."""
     if version in VERSIONS or isinstance(result.get("structuredContent", {}), dict):
         return result
     return {key: each for key, each in result.items() if key != "structuredContent"}

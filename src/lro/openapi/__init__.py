@@ -17,10 +17,10 @@ __all__ = ["Document", "Served", "add_to", "describe"]
 
 
 def add_to(app: Any, operations: Served, *, prefix: str = "") -> None:
-    """Add the paths of an application of ours to the OpenAPI document of a FastAPI application.
+    """Add the paths of an application of this library to the OpenAPI document of a FastAPI app.
 
-    They are then in its ``/openapi.json`` and ``/docs``. If both applications have a path, that of
-    FastAPI wins. ``prefix`` is the path at which ``operations`` is mounted, such as ``/api``.
+    FastAPI then shows them in ``/openapi.json`` and ``/docs``. If both applications describe the
+    same call, FastAPI's is kept. ``prefix`` is the path at which ``operations`` is mounted.
 
     Raises:
         DeclarationError: An argument is not of its type.
@@ -34,7 +34,7 @@ def add_to(app: Any, operations: Served, *, prefix: str = "") -> None:
     def openapi() -> dict[str, Any]:
         nonlocal last
         document = own()
-        if document is not last[0]:  # FastAPI makes another when routes are added
+        if document is not last[0]:  # FastAPI makes a new document when routes are added
             last = document, _merged(document, added, prefix)
         return last[1]
 

@@ -36,7 +36,7 @@ _OPERATION: Final = f"{_PACKAGE}.Operation"
 _LINKED: Final = ("Get", "Cancel", "Wait", "Delete")
 """The verbs to which the reply of a start has links."""
 _ID: Final = r"^[^/:\x00-\x1f\x7f]+$"
-"""One segment of a name (spec §3.1(2)); a colon would begin a verb."""
+"""A pattern for one segment of a name (spec §3.1(2)); a colon would begin a verb."""
 
 _ORDER: Final = (
     "summary",
@@ -200,11 +200,11 @@ def describe(
     parents: Sequence[str] = (),
     document: Document | None = None,
 ) -> dict[str, Json]:
-    """Return the OpenAPI document of an application or a service: of its verbs and its starts.
+    """Return the OpenAPI document of the verbs and the starts of an application or a service.
 
-    ``document`` has the parts of it that are not paths; by default it is the option ``openapi`` of
-    the application. For a service alone, ``starts`` and ``parents`` are as ``OperationsApp`` takes
-    them; without ``starts``, its methods that have been declared with ``path=`` are described.
+    ``document`` has the parts that are not paths; by default it is the application's option
+    ``openapi``. For a service alone, ``starts`` and ``parents`` are as for ``OperationsApp``;
+    without ``starts``, the methods that were declared with ``path=`` are described.
 
     Raises:
         DeclarationError: An argument is not of its type, or as for ``OperationsApp``.
@@ -242,7 +242,7 @@ def describe(
 
 
 def _nobody(headers: Mapping[str, str]) -> None:
-    """Name no caller; it is never called."""
+    """A placeholder for a hook; it is never called."""
 
 
 class OperationSchemas(MessageSchemas):
@@ -256,7 +256,7 @@ class OperationSchemas(MessageSchemas):
         self._status = self.add("google.rpc.Status", _object(self._fields))
 
     def operation_of(self, response: object, metadata: object, method: str = "") -> Schema:
-        """Return the schema of the operations of a method, or of all with these classes.
+        """Return the schema of the operations of a method, or of all methods with these classes.
 
         A class that is not a message class stands for any message.
         """
@@ -271,7 +271,7 @@ class OperationSchemas(MessageSchemas):
     def operation(
         self, name: str, text: str, metadata: object, response: object, **more: Schema
     ) -> Schema:
-        """Make the schema of operations for :meth:`operation_of`; ``more`` are further fields."""
+        """Make the schema for :meth:`operation_of`; ``more`` are schemas of additional fields."""
         packed = [
             self.packed(one) if self.is_message(one) else self.any() for one in (metadata, response)
         ]
@@ -296,8 +296,8 @@ class OperationSchemas(MessageSchemas):
 class Describer:
     """Collect the paths of a document, and the schemas that they refer to.
 
-    It may describe several edges of a service in turn, each by :meth:`add`, for one document:
-    ``paths`` are those of the last one, ``schemas`` and the ids those of all.
+    It may describe several edges of a service for one document, each by a call of :meth:`add`.
+    ``paths`` has the paths of the last edge; ``schemas`` and the ids are shared by all edges.
     """
 
     def __init__(self, service: Service) -> None:
@@ -328,7 +328,7 @@ class Describer:
     def add(self, edge: OperationsEdge, heading: str = "Operations") -> None:
         """Describe the verbs and the starts of an edge.
 
-        ``heading`` is the tag of the verbs, with which their ids begin.
+        ``heading`` is the tag of the verbs; their ids begin with it.
         """
         self.paths, self._heading = {}, heading
         for route in edge.verb_routes:
@@ -398,7 +398,7 @@ class Describer:
     def started(self, response: object, metadata: object, full_name: str = "") -> _Part:
         """Describe the reply of a start with these classes, and its header Prefer.
 
-        The name of the method is by default that of the first one with these classes.
+        ``full_name`` is by default the name of the first method with these classes.
         """
         for spec in self._service.edges.specs.values():
             if not full_name and (spec.response, spec.metadata) == (response, metadata):
@@ -433,7 +433,7 @@ class Describer:
         if binding is None:
             return _body(self.schemas.read(cls, ".Start", _START_FIELDS), required=True)
         paths = [*binding.variables.values()]
-        if handler.rule.body == "*":  # the whole request
+        if handler.rule.body == "*":  # the body is the whole request
             bound = frozenset(path[0].json_name for path in paths if len(path) == 1)
             body = self.schemas.read(cls, ".Start", _START_FIELDS, bound)
             return {"parameters": parameters, **_body(body)}
@@ -537,7 +537,7 @@ class Describer:
     def _watch(self) -> _Part:
         text = "Server-sent events: operation, with an operation as JSON; missing, with the name of"
         text += " one that is gone. They end when all are done or gone."
-        # No type, since tools do not agree if it is the type of the text or of an event.
+        # No schema type, as tools disagree if it describes the whole text or a single event.
         reply = {"description": text, "content": {"text/event-stream": {"schema": {}}}}
         return {"summary": "Watch an operation.", "responses": {"200": reply}}
 

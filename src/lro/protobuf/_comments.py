@@ -41,7 +41,7 @@ def comments_of(service: Service, files: ProtoFiles) -> dict[str, str]:
 
 
 def _below_attributes(cls: type) -> Iterator[tuple[str, str]]:
-    """Yield attributes of a class and its bases with the text below them in the source."""
+    """Yield each attribute of a class and its bases with the text below it in the source."""
     for one in reversed(cls.__mro__):
         if one is cls or is_message_class(one):
             yield from _texts(one).items()
@@ -50,7 +50,7 @@ def _below_attributes(cls: type) -> Iterator[tuple[str, str]]:
 def _texts(cls: type) -> Mapping[str, str]:
     try:
         (tree,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
-    except (OSError, TypeError, SyntaxError):  # made by code, or without a source file
+    except (OSError, TypeError, SyntaxError):  # the class has no source file, or was made by code
         return {}
     assert isinstance(tree, ast.ClassDef)
     found = {}

@@ -1,4 +1,4 @@
-"""Converts API messages to those of ``googleapis-common-protos`` and back (spec §1.2).
+"""Converts API messages to messages of ``googleapis-common-protos`` and back (spec §1.2).
 
 Nothing is lost: unknown fields are kept in ``unknown``, and the payload of an Any stays the same
 bytes.
@@ -38,8 +38,8 @@ def operation_to_proto(operation: Operation, types: TypeRegistry) -> pb.Operatio
     """Convert an operation to a ``google.longrunning.Operation``.
 
     Raises:
-        UnknownType: Metadata, response or a detail is JSON of a type that is not registered.
-        EncodingError: One of them has no binary form.
+        UnknownType: Metadata, response or a detail is JSON, and its type is not registered.
+        EncodingError: Metadata, response or a detail has no binary form.
     """
     made = pb.Operation(name=operation.name, done=operation.done)
     if operation.metadata is not None:
@@ -109,7 +109,7 @@ def to_proto(message: object, types: TypeRegistry) -> Any:
     """Convert an API message to a protobuf message.
 
     Raises:
-        InvalidArgument: It is not an API message, or one of its texts is not valid.
+        InvalidArgument: It is not an API message, or a text in it is not valid Unicode.
         UnknownType, EncodingError: As for :func:`operation_to_proto`.
     """
     if isinstance(message, Operation):

@@ -106,7 +106,7 @@ def register_module(types: TypeRegistry, module: ModuleType) -> tuple[str, ...]:
 
 
 class _Pool:
-    """Adds each file after its imports, in any order of the set."""
+    """Adds each file after its imports, whatever the order in the set is."""
 
     def __init__(self, files: list[FileDescriptorProto]) -> None:
         self.pool = DescriptorPool()
@@ -131,7 +131,7 @@ class _Pool:
             self._add(imported, name)
         try:
             self.pool.AddSerializedFile(file.SerializeToString())
-        except TypeError as exc:  # raised by the protobuf library for any fault
+        except TypeError as exc:  # protobuf raises it for any fault
             raise InvalidArgument("", f"{name}: {exc}") from exc
 
 
@@ -152,7 +152,7 @@ def descriptor_set(service: Service) -> bytes:
         classes = (spec.request, spec.response, spec.metadata)
         names = map(service.types.name_of, classes)
         needed |= {binary.known[name] for name in names if name in binary.known}
-    # Without the files of this service, which come last.
+    # Without the service's own files, which come last in the set.
     needed -= {*(file.name for file in API_FILES), *(file.name for file in files)}
     imported = [*API_FILES, *map(binary.pool.FindFileByName, sorted(needed))]
     whole = FileDescriptorSet(file=[*with_imports(imported).values(), *files])
@@ -195,7 +195,7 @@ def _own_files(service: Service) -> ProtoFiles:
 
 
 def _add_behavior(files: ProtoFiles, service: Service) -> None:
-    """Mark the required fields of requests, and metadata as output only."""
+    """Set the field behavior: required or optional in requests, output only in metadata."""
     asked: set[str] = set()
     for spec in service.edges.specs.values():
         request = service.types.name_of(spec.request)
@@ -213,7 +213,7 @@ def _add_behavior(files: ProtoFiles, service: Service) -> None:
 
 
 def _is_needed(field: Field) -> bool:
-    # Every other field has a default, if only its zero.
+    # Every other field has a default, which may be its zero value.
     return field.required and field.label is Label.OPTIONAL and not field.nullable
 
 
@@ -235,7 +235,7 @@ def _import(file: FileDescriptorProto, *names: str) -> None:
 
 
 def _add_languages(file: FileDescriptorProto) -> None:
-    """Set the packages of generated Go and Java code, named as the file and its package."""
+    """Set the packages of generated Go and Java code, named after the file and its package."""
     folder, _, stem = file.name.removesuffix(".proto").rpartition("/")
     words = [word[:1].upper() + word[1:] for word in stem.split("_")]
     file.options.go_package = f"{folder or stem};{(file.package or stem).replace('.', '')}pb"
@@ -280,7 +280,7 @@ def _add_method(files: ProtoFiles, spec: MethodSpec, request: str, domain: str) 
 
 
 def _shortest(type_name: str, package: str) -> str:
-    # Leaves out the package if the method has the same one (spec §8.3).
+    # Leaves out the package if it is also the package of the method (spec §8.3).
     inside = type_name.removeprefix(f"{package}.") if package else type_name
     return inside if "." not in inside else type_name
 
@@ -292,7 +292,7 @@ _SCALARS: Final = {
 
 
 def source(file: FileDescriptorProto, comments: Mapping[str, str]) -> str:
-    """Return the source of a proto file; ``comments`` has its comments by full name."""
+    """Return the source of a proto file; ``comments`` has the comments by full name."""
     return _Printer(file, comments).text()
 
 
@@ -301,7 +301,7 @@ class _Printer:
         self._file = file
         self._comments = comments
         self._inside = f".{file.package}." if file.package else "."
-        # A name without a leading dot could be resolved to one of these.
+        # A type name without a leading dot could be resolved to one of these names.
         self._near = {*file.package.split(".")[1:], *_names(file.message_type)}
         self._near |= {enum.name for enum in file.enum_type}
 

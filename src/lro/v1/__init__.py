@@ -1,1 +1,1 @@
-"""The proto package ``lro.v1``, as modules that protoc makes import it."""
+"""The proto package ``lro.v1``, under the name by which modules made by protoc import it."""

@@ -1,8 +1,8 @@
 """The file ``lro/v1/lro.proto`` and its messages, which modules made by protoc import.
 
-The message is the one of :class:`lro.OperationMetadata`. A module that was made of that file
-beside this library would not be found: Python looks for it in the package ``lro``. Needs the extra
-``protobuf``.
+The message is that of :class:`lro.OperationMetadata`. If you generate a module from ``lro.proto``
+yourself, Python cannot find it, because it looks in the package ``lro`` of this library. Needs the
+extra ``protobuf``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["DESCRIPTOR", "OperationMetadata"]
 
 _types = TypeRegistry()
 _file = _types.binary.descriptor(_types.name_of(_OperationMetadata)).file
-for _needed in _file.dependencies:  # protoc's modules import these, which so declares them
+for _needed in _file.dependencies:  # as in protoc's modules: the import declares the file
     importlib.import_module(_needed.name.removesuffix(".proto").replace("/", ".") + "_pb2")
 
 DESCRIPTOR: FileDescriptor = descriptor_pool.Default().AddSerializedFile(_file.serialized_pb)
