@@ -155,7 +155,7 @@ def test_other_version_is_refused_by_each_command(here: Path, here_lro: Lro, ver
         assert found == (version,)
 
 
-def test_database_that_is_away_cannot_be_shown(here_lro: Lro) -> None:
+def test_schema_of_an_unavailable_database_cannot_be_shown(here_lro: Lro) -> None:
     """The error includes the cause."""
     pytest.importorskip("psycopg")
     url = "postgresql://lro@127.0.0.1:1/postgres"

@@ -82,7 +82,7 @@ def test_ping_with_bad_input_ends_with_2_and_the_reason(lro_command: Lro) -> Non
         assert secret not in said
 
 
-def test_retry_sends_what_was_given_up(here: Path, lro_command: Lro) -> None:
+def test_retry_command_sends_abandoned_webhooks(here: Path, lro_command: Lro) -> None:
     with receiver(lambda _: Reply(500)) as bad:
         (here / "hooked_service.py").write_text(SERVICE.format(url=bad.url, secret=SECRET))
         retry = functools.partial(lro_command, "webhooks", "retry")

@@ -203,7 +203,7 @@ def test_error_details_with_surrogates_are_escaped():
 
 
 @EACH
-def test_error_with_a_detail_that_is_no_json_ends_operation_with_internal(service, colour):
+def test_error_detail_without_json_ends_operation_with_internal(service, colour):
     """This holds in every store. A reporter refuses such an error, and the operation stays open."""
     odd = StatusError(
         Code.ABORTED, "odd", [AnyMessage("type.googleapis.com/acme.v1.Odd", {"a": {1}})]

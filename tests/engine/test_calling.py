@@ -128,7 +128,7 @@ async def test_job_for_tests_passes_reports_to_a_function():
 @pytest.mark.parametrize(
     ("seconds", "error"), [(timedelta(seconds=1), TypeError), (float("nan"), ValueError)]
 )
-def test_pause_that_is_no_number_of_seconds_is_refused(seconds, error):
+def test_pause_that_is_not_a_number_of_seconds_is_refused(seconds, error):
     """The library's other durations are timedeltas, so passing one here is an easy mistake."""
     job = testing.job(print)
     with pytest.raises(error, match="seconds: must be a number"):

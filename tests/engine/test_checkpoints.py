@@ -221,7 +221,7 @@ def test_first_attempt_reads_no_checkpoints_and_a_later_one_reads_once(
     assert (reads, store.kept) == ([0, 1], 3)
 
 
-def test_attempt_after_a_failure_goes_on_after_the_last_step(make_service: MakeService) -> None:
+def test_attempt_after_a_failure_continues_after_the_last_step(make_service: MakeService) -> None:
     """A retry after an error skips finished steps, as after a lost worker."""
     service, done = make_service(executor=InlineExecutor()), list[int]()
 

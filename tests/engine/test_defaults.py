@@ -194,7 +194,7 @@ def test_filters_and_indexes_reach_into_the_default(service):
         assert [one.name for one in page.operations] == [wanted.name]
 
 
-def test_metadata_in_binary_form_stays_as_it_is(service):
+def test_binary_metadata_stays_unchanged(service):
     """Binary metadata that a reporter packed itself are stored unchanged."""
     method = service.declare(NAME, request=WorkRequest, response=WorkResponse)
     operation = method.start(WorkRequest()).operation

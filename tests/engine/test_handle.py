@@ -210,7 +210,7 @@ def test_operation_that_is_gone_is_not_found(service, clock, ask, verb, why):
 
 
 @pytest.mark.parametrize("timeout", [0, 0.01, timedelta(milliseconds=10)])
-def test_timeout_is_raised_and_operation_goes_on(service, ask, timeout):
+def test_timeout_is_raised_and_the_operation_continues(service, ask, timeout):
     """The error is a TimeoutError with the operation's name and the timeout in seconds."""
     started = declared(service).start(WorkRequest())
     with pytest.raises(

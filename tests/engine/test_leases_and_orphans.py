@@ -485,9 +485,7 @@ def waiting(make_service, store):
     return method_of(service, never).start(WorkRequest()).name
 
 
-def test_cancellation_of_work_claimed_meanwhile_leaves_it_to_its_worker(
-    waiting, build, store, clock
-):
+def test_cancel_of_work_just_claimed_is_left_to_its_worker(waiting, build, store, clock):
     """The claim wins; the worker that made it reads the cancel request from the record."""
     taken = claim("them", clock() + LEASE, clock())
     once(store, "update", lambda name, _: store.update(name, taken), after=True)

@@ -111,7 +111,7 @@ def test_workers_are_read_once_for_a_page_of_undeclared_methods(
     other.close()
 
 
-def test_operations_removed_meanwhile_are_left_out(service: lro.Service) -> None:
+def test_operations_removed_during_delete_all_are_left_out(service: lro.Service) -> None:
     names = start(service, 5)
     store: Any = service.store
     once(store, "update", lambda *_: service.delete(names[3]))
@@ -119,7 +119,7 @@ def test_operations_removed_meanwhile_are_left_out(service: lro.Service) -> None
     assert left(service) == 0
 
 
-def test_operations_started_meanwhile_are_not_touched(
+def test_operations_started_during_delete_all_are_kept(
     service: lro.Service, clock: ManualClock
 ) -> None:
     """So the call ends, however fast operations are started."""

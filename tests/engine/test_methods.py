@@ -132,7 +132,7 @@ def model(request: Model) -> WorkResponse: ...
         (model, "the parameter 'request' of model: Model", "write it as one, or give"),
     ],
 )
-def test_annotation_that_is_no_message_class_is_refused(function, where, instead, make_service):
+def test_annotation_that_is_not_a_message_class_is_refused(function, where, instead, make_service):
     """The error names the method, function and annotation, and says what to write instead."""
     metadata = None if function is progress else WorkMetadata
     with pytest.raises(DeclarationError) as caught:
@@ -141,7 +141,7 @@ def test_annotation_that_is_no_message_class_is_refused(function, where, instead
     assert instead in str(caught.value)
 
 
-def test_option_that_is_no_message_class_is_refused(make_service):
+def test_option_that_is_not_a_message_class_is_refused(make_service):
     """The error names only the class, because it comes from an option, not an annotation."""
     with pytest.raises(DeclarationError, match=r"^Model: is not an attrs class"):
         make_service().method("acme.v1.Works.Odd", request=Model, metadata=WorkMetadata)(plain)

@@ -559,9 +559,7 @@ def test_around_hook_wraps_each_attempt(make_service, clock, executor, attempts)
 
 
 @EACH_EXECUTOR
-def test_error_that_is_swallowed_around_a_function_fails_the_operation(
-    make_service, executor, caplog
-):
+def test_error_swallowed_by_the_around_hook_fails_the_operation(make_service, executor, caplog):
     service = make_service(None, executor(), around=lambda _: contextlib.suppress(ValueError))
     method = in_colour(service, executor, lambda: int("x"))
     assert ended(service, method.start(WorkRequest()).name).error.code == Code.INTERNAL
@@ -660,7 +658,7 @@ def test_successes_are_counted_with_their_times(make_service, store, clock):
     }
 
 
-def test_success_after_a_request_to_cancel_is_no_cancellation(make_service, store, step):
+def test_success_after_a_cancel_request_counts_as_success(make_service, store, step):
     service = make_service(store)
     name = work(service, step).start(WorkRequest()).name
     step.reached()

@@ -326,7 +326,7 @@ async def test_store_call_gets_at_most_a_thousand_names(harness):
 
 
 @virtually
-async def test_stream_that_is_given_up_while_it_waits_leaves_no_listener(harness):
+async def test_abandoned_stream_leaves_no_listener(harness):
     async def follow():
         async for _ in await harness.service.watch(harness.start()):
             pass

@@ -146,7 +146,7 @@ async def test_async_form_lists_the_same_workers(service: lro.Service) -> None:
     assert await service.workers_async(all=True) == service.workers(all=True)
 
 
-def test_workers_of_store_that_is_away_are_unavailable(
+def test_workers_of_an_unavailable_store_are_unavailable(
     service: lro.Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store's error is raised unchanged."""
@@ -216,7 +216,7 @@ def test_waiting_work_is_counted_after_the_last_batch_of_an_expiry(
     assert calls == ["expire", "expire", "expire", "count"]
 
 
-def test_maintenance_goes_on_if_waiting_work_cannot_be_counted(
+def test_maintenance_continues_if_waiting_work_cannot_be_counted(
     service: lro.Service,
     store: Store,
     monkeypatch: pytest.MonkeyPatch,

@@ -322,7 +322,7 @@ def test_the_tasks_of_a_closed_loop_are_given_up():
     assert executor.join(0)
 
 
-def test_task_of_a_loop_closed_before_it_begins_is_given_up():
+def test_task_of_a_loop_closed_before_it_begins_is_dropped():
     executor = AsyncioExecutor(1, loop="running")
     loop = asyncio.new_event_loop()
 

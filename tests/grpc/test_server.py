@@ -349,7 +349,7 @@ def test_encoded_small_operations_are_cached() -> None:
     assert writer.operation(small) is not written
 
 
-def test_message_without_a_class_hides_no_operation_and_is_no_empty_result() -> None:
+def test_message_without_a_class_is_not_an_empty_result() -> None:
     """In a list an ErrorInfo replaces it; alone, its result is an error (spec §1.14(3))."""
     types = lro.TypeRegistry()
     writer = OperationWriter(types, "acme")

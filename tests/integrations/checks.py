@@ -87,7 +87,7 @@ def compared(reply: httpx.Response) -> tuple[Any, ...]:
         *[("POST", START, form) for form in FORMS],
     ],
 )
-def test_errors_are_those_of_the_plain_edge(
+def test_errors_equal_those_of_the_plain_edge(
     served: Served, method: str, path: str, options: Any
 ) -> None:
     """An error has the plain edge's code, body and headers, not those of the framework."""
@@ -110,7 +110,7 @@ def test_errors_are_those_of_the_plain_edge(
         *FORMS,
     ],
 )
-def test_errors_of_own_starts_are_those_of_the_plain_edge(served: Served, options: Any) -> None:
+def test_errors_of_own_starts_equal_those_of_the_plain_edge(served: Served, options: Any) -> None:
     """The application's own endpoint returns the same errors as a path of ``starts``."""
     ours = served.http.post(served.own_path, **options)
     assert compared(ours) == compared(served.plain.post(START, **options))
@@ -139,7 +139,7 @@ def test_path_with_a_variable_starts_without_an_endpoint(served: Served) -> None
     assert wrong.json()["error"]["status"] == "INVALID_ARGUMENT"
 
 
-def test_own_start_counts_a_request_id_once(served: Served) -> None:
+def test_own_start_with_a_repeated_request_id_starts_once(served: Served) -> None:
     """Two POSTs to the application's endpoint with one request ID start one operation."""
     body = {"steps": 3, "requestId": REQUEST_ID[:-1] + "2"}
     first, second = (served.http.post(served.own_path, json=body, headers=ANN) for _ in "ab")
@@ -169,7 +169,7 @@ def work_held(served: Served) -> Iterator[None]:
         served.counting.go.set()
 
 
-def test_start_that_goes_on_says_where_the_operation_is(served: Served) -> None:
+def test_unfinished_start_has_the_location_of_the_operation(served: Served) -> None:
     """A GET of ``Location`` finds the operation, even if the framework adds a prefix."""
     with work_held(served):
         reply = served.http.post(f"{served.prefix}{START}", json={"steps": -1}, headers=ASYNC)
@@ -197,7 +197,7 @@ def test_own_start_waits_as_the_caller_prefers(served: Served) -> None:
 
 @pytest.mark.parametrize("own", [True, False])
 @pytest.mark.parametrize("sent", [b'{"steps": 3}', b""])
-def test_caller_who_leaves_within_the_body_is_no_error(
+def test_disconnect_within_the_body_is_not_an_error(
     served: Served, sent: bytes, own: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A disconnect before the body is complete starts no operation and logs no error."""
@@ -217,7 +217,7 @@ def test_caller_who_leaves_within_the_body_is_no_error(
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_caller_who_leaves_ends_the_wait(served: Served, own: bool) -> None:
+def test_disconnect_ends_the_wait(served: Served, own: bool) -> None:
     """A disconnect ends the wait in the application's endpoint or Wait, but not the operation."""
     service, url = served.counting.service, served.http.base_url
     with work_held(served):
@@ -296,7 +296,7 @@ def test_console_serves_its_page_to_everyone(served: Served) -> None:
     assert served.http.get(f"{at}/unknown", headers=ANN).status_code == 404
 
 
-def test_console_acts_for_the_caller_of_the_framework(served: Served) -> None:
+def test_console_uses_the_caller_of_the_framework(served: Served) -> None:
     """The console hides others' operations and refuses Delete and cross-site requests."""
     at = f"{served.prefix}/console"
     session = served.http.get(f"{at}/session", headers=ANN).json()

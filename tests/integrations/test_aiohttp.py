@@ -132,7 +132,7 @@ def test_body_over_the_limit_of_the_application_has_our_error() -> None:
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_body_that_cannot_be_decoded_is_malformed(served: Served, own: bool) -> None:
+def test_body_that_cannot_be_decoded_is_refused_as_malformed(served: Served, own: bool) -> None:
     """aiohttp decompresses bodies itself; if it fails, the reply is a 400 that says so."""
     path = served.own_path if own else served.prefix + START
     headers = {**ANN, "content-type": "application/json", "content-encoding": "gzip"}
@@ -146,7 +146,7 @@ def test_name_with_a_line_break_is_malformed(served: Served) -> None:
     assert reply.json()["error"]["status"] == "INVALID_ARGUMENT"
 
 
-def test_body_in_pieces_is_put_together() -> None:
+def test_chunked_body_is_joined() -> None:
     """A chunked request body is read to its end."""
     pieces = iter([b'{"ste', b'ps": ', b"3}"])
     headers = {**ANN, "content-type": "application/json"}

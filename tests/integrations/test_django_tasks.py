@@ -78,7 +78,7 @@ def test_progress_is_seen_and_a_cancel_arrives(held: Any) -> None:
     assert done.errors[0].traceback.startswith("CANCELLED: ")
 
 
-def test_task_that_takes_context_goes_on(held: Any) -> None:
+def test_task_that_takes_the_context_runs(held: Any) -> None:
     assert tasks.BEGUN.wait(60)
     tasks.GO_ON.set()
     assert ended(held).return_value == "it"
@@ -105,7 +105,7 @@ def test_signals_are_sent() -> None:
     assert ("started", TaskResultStatus.RUNNING) in seen
 
 
-def test_result_that_is_not_there_is_not_found() -> None:
+def test_missing_task_result_is_not_found() -> None:
     """The name of another method's operation raises TaskResultDoesNotExist too."""
     for name in ("operations/unknown", counting.name.start(lro.Struct()).name):
         with pytest.raises(TaskResultDoesNotExist):

@@ -188,7 +188,7 @@ def test_body_that_fastapi_reads_starts_an_operation(client: TestClient) -> None
     assert client.post(f"/v1/{first['name']}:wait").json()["response"]["total"] == 3
 
 
-def test_what_fastapi_refuses_has_our_form_on_the_router(client: TestClient) -> None:
+def test_validation_error_of_fastapi_has_our_format(client: TestClient) -> None:
     """Every invalid field is named; malformed JSON and wrong media types get the edge's errors."""
     reply = client.post("/v1/read:count?n=x", json={"steps": "x", "colour": 1})
     assert reason(reply, 400) == "INVALID_ARGUMENT"
@@ -411,7 +411,7 @@ class Tag(enum.Enum):
     BOX = "box"
 
 
-def test_routers_of_one_application_have_ids_of_their_own(counting: Counting) -> None:
+def test_routers_of_one_application_have_distinct_operation_ids(counting: Counting) -> None:
     """Operation IDs contain the router's first tag or a number; paths contain all prefixes."""
     operations = FastAPIOperations(counting.service, caller=lambda: "ann")
     app = FastAPI()
@@ -436,7 +436,7 @@ def test_routers_of_one_application_have_ids_of_their_own(counting: Counting) ->
     assert start["responses"]["200"]["links"]["get"]["operationId"] == "Operations_Get_2"
 
 
-def test_verbs_that_the_service_does_not_offer_are_not_in_the_document() -> None:
+def test_document_has_only_verbs_of_the_service() -> None:
     service = lro.Service(MemoryStore(), InlineExecutor(), verbs=["GetOperation"])
     app = FastAPI()
     app.include_router(FastAPIOperations(service).router())

@@ -107,7 +107,7 @@ def test_body_limit_of_the_application_counts_if_it_is_smaller(counting: Countin
     assert (large.status_code, "100 bytes" in large.json["error"]["message"]) == (413, True)
 
 
-def test_views_have_names_that_extensions_ask_for(counting: Counting) -> None:
+def test_views_have_the_names_that_flask_extensions_expect(counting: Counting) -> None:
     """Flask-WTF identifies views by module and name, and can exempt a blueprint."""
     app = flask.Flask(__name__)
     routes = FlaskOperations(counting.service, caller=caller).init_app(app)

@@ -146,7 +146,7 @@ def test_body_that_litestar_reads_starts_an_operation(client: Client) -> None:
     assert client.post(f"/v1/{name}:wait").json()["response"]["total"] == 3
 
 
-def test_what_litestar_refuses_has_our_form_with_our_handlers(client: Client) -> None:
+def test_validation_error_of_litestar_has_our_format(client: Client) -> None:
     """Invalid fields are named; errors of other endpoints keep Litestar's form."""
     reply = client.post("/v1/read:count", json={"steps": "x"})
     assert reason(reply, 400) == "INVALID_ARGUMENT"

@@ -99,7 +99,7 @@ served = served_by(
 )
 
 
-def test_form_that_the_endpoint_has_read_is_no_body(shared: Counting) -> None:
+def test_form_already_read_by_the_endpoint_is_not_a_body(shared: Counting) -> None:
     """If the endpoint has read the form and passes a message, the body is not parsed as JSON."""
     operations = StarletteOperations(shared.service)
 

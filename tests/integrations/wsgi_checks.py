@@ -11,10 +11,7 @@ from tests.integrations import checks
 from tests.integrations.checks import *  # noqa: F403
 from tests.integrations.counting import ANN, OWN, START, Served
 
-OF_LOOPS = (
-    "test_caller_who_leaves_ends_the_wait",
-    "test_watch_streams_until_the_operation_is_done",
-)
+OF_LOOPS = ("test_disconnect_ends_the_wait", "test_watch_streams_until_the_operation_is_done")
 __all__ = [
     *(name for name in checks.__all__ if name not in OF_LOOPS),
     "test_part_of_a_body_is_refused",

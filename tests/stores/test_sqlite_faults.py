@@ -108,7 +108,7 @@ def test_foreign_tables_are_refused(tmp_path, version):
         assert names_in(path) == before
 
 
-def test_a_file_that_is_no_database_is_refused(path):
+def test_file_that_is_not_a_database_is_refused(path):
     """The error names the file, which is left unchanged."""
     path.write_bytes(b"not a database at all, but long enough to be looked at" * 100)
     before = path.read_bytes()

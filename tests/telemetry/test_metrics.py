@@ -174,7 +174,7 @@ def test_unknown_values_are_not_reported():
     assert ({"lro.method": METHOD, "lro.state": "pending"}, 0) in active
 
 
-def test_method_that_is_declared_while_metrics_are_read_is_no_error():
+def test_method_declared_while_metrics_are_read_is_not_an_error():
     """An attempt of the new method can be counted before the method is seen."""
     other = "acme.v1.Works.Other"
     specs: dict[str, Any] = {}

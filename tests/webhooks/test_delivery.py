@@ -141,7 +141,7 @@ def test_failed_try_is_repeated_after_the_schedule_with_the_same_id(
     verify(third.body, third.headers, [SECRET], now=here.clock().timestamp())
 
 
-def test_failure_for_the_whole_schedule_is_given_up_and_reported_once(
+def test_delivery_that_fails_for_the_whole_schedule_is_reported_once(
     here: Here, caplog: pytest.LogCaptureFixture
 ) -> None:
     disabled: list[EndpointDisabled] = []
@@ -368,7 +368,7 @@ def test_retried_event_is_left_to_a_release_that_knows_its_endpoint(here: Here) 
         assert sends.pending_of(name) == {}
 
 
-def test_event_for_an_endpoint_that_no_release_knows_is_given_up(
+def test_event_for_an_unknown_endpoint_is_abandoned_after_the_schedule(
     here: Here, caplog: pytest.LogCaptureFixture
 ) -> None:
     """After the schedule the delivery is abandoned, with a warning; so is a pending lookup."""
@@ -567,7 +567,7 @@ def test_format_function_that_raises_counts_as_a_failed_try(
     assert f"{name}: its webhook cannot be made" in caplog.text
 
 
-def test_format_of_the_application_is_sent_unsigned_where_there_is_no_secret(here: Here) -> None:
+def test_custom_format_is_sent_unsigned_without_a_secret(here: Here) -> None:
     def own(operation: Operation, to: Endpoint, event: WebhookEvent) -> tuple[str, bytes]:
         return "text/plain", f"{operation.name} {to.id} {event.type}".encode()
 

@@ -77,7 +77,7 @@ def test_lists_are_of_the_caller_newest_first(listed: Listed) -> None:
     assert (reply.page_size, reply.total_size, reply.next_page_token) == (50, 5, "")
 
 
-def test_lists_are_narrowed_by_state(listed: Listed) -> None:
+def test_list_is_filtered_by_state(listed: Listed) -> None:
     found = {
         "SUBMITTED": "late waiting",
         "COMPLETED": "done",
@@ -91,7 +91,7 @@ def test_lists_are_narrowed_by_state(listed: Listed) -> None:
         assert listed.list(status=f"TASK_STATE_{state}").total_size == len(names.split())
 
 
-def test_lists_are_narrowed_by_the_time_of_the_status(listed: Listed) -> None:
+def test_list_is_filtered_by_the_status_timestamp(listed: Listed) -> None:
     """Filtering by the timestamp that a client saw finds the task."""
     stamps = {task.id: task.status.timestamp.ToJsonString() for task in listed.list().tasks}
     assert stamps[listed.ids["late"]].endswith(".001Z")

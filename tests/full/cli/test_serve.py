@@ -408,7 +408,7 @@ store = PostgresStore({url!r}, schema={schema!r})
 """
 
 
-def test_database_that_is_away_is_waited_for(here: Path) -> None:
+def test_server_waits_for_an_unavailable_database(here: Path) -> None:
     """The server starts without the database, and is ready once the database is up."""
     psycopg = pytest.importorskip("psycopg")
     from tests.services.postgres import new_server

@@ -376,7 +376,7 @@ def test_credentials_of_google_are_sent(
     assert other.calls[-1][2]["authorization"] == "Bearer adc-token"
 
 
-def test_server_that_is_away_is_named() -> None:
+def test_unreachable_server_is_named() -> None:
     """The command still starts, and has a session, because the server may come up later."""
     with socket.create_server((HOST, 0)) as line:
         gone = f"http://{HOST}:{line.getsockname()[1]}"

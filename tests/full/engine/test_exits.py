@@ -86,7 +86,7 @@ def test_work_ends_before_the_interpreter(naps, executor):
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
-def test_work_that_goes_on_is_released_at_exit(naps, executor):
+def test_unfinished_work_is_released_at_exit(naps, executor):
     """With no time to drain, it stays in progress, and no process owns it."""
     status, complaint, names = naps.run(executor, 0, "end", LONG)
     assert (status, complaint) == (0, "")

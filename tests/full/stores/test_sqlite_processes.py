@@ -287,7 +287,7 @@ def test_file_is_usable_by_others_after_a_process_lost_its_log(path):
 
 @pytest.mark.platform
 @FORKS
-def test_both_processes_write_after_a_fork(path):
+def test_parent_and_child_write_after_a_fork(path):
     """If one closes, the other still has its log."""
     with process(FORKING, path) as running:
         assert sorted(hears(running) for _ in range(4)) == ["child", "closed", "closed", "parent"]
