@@ -1,11 +1,11 @@
 """Starts the operations of schedules in a process.
 
-Every process that declares a schedule runs it. They share its latest tick in the store: a process
-marks the tick as begun, starts the operation, and then marks the tick as started. The marks have
-versions, so only one of several processes begins a tick. If a tick is still only begun a second
-later, the other processes try it too, because the first may have been killed or refused. The
-request id of the start is derived from the schedule's name and the tick, so all of them start the
-same operation. A store keeps request ids for a day, so a begun tick is tried for less than a day.
+Every process that declares a schedule runs it. The processes share its latest tick in the store: a
+process marks the tick as begun, starts the operation, and then marks the tick as started. The marks
+have versions, so only one of several processes begins a tick. If a tick is begun but not started a
+second later, the other processes try it too, because the first may have been killed or refused. The
+request id of the start is derived from the schedule's name and the tick, so they all start the same
+operation. A store keeps request ids for a day, so a begun tick is tried for less than a day.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from lro._schedules.ticks import Ticks, read_ticks
 log = logging.getLogger("lro")
 
 _ON_TIME: Final = timedelta(minutes=1)
-"""A tick counts as missed if no process has begun it by then."""
+"""A tick counts as missed if no process has begun it within this time."""
 _TRIED: Final = timedelta(hours=23)
-"""How long a begun tick is tried. The store forgets its request id an hour later."""
+"""How long processes try a begun tick. The store forgets its request id an hour later."""
 _AHEAD: Final = timedelta(hours=1)
 _TURN: Final = timedelta(seconds=1)
 """How long other processes leave a tick to the process that has begun it."""
@@ -67,7 +67,7 @@ class _Entry:
 
 
 def request_maker(request: object, name: str, cls: type) -> Callable[[datetime], object]:
-    """Return a function that makes the request for a tick; a message is the same for all ticks.
+    """Return a function that makes the request for a tick; a given message serves all ticks.
 
     Raises:
         DeclarationError: ``request`` is neither a message nor a function.
@@ -85,7 +85,7 @@ class Schedules:
     """The schedules of a process. Call :meth:`run` after :meth:`due_in` seconds.
 
     ``clock`` measures pauses in seconds; ticks use the store's clock. ``wake`` is called when
-    :meth:`due_in` may have become less.
+    :meth:`due_in` may return less than before.
     """
 
     def __init__(self, store: object, clock: Callable[[], float], wake: Callable[[], None]) -> None:
@@ -99,7 +99,7 @@ class Schedules:
         self._thread: threading.Thread | None = None
 
     def reset_after_fork(self) -> None:
-        """Begin again without a thread, because a child process does not inherit it."""
+        """Begin again without a thread, because a child process inherits no threads."""
         self._thread = None
         for entry in self._entries.values():
             entry.next, entry.not_before, entry.mine = _LONG_AGO, -math.inf, None

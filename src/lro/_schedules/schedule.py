@@ -16,7 +16,7 @@ class Schedule:
 
     name: str
     method: str
-    """The full name of the method whose operations it starts."""
+    """The full name of the method whose operations the schedule starts."""
     expression: str
     """The cron expression, or ``every`` and the interval."""
     timezone: str
@@ -30,7 +30,7 @@ class Schedule:
     begun_time: datetime | None = None
     """When the start for ``tick`` was first tried; None after it succeeded or was given up."""
     version: int = 1
-    """The number of writes."""
+    """The number of times the schedule was written."""
 
     def as_text(self) -> str:
         """Return the schedule as JSON, for a store that keeps texts."""
@@ -64,7 +64,7 @@ class ScheduleStore(Protocol):
         ...
 
     def note_tick(self, schedule: Schedule) -> bool:
-        """Store a schedule if the stored one of its name has the version before, or is missing.
+        """Store a schedule if the one stored under its name has the previous version or is missing.
 
         Returns:
             True if it is stored. Of several processes that write the same version, one gets True.

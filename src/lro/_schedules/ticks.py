@@ -2,8 +2,8 @@
 
 The library cronsim reads the expressions. Clock changes are handled as in Debian's cron. A job at
 a fixed time that the change would skip runs right after the change, and runs only once if its time
-comes twice. A job whose minutes or hours begin with ``*`` follows the wall clock. This module does
-the latter, because cronsim loses ticks where a clock changes by less than an hour.
+comes twice. A job whose minutes or hours begin with ``*`` follows the wall clock. This module
+handles the latter jobs, because cronsim loses ticks where a clock changes by less than an hour.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class Ticks:
             start, back = self._change(start, changed[0], offset), _SECOND
 
     def latest(self, after: datetime, until: datetime, most: int) -> list[datetime]:
-        """Return the latest ticks after one time up to another, at most ``most``, in order."""
+        """Return the last ticks after ``after`` and up to ``until``, at most ``most``, in order."""
         span = timedelta(minutes=1)
-        while True:  # goes back step by step, because there may be millions
+        while True:  # goes back step by step, because there may be millions of ticks
             since = max(after, until - span)
             found = deque(itertools.takewhile(lambda tick: tick <= until, self._from(since)), most)
             if since == after or len(found) == most:

@@ -1,1 +1,1 @@
-"""Webhooks: what is sent when an operation ends, to which addresses, and when it is sent again."""
+"""Webhooks: the events sent when operations end, their endpoints, and retries."""

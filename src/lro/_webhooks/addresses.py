@@ -2,7 +2,7 @@
 
 ``ipaddress.is_global`` differs between versions of Python. It also accepts addresses of gateways to
 IPv4 addresses that are not global (NAT64, 6to4). The table has the special addresses of IANA (RFC
-6890), and the addresses that clouds use in place of a link-local one.
+6890), and the addresses that clouds use in place of link-local addresses.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _REFUSED_V4: Final = tuple(
         "10.0.0.0/8",  # private
         "100.64.0.0/10",  # shared by the customers of a provider
         "127.0.0.0/8",  # loopback
-        "168.63.129.16/32",  # the platform that runs a machine of Azure
+        "168.63.129.16/32",  # the platform below Azure's machines
         "169.254.0.0/16",  # link-local, and the metadata of clouds
         "172.16.0.0/12",  # private
         "192.0.0.0/24",  # assignments of the IETF
@@ -63,7 +63,7 @@ def is_global(address: str) -> bool:
         return False
     if isinstance(found, ipaddress.IPv4Address):
         return _is_global_v4(found)
-    if found.scope_id is not None:  # a link of this machine
+    if found.scope_id is not None:  # on a link of this machine
         return False
     carried = _carried(found)
     if carried:
@@ -82,7 +82,7 @@ def _carried(address: ipaddress.IPv6Address) -> Sequence[ipaddress.IPv4Address]:
         return (last,)
     if address in _SIX_TO_FOUR:
         return (ipaddress.IPv4Address(number >> 80 & 0xFFFFFFFF),)
-    if address in _TEREDO:  # its server, and its client, which is written with each bit inverted
+    if address in _TEREDO:  # the server, and the client, whose bits are inverted
         server = ipaddress.IPv4Address(number >> 64 & 0xFFFFFFFF)
         return server, ipaddress.IPv4Address(int(last) ^ 0xFFFFFFFF)
     return ()

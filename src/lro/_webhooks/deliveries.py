@@ -24,10 +24,10 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 @attrs.frozen
 class PendingDelivery:
-    """A delivery that is not done: how many attempts failed, and when the next one is due.
+    """A delivery that has not succeeded yet: its failed attempts, and when the next one is due.
 
-    ``looked_up``: ``lookup`` gave its endpoint. ``since``: when it was retried by hand; None if it
-    is pending since the end of the operation.
+    ``looked_up``: ``lookup`` returned its endpoint. ``since``: when it was retried by hand; None if
+    it has been pending since the operation ended.
     """
 
     attempts: int
@@ -40,7 +40,7 @@ class PendingDelivery:
 class Deliveries:
     """The deliveries of an operation, and the endpoints that its start named.
 
-    ``pending`` is by the id of the endpoint; None if the operation has not ended, or no process has
+    ``pending`` is keyed by endpoint id; None if the operation has not ended, or no process has
     claimed its deliveries yet. ``failed`` are the ids of deliveries that were abandoned.
     """
 
@@ -68,7 +68,7 @@ class Deliveries:
             kept["endpoints"] = [endpoint_to_json(one) for one in self.endpoints]
         if self.pending is not None:
             if not self.pending and not self.failed:
-                return ""  # with the secrets of the endpoints
+                return ""  # drop the endpoints with their secrets
             kept["owed"] = {id: _written(delivery) for id, delivery in self.pending.items()}
         if self.failed:
             kept["failed"] = list(self.failed)
@@ -93,7 +93,7 @@ class Deliveries:
         return attrs.evolve(kept, pending=None if self.pending is None else pending, failed=failed)
 
     def restarted(self, now: datetime) -> Deliveries:
-        """Return the pending and failed deliveries, due now with their whole schedule."""
+        """Return the pending and failed deliveries, due now, each with its whole schedule again."""
         pending = {id: PendingDelivery(0, now, since=now) for id in self.failed}
         for id, delivery in (self.pending or {}).items():
             pending[id] = attrs.evolve(delivery, attempts=0, at=now, since=now)

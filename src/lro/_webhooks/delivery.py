@@ -46,7 +46,7 @@ _QUEUE_SECONDS: Final = 2.0
 """Longest time that a claimed delivery is expected to wait for its host."""
 _DEFER_SECONDS: Final = 3600.0
 _WAITING: Final = 128
-"""Most claimed deliveries that wait for one host, and for all slow hosts."""
+"""Most claimed deliveries that wait for one host, and of one caller for slow hosts."""
 _FAST_SECONDS: Final = 1.0
 """Longest average response time of a fast host, which may use every connection."""
 _FIRST_PACE: Final = 0.005
@@ -82,7 +82,7 @@ class _Attempt:
     host: str
     slow: bool = False
     reply: WebhookReply | None = None
-    """None if it was not sent, and remains pending."""
+    """None if the webhook was not sent, and remains pending."""
     seconds: float = 0.0
 
     @property
@@ -110,7 +110,7 @@ class _Pace:
         turn = ahead * pace
         if turn <= _QUEUE_SECONDS and waiting < _WAITING:
             return None
-        # Each is deferred until about its turn, so that few are claimed in vain.
+        # Defer each request until about its turn, so that few requests are claimed in vain.
         if len(self._deferred_until) >= _HOSTS:
             self._deferred_until.clear()
         last = self._deferred_until.get(caller, 0.0)
@@ -155,7 +155,7 @@ class _SlowHosts:
     def pop(self) -> _Host | None:
         """Take the next host from the queue; None if no host may be called now.
 
-        It belongs to the caller with the fewest requests; hosts that failed come last.
+        Hosts of the caller with the fewest requests come first, and of these, failed hosts last.
         """
         free = [one for one in self.queue if self.has_room(one.waiting[0].caller)]
         if not free:
@@ -182,8 +182,8 @@ def _move(counts: Counter[str], caller: str, by: int) -> None:
 class Delivery:
     """Send the pending deliveries of a store.
 
-    :meth:`run_due` sends what is due; :meth:`begin` starts a thread that does so. ``renamed`` has
-    the present names of methods by their aliases.
+    :meth:`run_due` sends due deliveries; :meth:`begin` starts a thread that does so. ``renamed``
+    maps aliases of methods to their present names.
     """
 
     def __init__(
@@ -260,7 +260,7 @@ class Delivery:
                 self._wake.wait(seconds)
 
     def stop(self) -> None:
-        """Stop the threads, and release what is not sent within a short grace. Idempotent."""
+        """Stop the threads, and release deliveries that are not sent soon. Idempotent."""
         with self._starting:
             self._stopped = True
         end = time.monotonic() + _STOP_SECONDS
@@ -273,7 +273,7 @@ class Delivery:
                     self._give_back(end)
                 finally:
                     self._turning.release()
-            # Else a function of the application blocks, and the claims end by themselves.
+            # Otherwise a function of the application blocks, and the claims end by themselves.
         finally:
             self._transport.close()
             for _ in self._workers:
@@ -302,7 +302,7 @@ class Delivery:
             except Unavailable as exc:  # the maintenance reports it too
                 log.info("webhooks: due deliveries cannot be read now: %s", exc)
                 seconds = _RETRY_SECONDS
-            except BaseException:  # of the application, for instance; other deliveries must go on
+            except BaseException:  # perhaps of the application; other deliveries must continue
                 log.exception("sending webhooks failed and continues")
                 seconds = _RETRY_SECONDS
             self._wake.wait(seconds)
@@ -310,14 +310,14 @@ class Delivery:
     # -- the turn -----------------------------------------------------------------------------
 
     def _turn(self) -> float:
-        """Do all that needs no receiver, and return the seconds until the next turn."""
+        """Do the work that needs no receiver, and return the seconds until the next turn."""
         self._finish()
         if self._stopped or len(self._claims) >= _CAPACITY:
             return _POLL_SECONDS
         self._start_workers()
         if self._due or self._look_at <= self._clock():
             self._due = False
-            self._look_at = self._clock() + _RETRY_SECONDS  # unless it can be read
+            self._look_at = self._clock() + _RETRY_SECONDS  # if the read fails
             self._look_at = self._clock() + self._claim()
         seconds = max(0.0, self._look_at - self._clock())
         return min(seconds, _RETRY_SECONDS) if self._under_way and not self._workers else seconds
@@ -337,7 +337,7 @@ class Delivery:
         if due is None:
             return _POLL_SECONDS
         seconds = (due - self._store.now()).total_seconds()
-        if seconds <= 0 and not records:  # another process has locked it
+        if seconds <= 0 and not records:  # another process has locked the record
             return _RETRY_SECONDS
         return min(_POLL_SECONDS, max(0.0, seconds))
 
@@ -375,8 +375,8 @@ class Delivery:
     ) -> None:
         """Defer a delivery for processes of another release, which may know its endpoint.
 
-        The longer it has been pending, the longer the pause; after the whole schedule it is
-        abandoned. If ``lookup`` no longer returns the endpoint, the delivery is dropped.
+        The longer the delivery has been pending, the longer the pause; after the whole schedule it
+        is abandoned. If ``lookup`` no longer returns the endpoint, the delivery is dropped.
         """
         record = claim.record
         if endpoint is None and delivery.looked_up and self._options.lookup is not None:
@@ -421,7 +421,7 @@ class Delivery:
     def _looked_up(self, record: Record) -> Sequence[Endpoint]:
         assert self._options.lookup is not None
         shown = full_operation(record, self._renamed)
-        return [*self._options.lookup(shown, record.caller)]  # it may be a generator
+        return [*self._options.lookup(shown, record.caller)]  # the result may be a generator
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -430,7 +430,7 @@ class Delivery:
     ) -> None:
         try:
             endpoint = self._rules.with_secrets("endpoint", endpoint)
-        except InvalidArgument as exc:  # processes of another release may allow it
+        except InvalidArgument as exc:  # processes of another release may allow this
             self._defer(claim, endpoint.id, delivery, now, endpoint, f"it cannot be called: {exc}")
             return
         at = self._clock()
@@ -441,7 +441,7 @@ class Delivery:
             return
         name = httpx.URL(endpoint.url).host
         host = self._hosts.setdefault(name, _Host())
-        # At most by as long as it has waited: the host may be quicker than it seems now.
+        # Defer at most by the delivery's age: the host may be quicker than it seems now.
         age = (now - (claim.record.end_time or now)).total_seconds()
         longest = min(max(age, _RETRY_SECONDS), _DEFER_SECONDS)
         later = host.pace.defer(len(host.waiting), len(host.waiting), at, longest)
@@ -478,7 +478,7 @@ class Delivery:
         self._start_workers()
 
     def _free_host(self, one: _Attempt) -> None:
-        """Measure an attempt, and send the next ones of its host and of slow hosts."""
+        """Measure an attempt, and send the next attempts of its host and of slow hosts."""
         host, slow_hosts = self._hosts[one.host], self._slow_hosts
         host.busy, host.pace.began = False, None
         if one.slow:
@@ -613,16 +613,14 @@ class Delivery:
         due = after.next_due
 
         def change(present: Record) -> Record | None:
-            left = after.with_endpoints(Deliveries.of(present.notify).endpoints)  # some may be gone
+            left = after.with_endpoints(Deliveries.of(present.notify).endpoints)  # some are gone
             return settle_notifications(record, left.to_text(), left.next_due)(present)
 
         try:
             self._store.update(record.name, change)
-        except (LeaseLost, OperationNotFound) as exc:  # another process has it, or it is deleted
+        except (LeaseLost, OperationNotFound) as exc:  # claimed elsewhere, or deleted
             log.debug("%s: the results of its webhooks are not stored: %s", record.name, exc)
-        except (
-            Unavailable
-        ) as exc:  # its claim ends, and its webhooks are sent again with the same ids
+        except Unavailable as exc:  # the claim ends, and webhooks are sent again with the same ids
             line = "%s: the results of its webhooks cannot be stored: %s"
             log.warning(line, record.name, exc, extra=about(record.name, record.method))
         if due is not None:

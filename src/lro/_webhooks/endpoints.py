@@ -44,12 +44,12 @@ _OURS: Final = frozenset(
     | {*WEBHOOK_HEADERS}
 )
 _SECRET_BYTES: Final = range(24, 65)
-"""Standard Webhooks 1.0.0, "Signature scheme": 192 to 512 bits."""
+"""Valid lengths of a secret (Standard Webhooks 1.0.0, "Signature scheme": 192 to 512 bits)."""
 
 
 @attrs.frozen(kw_only=True)
 class EndpointRules:
-    """Limits of endpoints: schemes, ports and formats; and the secrets of endpoints without any."""
+    """Allowed schemes, ports and formats of endpoints, and secrets for endpoints without any."""
 
     secrets: tuple[str, ...] = attrs.field(default=(), repr=False)
     allow_private: bool = False
@@ -78,7 +78,7 @@ class EndpointRules:
         return attrs.evolve(endpoint, id=id)
 
     def with_secrets(self, at: str, endpoint: Endpoint) -> Endpoint:
-        """Check an endpoint but for its id, and return it with the secrets that sign for it.
+        """Check an endpoint except for its id, and return it with the secrets that sign for it.
 
         Raises:
             InvalidArgument: As for :meth:`checked`.
@@ -99,7 +99,7 @@ class EndpointRules:
     def _check_url(self, at: str, text: str) -> None:
         try:
             url = httpx.URL(text)
-            host, port, _ = url.host, url.port, url.netloc  # netloc is sent
+            host, port, _ = url.host, url.port, url.netloc  # netloc may raise, too
         except (httpx.InvalidURL, ValueError):  # ValueError: an IDNA name or non-ASCII text
             raise InvalidArgument(at, "is not a URL") from None
         schemes = {"https", "http"} if self.allow_http else {"https"}
@@ -159,7 +159,7 @@ def check_secrets(at: str, secrets: Collection[str]) -> None:
     """Check the secrets of an endpoint.
 
     Raises:
-        InvalidArgument: One is not base64 of 24 to 64 bytes, or there are too many.
+        InvalidArgument: A secret is not base64 of 24 to 64 bytes, or there are too many secrets.
     """
     if len(secrets) > MAX_SECRETS:
         raise InvalidArgument(at, f"must be at most {MAX_SECRETS}")
@@ -173,19 +173,19 @@ def check_secrets(at: str, secrets: Collection[str]) -> None:
 
 
 def derived_id(url: str) -> str:
-    """Return the id of an endpoint without one; it does not reveal the URL."""
+    """Return an id for an endpoint that has none; the id does not reveal the URL."""
     return f"ep_{hashlib.sha256(url.encode('utf-8', 'surrogatepass')).hexdigest()[:24]}"
 
 
 def event_of(record: Record) -> str:
-    """Return the type of the event for the end of a record; empty if it has not ended."""
+    """Return the type of the event for an operation's end; empty if it has not ended."""
     return _EVENT_OF.get(record.state, "")
 
 
 def is_subscribed(endpoint: Endpoint, record: Record, renamed: Mapping[str, str]) -> bool:
     """Return True if an endpoint is notified of the end of a record.
 
-    It may name the method by the name in the record, or by its present name, from ``renamed``.
+    The endpoint may have the method's name in the record, or its present name in ``renamed``.
     """
     if event_of(record) not in endpoint.events:
         return False

@@ -80,7 +80,7 @@ class WebhookOptions:
     """The options of ``Webhooks``.
 
     Raises:
-        DeclarationError: One is not of its type, or out of its bounds.
+        DeclarationError: An option is not of its type, or out of its bounds.
         InvalidArgument: A secret cannot be used.
     """
 
@@ -151,7 +151,7 @@ class WebhookOptions:
 def _is_proxy(text: str) -> bool:
     try:
         url = httpx.URL(text)
-        url.host.encode("idna")  # as it will be looked up
+        url.host.encode("idna")  # as the resolver will encode it
         fine = url.scheme in ("http", "https") and re.fullmatch(r"[^\s%]+", url.host) is not None
         return fine and (url.port or 0) < 1 << 16 and not (url.query or url.fragment)
     except (httpx.InvalidURL, ValueError):

@@ -87,7 +87,7 @@ class Formats:
         method = operation.description.method
         data: dict[str, Any] = {"name": operation.name, "method": method, "done": True}
         if endpoint.payload == "full":
-            with contextlib.suppress(EncodingError):  # maybe only other processes know its classes
+            with contextlib.suppress(EncodingError):  # perhaps the classes are unknown here
                 basic = attrs.evolve(operation, description=OperationDescription())
                 shown = operation_to_json(basic, self._types)
                 full = dumps({**about, "data": {**data, "operation": shown}})

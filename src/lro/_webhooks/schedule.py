@@ -26,12 +26,12 @@ LONGEST_SECONDS: Final = 24 * 3600.0
 
 _JITTER: Final = 0.2
 _SLOW_DOWN: Final = frozenset({429, 502, 503, 504})
-"""Statuses for which Retry-After counts."""
+"""Statuses for which Retry-After is honoured."""
 _SECONDS: Final = re.compile(r"[0-9]{1,10}", re.ASCII)
 
 
 def pause_before(attempt: int, schedule: Sequence[float], random: float) -> float | None:
-    """Return the seconds before the attempt that follows this many; None after the last one.
+    """Return the seconds to wait after this number of attempts; None after the last attempt.
 
     ``random``, from 0 to 1, makes the pause up to a fifth longer, so that deliveries which failed
     together are not retried together.
@@ -44,7 +44,7 @@ def pause_before(attempt: int, schedule: Sequence[float], random: float) -> floa
 def retry_after(status: int, header: str, now: datetime) -> float:
     """Return the pause that Retry-After asks for, in seconds or as a date (RFC 9110).
 
-    It is at most a day; 0 for other statuses, and if the header cannot be read.
+    The pause is at most a day; 0 for other statuses, and if the header cannot be read.
     """
     if status not in _SLOW_DOWN:
         return 0.0

@@ -25,30 +25,31 @@ from lro.errors import DeclarationError, InvalidArgument, OperationNotFound, che
 
 
 class Webhooks:
-    """Notify others when operations end: ``Service(..., webhooks=Webhooks([...]))``.
+    """Notify receivers when operations end: ``Service(..., webhooks=Webhooks([...]))``.
 
     Each end of an operation is an event ``operation.succeeded``, ``operation.failed`` or
     ``operation.cancelled``. Events are sent to ``endpoints``, to the endpoints of the start
     (``notify=``), and to those that ``lookup`` returns for an operation and its caller; ``lookup``
-    runs in the sending thread, and may block. ``secrets`` sign for endpoints without any. Pending
-    deliveries are stored in the operation's record, in the same write that ends it. So each event
-    is delivered at least once, always with the same ``webhook-id``.
+    runs in the sending thread, and may block. ``secrets`` sign for endpoints without secrets.
+    Pending deliveries are stored in the operation's record, in the same write that ends it. So each
+    event is delivered at least once, always with the same ``webhook-id``.
 
     Only 2xx is success. Failed deliveries are retried by ``schedule``, the seconds between attempts
-    (by default those of Standard Webhooks 1.0.0, 75.6 hours in all), or when Retry-After says, at
+    (by default those of Standard Webhooks 1.0.0, 75.6 hours in all), or when Retry-After asks, at
     most a day later. ``on_disabled`` is called with an :class:`EndpointDisabled` if a receiver
     answers 410, or if a delivery has failed for the whole schedule.
 
     URLs must have https and one of ``ports`` (None allows any); ``allow_http`` also allows http and
     port 80. Hosts need a global address, which is checked when the connection is made;
-    ``allow_private`` allows any. All requests go through ``proxy``, the URL of an egress proxy,
-    which must then check addresses itself. Redirects are not followed, and proxies of the
+    ``allow_private`` allows any address. All requests go through ``proxy``, the URL of an egress
+    proxy, which must then check addresses itself. Redirects are not followed, and proxies of the
     environment are not used. ``ssl_context`` has the trusted certificates, ``resolve`` returns the
     addresses of a host and port.
 
-    ``timeout`` bounds a request, from 0.1 to 60 seconds. A process uses at most ``connections``,
-    and one for each host. ``formats`` adds functions that make bodies, by name; endpoints with such
-    a format need no secret. ``clock`` returns seconds, ``random`` a number from 0 to 1.
+    ``timeout`` bounds a request, from 0.1 to 60 seconds. A process uses at most ``connections``
+    connections, and one for each host. ``formats`` adds functions that make bodies, by name;
+    endpoints with such a format need no secret. ``clock`` returns seconds, ``random`` a number from
+    0 to 1.
 
     Raises:
         DeclarationError: An argument is not of its type.
@@ -85,7 +86,7 @@ class Webhooks:
         """Check endpoints, and return them with their ids.
 
         Raises:
-            InvalidArgument: They are not endpoints, or one is not allowed.
+            InvalidArgument: A value is not an endpoint, or an endpoint is not allowed.
         """
         if not isinstance(endpoints, list | tuple):
             raise InvalidArgument(at, "must be several lro.webhooks.Endpoint, in a tuple or list")
@@ -103,8 +104,8 @@ class Webhooks:
         """Attach these webhooks to a service, whose constructor calls this.
 
         Raises:
-            DeclarationError: Its store is not an :class:`lro.adapters.OutboxStore`, or another
-                service has these webhooks.
+            DeclarationError: The service's store is not an :class:`lro.adapters.OutboxStore`, or
+                another service has these webhooks.
         """
         store = service.store
         if not keeps_outbox(store):
@@ -132,7 +133,7 @@ class Webhooks:
         """The delivery for the service of these webhooks.
 
         Raises:
-            DeclarationError: They are not attached to a service.
+            DeclarationError: These webhooks are not attached to a service.
         """
         if self._delivery is None:
             raise DeclarationError("webhooks", "belongs to no service: Service(..., webhooks=...)")
@@ -142,7 +143,8 @@ class Webhooks:
         """Return the text in which a record keeps the endpoints of a start; empty for none.
 
         Raises:
-            InvalidArgument: There are more than 10, one cannot be used, or they are too large.
+            InvalidArgument: There are more than 10 endpoints, one cannot be used, or they are too
+                large.
         """
         endpoints = self._checked("notify", notify)
         if len(endpoints) > MAX_ENDPOINTS:
@@ -185,7 +187,7 @@ class Webhooks:
         return self.delivery.run_due()
 
     def stop(self) -> None:
-        """Stop the threads; other processes send what is not sent within two seconds."""
+        """Stop the threads; after two seconds, other processes send the remaining deliveries."""
         self.delivery.stop()
 
     def reset_after_fork(self) -> None:

@@ -1,7 +1,7 @@
 """Transport of webhooks: checked addresses only, a time limit, no redirects, no default proxies.
 
 Each address is checked when the connection is made, and the connection uses this very address: an
-earlier check would fail against a name server that gives another address the second time. TLS and
+earlier check would not help if a name server gave another address the second time. TLS and
 the header Host use the name in the URL.
 """
 
@@ -30,7 +30,7 @@ MAX_BODY: Final = 4096
 """Most bytes of a response body that are read and discarded."""
 
 _BODY_SECONDS: Final = 1.0
-"""Longest time for the body of a response, which is not used; then the connection is closed."""
+"""Seconds to read a response's body, which is not used, before the connection is closed."""
 _ADDRESSES: Final = 3
 _KEPT_SECONDS: Final = 1.0
 """Idle connections are closed early: servers keep them for two seconds or more."""
@@ -87,7 +87,7 @@ class _TimedStream(httpcore.NetworkStream):
         return self._stream.read(max_bytes, _deadline.get().left())
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002
-        # In pieces, because each part of a large write that succeeds would restart its timeout.
+        # Write in pieces, because each partial success of a large write would restart its timeout.
         for begin in range(0, len(buffer), _PIECE):
             self._stream.write(buffer[begin : begin + _PIECE], _deadline.get().left())
 
@@ -148,7 +148,7 @@ def system_addresses(host: str, port: int) -> Sequence[str]:
     """Return the addresses of a host from the resolver of the system.
 
     Raises:
-        OSError: There are none.
+        OSError: The host has no address.
     """
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [str(address[0]) for *_, address in found]
@@ -179,7 +179,7 @@ class WebhookTransport:
 
     def reset_after_fork(self) -> None:
         """Start over without connections, and close only this process's file descriptors."""
-        for stream in list(self._backend.opened):  # not by the pool, whose lock may be held
+        for stream in list(self._backend.opened):  # not through the pool, whose lock may be held
             with contextlib.suppress(OSError):
                 stream.close()
         self._pool: httpcore.ConnectionPool | None = None
@@ -218,7 +218,7 @@ class WebhookTransport:
                 socket.socket.shutdown(stream.get_extra_info("socket"), socket.SHUT_RDWR)
         pool, self._pool = self._pool, None
         if pool is not None:
-            with contextlib.suppress(Exception):  # it warns of requests in progress
+            with contextlib.suppress(Exception):  # the pool warns of requests in progress
                 pool.close()
 
     def _connections(self) -> httpcore.ConnectionPool:

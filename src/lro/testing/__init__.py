@@ -1,9 +1,9 @@
 """The contracts of stores and executors as code: run them on your own adapters.
 
-They need no test framework. :func:`check_store` and :func:`check_executor` run all checks and raise
-an AssertionError that names the broken promise. With pytest, parametrise over ``STORE_CHECKS`` and
-``EXECUTOR_CHECKS`` to see each check as a test. :func:`job` makes a job for tests that call a
-method's function directly.
+The checks need no test framework. :func:`check_store` and :func:`check_executor` run all checks and
+raise an AssertionError that names the broken promise. With pytest, parametrise over
+``STORE_CHECKS`` and ``EXECUTOR_CHECKS`` to see each check as a test. :func:`job` makes a job for
+tests that call a method's function directly.
 """
 
 from lro.testing._executors import (

@@ -138,7 +138,7 @@ def hidden_work_is_claimed(store: Store, clock: ManualClock) -> None:
 
 
 def earliest_due_is_claimed_first(store: Store, clock: ManualClock) -> None:
-    """The order is the same for all methods; equal due times are ordered by name, by code point."""
+    """All methods share one order; work with equal due times is ordered by name, by code point."""
     for unique_id, seconds in (("late", 9), ("z", 3), ("\U00010000", 2), ("\uffff", 2), ("B", 2)):
         method = "N" if unique_id in "zB" else "M"
         insert(store, _waiting(clock, unique_id, seconds=seconds, method=method))
@@ -247,7 +247,7 @@ def sent_operation_is_claimed_before_it_is_due(store: Store, clock: ManualClock)
 
 
 def sent_names_count_for_limits(store: Store, clock: ManualClock) -> None:
-    """Each sent name counts until it is due again, in its lane if it has a key."""
+    """A sent name counts, in its lane if the work has a key, until it is due again."""
     for number in range(6):
         insert(store, _waiting(clock, f"a{number}", lane=2 + number % 2))
     insert(store, held(clock, "held", lane=2))
@@ -278,7 +278,7 @@ def excluded_names_are_not_claimed(store: Store, clock: ManualClock) -> None:
 
 
 def claim_without_owner_postpones(store: Store, clock: ManualClock) -> None:
-    """It starts no work; the work is due after the lease, or the time since sending if longer."""
+    """No work starts; it is due after the lease, or after the time since its sending if longer."""
     record = _waiting(clock)
     insert(store, record)
     insert(store, held(clock, "held"))
@@ -322,7 +322,7 @@ def concurrent_claims_share_the_work(store: Store, clock: ManualClock) -> None:
 
 
 def concurrent_claims_keep_the_order(store: Store, clock: ManualClock) -> None:
-    """A claim may only overtake operations that others are claiming at the same time."""
+    """A claim may only overtake operations that other claims take at the same time."""
     claimers, waiting = 8, 80
     for number in range(waiting):
         insert(store, _waiting(clock, f"{number:02}", seconds=number - waiting))
@@ -417,7 +417,7 @@ def lowest_rank_is_claimed_first(store: Store, clock: ManualClock) -> None:
 
 
 def limit_holds_in_each_lane(store: Store, clock: ManualClock) -> None:
-    """It counts running work of any rank in the lane; work with an empty key has no limit."""
+    """The limit counts running work of any rank in its lane; work with an empty key has none."""
     for unique_id, lane in (("a1", 2), ("a2", 2), ("a3", 2), ("b1", 3), ("c1", 4), ("c2", 4)):
         insert(store, _waiting(clock, unique_id, lane=lane))
         clock.advance(1)
@@ -485,7 +485,7 @@ def lanes_take_turns(store: Store, clock: ManualClock) -> None:
 
 
 def due_work_is_found_behind_other_lanes(store: Store, clock: ManualClock) -> None:
-    """Due work is found behind any number of lanes whose work is not due or over its limit."""
+    """Due work is found behind any number of lanes whose work is not due or exceeds its limit."""
     for number in range(300):
         insert(store, _waiting(clock, f"later{number}", lane=number + 1, seconds=9 + number))
     insert(store, _waiting(clock, "low", lane=5))
@@ -506,7 +506,7 @@ def due_work_is_found_behind_other_lanes(store: Store, clock: ManualClock) -> No
 
 
 def rate_limits_begins_in_any_time_span(store: Store, clock: ManualClock) -> None:
-    """In any time span only so many begin, per lane for keys; a claim says when more may."""
+    """Only so many operations (per lane for keys) begin in a span; a claim says when more may."""
     for number in range(7):
         insert(store, _waiting(clock, f"a{number}", lane=2 + number % 2))
     rates = {"M": (2, timedelta(seconds=10))}
@@ -532,7 +532,7 @@ def rate_limits_begins_in_any_time_span(store: Store, clock: ManualClock) -> Non
 
 
 def work_too_late_to_begin_is_found(store: Store, clock: ManualClock) -> None:
-    """Work that has never begun is found after its latest begin; the next such time is returned."""
+    """Work that never began is found after its ``begin_before``, the next of which is returned."""
     for unique_id, seconds in (("a", 1), ("b", 2), ("c", 3)):
         before = clock() + timedelta(seconds=seconds)
         insert(store, _waiting(clock, unique_id, begin_before=before, method="N"))
@@ -549,7 +549,7 @@ def work_too_late_to_begin_is_found(store: Store, clock: ManualClock) -> None:
 
 
 def paused_methods_are_not_claimed(store: Store, clock: ManualClock) -> None:
-    """No claim returns their work or says that it is due; other methods are not affected."""
+    """No claim returns paused work or says that it is due; other methods are not affected."""
     for id_, method, seconds in (("a", "M", 0), ("b", "N", 0), ("c", "M", 5), ("d", "N", 9)):
         insert(store, _waiting(clock, id_, method=method, seconds=seconds))
     insert(store, _waiting(clock, "s", lost_attempts=SUSPECT))

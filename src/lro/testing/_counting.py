@@ -1,4 +1,4 @@
-"""Checks of stores that keep statistics (``lro.adapters.StatisticsStore``); others skip them."""
+"""Checks of stores that keep statistics (``lro.adapters.StatisticsStore``); optional."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def concurrent_counts_add_up(store: StatisticsStore, clock: ManualClock) -> None
 
 @_where_kept
 def load_has_the_work_in_progress(store: StatisticsStore, clock: ManualClock) -> None:
-    """It is the queued and running work of each method, and the running work of each process."""
+    """The load has the queued and running work by method, and the running work by process."""
     same(store.read_load([""], 9), Load([], {}, capped=False), "the load of nothing")
     first = clock()
     insert(store, held(clock, "waits", method="A", owner=""))

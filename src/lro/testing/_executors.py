@@ -14,7 +14,7 @@ from lro._engine.executor_port import CancelSupport, Executor, RemoteCall, Slot
 from lro.testing._samples import PATIENCE, expect, refuses, same
 
 MakeExecutor = Callable[[int], Executor]
-"""Makes an executor with this number of workers, not attached yet."""
+"""Makes an executor with this number of workers, which is not attached yet."""
 
 ExecutorCheck: TypeAlias = Callable[[MakeExecutor], None]
 
@@ -42,7 +42,7 @@ class Work:
             self._may_end.set()
 
     def let_end(self) -> None:
-        """Allow it to end."""
+        """Allow the task to end."""
         self._may_end.set()
 
     def run(self, through: RemoteCall | None = None) -> None:  # noqa: ARG002
@@ -92,7 +92,7 @@ class Attached:
             self.slot().submit(task)
 
     def has_room(self, wanted: int) -> list[Slot]:
-        """Reserve this number of workers, and check that no other is free."""
+        """Reserve this number of workers, and check that no other worker is free."""
         slots = [self.executor.reserve() for _ in range(wanted)]
         found = [slot for slot in slots if slot is not None]
         same(len(found), wanted, "free workers")
@@ -103,8 +103,8 @@ class Attached:
 def check_executor(make_executor: MakeExecutor, *, background: bool = True) -> None:
     """Run every check, each on an executor of its own.
 
-    With ``background=False`` the executor does the work within ``submit``, and only the checks that
-    make sense for it are run.
+    With ``background=False`` the executor does the work within ``submit``, and only the checks for
+    such executors are run.
 
     Raises:
         AssertionError: The executor breaks its contract; the text says where.
@@ -290,7 +290,7 @@ def join_without_work_does_not_stop_the_executor(make: MakeExecutor) -> None:
 
 
 def join_does_not_delay_tasks(make: MakeExecutor) -> None:
-    """Threads that wait for the end of one task do not delay another."""
+    """Threads that wait for the end of one task do not delay another task."""
     executor = make(2)
     attached = Attached(executor)
     running = Work("running")
@@ -347,7 +347,7 @@ EXECUTOR_CHECKS: Final[tuple[ExecutorCheck, ...]] = (
 MakeRemoteExecutor: TypeAlias = Callable[[Callable[[str], None]], Executor]
 """Makes an executor attached to this function, which workers in this process call with names.
 
-It needs at least two workers, which may continue to run after the executor is stopped.
+The executor needs at least two workers, which may run on after the executor is stopped.
 """
 
 RemoteCheck: TypeAlias = Callable[[MakeRemoteExecutor], None]
@@ -387,7 +387,7 @@ class NameReceiver:
 def check_remote_executor(make_executor: MakeRemoteExecutor) -> None:
     """Run every check, each on an executor of its own.
 
-    For an executor whose ``redelivery`` is not None; the others have :func:`check_executor`.
+    The executor's ``redelivery`` must not be None; if it is, use :func:`check_executor`.
 
     Raises:
         AssertionError: The executor breaks its contract; the text says where.
@@ -453,7 +453,7 @@ def names_arrive_at_workers(make: MakeRemoteExecutor) -> None:
 
 
 def names_are_processed_concurrently(make: MakeRemoteExecutor) -> None:
-    """Work on one name does not wait for work on another."""
+    """Work on one name does not wait for work on another name."""
     receiver = NameReceiver(held=True)
     _submit_named(make(receiver.work), "operations/a", "operations/b")
     receiver.arrives("operations/a", "operations/b")

@@ -237,7 +237,7 @@ def _keys(**values: str) -> str:
 
 
 def _tests(clock: ManualClock) -> list[Test]:
-    """Yield all kinds of conditions, alone and combined."""
+    """Return all kinds of conditions, alone and combined."""
     now = int(clock().timestamp() * 1e6)
     spans = [Span(now - 9_000_000, now), Span(low=now), Span(high=now - 5_000_000), Span()]
     kinds: list[Test] = [
@@ -355,7 +355,7 @@ def many_names_are_found_in_one_read(store: Store, clock: ManualClock) -> None:
 
 
 def found_records_are_bounded_in_bytes(store: Store, clock: ManualClock) -> None:
-    """Names that exceed the bound are returned in ``rest``, for another call."""
+    """Names whose records exceed the bound are returned in ``rest``, for another call."""
     packed = AnyMessage("type.googleapis.com/a.M", {"s": "\u00e9" * 2000})
     names = [insert(store, record_of(clock, one, metadata=packed)).record.name for one in "abcde"]
     weight = store.get(names[0]).weight
@@ -373,7 +373,7 @@ def found_records_are_bounded_in_bytes(store: Store, clock: ManualClock) -> None
 
 
 def exclusive_target_has_one_operation(store: Store, clock: ManualClock) -> None:
-    """A second operation is refused; other targets and work without one are free (spec §9.5)."""
+    """A second operation is refused; other targets or none are allowed (spec §9.5)."""
     insert(store, record_of(clock, target="t"))
     busy = record_of(clock, "b", target="t")
     error = refuses(TargetBusy, lambda: insert(store, busy), "the target is busy")
@@ -445,7 +445,7 @@ def secret_and_flags_are_stable(store: Store, clock: ManualClock) -> None:
 
 
 def store_uses_the_given_clock(store: Store, clock: ManualClock) -> None:
-    """The store's time advances with that clock, and is in UTC."""
+    """The store's time advances with the given clock, and is in UTC."""
     same((store.now(), store.now().tzinfo), (clock(), UTC), "the moment")
     clock.advance(seconds=5)
     same(store.now(), clock(), "the moment later")

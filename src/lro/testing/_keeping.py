@@ -136,7 +136,7 @@ def checkpoints_are_stored_by_key(store: Store, clock: ManualClock) -> None:
 
 
 def only_the_current_attempt_stores_checkpoints(store: Store, clock: ManualClock) -> None:
-    """A checkpoint of another attempt is refused, even after a delete; later attempts read them."""
+    """Checkpoints of other attempts are refused, even after a delete; later attempts read them."""
     insert(store, held(clock, attempt=1, owner="us", target="t"))
     store.checkpoint("operations/a", 1, "first", DONE)
     store.update("operations/a", release(1, clock()))
@@ -151,7 +151,7 @@ def only_the_current_attempt_stores_checkpoints(store: Store, clock: ManualClock
 
 
 def end_removes_checkpoints(store: Store, clock: ManualClock) -> None:
-    """The write that ends the operation in any way, or removes its record, removes them too."""
+    """The write that ends an operation in any way, or its record's removal, removes checkpoints."""
     failed = Status(Code.NOT_FOUND, "no")
     for number, result in enumerate((DONE, failed, None)):
         _kept(store, clock, str(number))
@@ -387,7 +387,7 @@ def check_only_insert_stores_nothing(store: Store, clock: ManualClock) -> None:
 
 
 def check_only_insert_makes_every_check(store: Store, clock: ManualClock) -> None:
-    """``check_only`` raises and finds what a real insert would."""
+    """``check_only`` raises the errors and finds the records that a real insert would."""
     first = record_of(clock, target="t")
     insert(store, first, key_of())
     busy = record_of(clock, "b", target="t")
@@ -476,7 +476,7 @@ def key_outlives_an_expired_record(store: Store, clock: ManualClock) -> None:
 
 
 def concurrent_inserts_of_one_key_store_one(store: Store, clock: ManualClock) -> None:
-    """All of them return that one record (spec §9.2(5))."""
+    """All inserts return that one record (spec §9.2(5))."""
     found = together(8, lambda number: insert(store, record_of(clock, str(number)), key_of()))
     answers = [one for one in found if isinstance(one, Inserted)]
     same(len(answers), 8, f"how many were answered, of {found}")
@@ -486,7 +486,7 @@ def concurrent_inserts_of_one_key_store_one(store: Store, clock: ManualClock) ->
 
 
 def states_name_finished_operations(store: Store, clock: ManualClock) -> None:
-    """Such operations have ended, been deleted or hidden, expired, or never existed."""
+    """Finished operations have ended, been deleted or hidden, expired, or never existed."""
     for unique_id in ("running", "done", "failed", "deleted", "expired"):
         insert(store, record_of(clock, unique_id))
     insert(store, held(clock, "hidden", target="t"))
@@ -504,7 +504,7 @@ def states_name_finished_operations(store: Store, clock: ManualClock) -> None:
 
 
 def states_name_cancel_requests(store: Store, clock: ManualClock) -> None:
-    """Requests are named until the work has ended, for hidden records too."""
+    """Cancel requests are returned until the work has ended, for hidden records too."""
     for unique_id in "abc":
         insert(store, held(clock, unique_id))
         store.update(f"operations/{unique_id}", request_cancel(clock()))
@@ -534,7 +534,7 @@ def notifications_change_no_record(store: Store, clock: ManualClock) -> None:
 
 
 def subscription_returns_in_time(store: Store, clock: ManualClock) -> None:
-    """Without a change it returns after its timeout, or says that anything may have changed."""
+    """Without a change, the wait ends after its timeout, or says that anything may have changed."""
     insert(store, record_of(clock))
     subscription = store.listen()
     changes = subscription.next_changes(0)
@@ -544,7 +544,7 @@ def subscription_returns_in_time(store: Store, clock: ManualClock) -> None:
 
 
 def closed_subscription_returns(store: Store, clock: ManualClock) -> None:  # noqa: ARG001
-    """A thread that waits in it returns soon, with or without an error."""
+    """A thread that waits in the subscription returns soon, with or without an error."""
     subscription = store.listen()
     began = threading.Event()
 

@@ -84,7 +84,7 @@ def end_marks_pending_notifications(store: OutboxStore, clock: ManualClock) -> N
 
 @_where_kept
 def due_notifications_are_claimed(store: OutboxStore, clock: ManualClock) -> None:
-    """The oldest are claimed first, up to the limit; each is due again at the end of its claim."""
+    """Claims take the oldest first, up to the limit; a record is due again when its claim ends."""
     _insert_pending(store, clock, "c", "a", "d", "b")
     before = {name: store.get(f"operations/{name}") for name in "cadb"}
     until = clock() + _LEASE

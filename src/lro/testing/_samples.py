@@ -40,12 +40,12 @@ class ManualClock:
         self._lock = threading.Lock()
 
     def __call__(self) -> datetime:
-        """Return its time, in UTC."""
+        """Return the clock's time, in UTC."""
         with self._lock:
             return self._now
 
     def advance(self, seconds: float = 0, **more: float) -> datetime:
-        """Advance by these seconds, and ``days=``, ``hours=``, ... as a timedelta takes them."""
+        """Advance by these seconds, and by ``days=``, ``hours=``, ... as for a timedelta."""
         with self._lock:
             self._now += timedelta(seconds=seconds, **more)
             return self._now
@@ -112,8 +112,8 @@ def job(
 
     ``publish`` is called with each report, such as the ``append`` of a list; its errors are raised
     by ``job.report``. ``metadata`` is what callers see before the first report. The mapping
-    ``checkpoints`` gets the values that the function stores, results of steps included. If it is
-    not empty, the job is a second attempt, whose first attempt has stored these values.
+    ``checkpoints`` gets the values that the function stores, results of steps included. If the
+    mapping is not empty, the job is a second attempt, whose first attempt has stored its values.
     """
     return job_alone(
         _AllTypes(), Limits(), publish=publish, metadata=metadata, checkpoints=checkpoints

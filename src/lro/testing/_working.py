@@ -90,7 +90,7 @@ def renewal_names_cancel_requests(store: Store, clock: ManualClock) -> None:
 
 
 def renewal_names_older_work(store: Store, clock: ManualClock) -> None:
-    """Work is older from the exact end of the lease with which it began; hidden work counts too."""
+    """Work counts as older from the exact end of its first lease; hidden work is included."""
     insert(store, held(clock, "a", seconds=10))
     insert(store, held(clock, "hidden", seconds=10, target="t"))
     store.update("operations/hidden", delete(clock()))
@@ -133,7 +133,7 @@ def workers_with_expired_leases_are_overdue(store: Store, clock: ManualClock) ->
 
 
 def work_of_lost_workers_is_found(store: Store, clock: ManualClock) -> None:
-    """All its work of these methods is found, whatever its lease, until it has no owner."""
+    """A lost worker's work of these methods is found, whatever its lease, until it has no owner."""
     until = clock() + _LEASE
     for owner in ("us", "them"):
         store.renew(worker_of(clock, owner))
@@ -164,7 +164,7 @@ def work_of_lost_workers_is_found(store: Store, clock: ManualClock) -> None:
 
 
 def deleted_work_is_not_retried(store: Store, clock: ManualClock) -> None:
-    """It is removed when it fails, or at once if it waits for a retry; its target is then free."""
+    """Deleted work is removed when it fails, or at once before a retry; its target is then free."""
     failed = FailedAttempt(1, clock(), "OSError", "away")
     insert(store, held(clock, "paused", target="t", attempt=1))
     change = with_failure(retry(1, clock() + _LEASE, clock()), failed)
@@ -207,10 +207,10 @@ def renewal_and_loss_exclude_each_other(store: Store, clock: ManualClock) -> Non
 
 
 def waiting_work_is_counted_by_method(store: Store, clock: ManualClock) -> None:
-    """It is counted by method, with the first due time, if it can still be claimed.
+    """Waiting work is counted by method, with the first due time, if it can still be claimed.
 
-    Work with an owner, ended work, and work done outside are not counted. Work that is due exactly
-    now is due.
+    Work with an owner, ended work, and work done outside are not counted. Work counts as due from
+    its exact due time.
     """
     same(list(store.waiting()), [], "what waits in a new store")
     first = clock() + timedelta(seconds=1)
