@@ -1,1 +1,1 @@
-"""The service and all that runs in it; its ports to stores and executors."""
+"""The service and everything that runs in it, with the ports to stores and executors."""

@@ -48,7 +48,7 @@ class Hook:
     """A function of the application that decides who may act.
 
     ``awaited`` is true for a coroutine function, which only an event loop can call.
-    ``needs_native`` is true if it needs a second argument, the request as the server has it.
+    ``needs_native`` is true if it needs a second argument: the server's own request object.
 
     Raises:
         DeclarationError: It cannot be called.
@@ -77,7 +77,7 @@ class Hook:
         import asyncio
 
         # In a task of its own, the only one that the hook can cancel. If the task that awaits it
-        # is cancelled, asyncio cancels the hook's task too, and this await lasts until it ends.
+        # is cancelled, asyncio cancels the hook's task, too, and this await lasts until that ends.
         waiting, context = asyncio.current_task(), contextvars.copy_context()
         loop = asyncio.get_running_loop()
         try:
@@ -86,7 +86,7 @@ class Hook:
             if waiting is not None and waiting.cancelling():
                 raise
             raise failed(self.name, exc) from exc
-        for variable, value in context.items():  # what the hook has set is seen after it
+        for variable, value in context.items():  # context variables that the hook has set stay
             variable.set(value)
         if error is not None:
             raise error
@@ -106,7 +106,7 @@ class Hook:
         """Check that a hook is a plain function.
 
         Raises:
-            DeclarationError: It is a coroutine function, which ``where`` has no event loop for.
+            DeclarationError: It is a coroutine function, and ``where`` has no event loop.
         """
         wanted = f"a plain function, since {where} has no event loop that could await it"
         check(self.name, self._function, wanted, fine=not self.awaited)
@@ -128,7 +128,7 @@ def _mistake(name: str, found: object, wanted: str) -> HookFailed:
 def ask_caller(hook: Hook, headers: Mapping[str, str], native: object) -> Flow[str]:
     """Ask ``authenticate`` for the caller, and return it; None becomes the empty text.
 
-    ``native`` is the request as the server has it, for a hook that needs a second argument.
+    ``native`` is the server's own request object, for a hook that needs a second argument.
 
     Raises:
         HookFailed: It returns anything else.
@@ -175,9 +175,9 @@ def ask_validity(validate: Callable[[Any], object], request: object) -> Flow[Non
 def _validated(validate: Callable[[Any], object], request: object) -> object:
     try:
         return validate(request)
-    except LroError:  # some of these are a ValueError too, and have a code of their own
+    except LroError:  # some of these are ValueErrors, too, but have a code of their own
         raise
-    except ValueError as exc:  # the application may have written its text too
+    except ValueError as exc:  # str() of it may run code of the application, too
         raise InvalidArgument("request", str(exc) or _REFUSED) from exc
 
 
@@ -196,7 +196,7 @@ VERBS: Final = (*INTERFACE, "BatchGetOperations", "WatchOperations")
 """The verbs that a service offers by default: the five, and the extensions of spec §3.11."""
 
 OPERATOR_VERBS: Final = ("RerunOperation", "InspectOperation", "PauseMethod")
-"""The verbs for operators (spec §3.12): callers have them only if the service offers them.
+"""The verbs for operators (spec §3.12): callers can use them only if the service offers them.
 
 PauseMethod, which is also the permission to resume a method, is used by the console alone.
 """
@@ -211,16 +211,16 @@ class Authorize(Protocol):
     """
 
     def __call__(self, caller: str, verb: str, name: str) -> bool | Awaitable[bool | None] | None:
-        """``verb`` is an RPC's name, or a method's full name where it is started.
+        """``verb`` is the name of an RPC, or the full name of a method that is to be started.
 
         ``caller`` is empty for a caller without a name. ``name`` is the operation's, or the
         parent's for List and starts. BatchGet and Watch read operations: they ask for GetOperation,
         once for each name. Get and BatchGet with the view FULL also ask for InspectOperation, if
         the service offers that; if it is refused, the reply lacks the fields that are only for
-        operators. A change of where the end of a task of A2A is pushed asks for CancelOperation. A
-        rerun asks for RerunOperation, and then for the start, with the caller for whom the
-        operation was started first. A pause or resume of a method in the console asks for
-        PauseMethod; ``name`` is then the full name of the method.
+        operators. A change of the URL to which an A2A task's end is pushed asks for
+        CancelOperation. A rerun asks for RerunOperation, and then for the start, with the caller of
+        the first start. A pause or resume of a method in the console asks for PauseMethod; ``name``
+        is then the full name of the method.
         """
         ...
 
@@ -309,7 +309,7 @@ class Access:
         return verb in self._verbs
 
     def permit(self, caller: str | None, verb: str, name: str) -> Iterable[FlowStep]:
-        """Ask ``authorize`` whether it allows this; without a hook, everything is allowed.
+        """Ask ``authorize`` whether it allows a call; without a hook, everything is allowed.
 
         Raises:
             PermissionDenied, HookFailed: As for :func:`ask_permission`.
@@ -348,8 +348,8 @@ class Access:
         return allowed
 
     def inspectable(self, caller: str | None, names: Sequence[str]) -> Flow[Collection[str]]:
-        """Return the names of operations that this caller sees with the fields for operators."""
-        verb = "InspectOperation"  # a permission, which has no call of its own
+        """Return the names of operations whose fields for operators this caller can see."""
+        verb = "InspectOperation"  # a permission without a call of its own
         if caller is not None and not self.offers(verb):
             return ()
         return (yield from self.permit_each(caller, verb, names, refuse=False))
@@ -357,7 +357,7 @@ class Access:
     def places(
         self, records: Iterable[Record], inspectable: Collection[str]
     ) -> Mapping[str, Place]:
-        """Read the places of the workers of the inspectable records, by name of the operation."""
+        """Read the places (host, pid) of the workers of the inspectable records, by name."""
         found = [record for record in records if record.name in inspectable]
         known = self._store.workers() if any(record.owner for record in found) else ()
         workers = {worker.owner: (worker.host, worker.pid) for worker in known}
@@ -394,7 +394,7 @@ class Access:
     ) -> VisibleRecords:
         """Read the records of these names that this caller can see, in one call of the store.
 
-        They have at most ``max_bytes`` together, or it is only one; the other names are ``rest``.
+        They have at most ``max_bytes`` in total, or there is only one; ``rest`` has unread names.
         """
         found = self._store.find(names, max_bytes)
         now = self._store.now()
@@ -418,6 +418,6 @@ def _ask_each(
             if not refuse:
                 continue
             if type(exc) is not PermissionDenied:
-                raise  # an error of the application's own, with what it has to say
+                raise  # an error of the application's own class, with its own text
             raise NameRefused(name, exc.description) from exc
     return allowed

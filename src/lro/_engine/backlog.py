@@ -17,17 +17,17 @@ from lro._engine.store_port import Store
 _KNOWN_SECONDS: Final = 1.0
 """The largest age of a count that admits a start."""
 _SHARE: Final = 10
-"""While starts are refused, the pause between counts is this many times the length of a count."""
+"""While starts are refused, the pause between counts is this many times as long as a count."""
 
 
 class Backlog(PerProcess):
     """Refuses starts while ``most`` operations wait in the store.
 
-    Counting takes long if many operations wait. So a start is admitted by a count of the last
-    second plus the starts that this process has admitted since. It is refused only by a fresh
+    Counting takes long if many operations wait. So a start is admitted by a count at most a second
+    old, plus the starts that this process has admitted since. A start is refused only by a fresh
     count, because work may have begun meanwhile; while that count is made, other starts are refused
-    by the one before. One start counts for all that need a count at the time. A count may miss
-    operations that are being stored.
+    by the previous count. One start counts for all starts that need a count at the time. A count
+    may miss operations that are being stored.
     """
 
     def __init__(self, store: Store, most: int, clock: Callable[[], float]) -> None:
@@ -45,7 +45,7 @@ class Backlog(PerProcess):
         """Admit one more waiting operation.
 
         Raises:
-            ResourceExhausted: Too many wait already.
+            ResourceExhausted: Too many operations wait already.
             Unavailable: The store cannot be read.
         """
         counts: int | None = None
@@ -57,10 +57,10 @@ class Backlog(PerProcess):
     def _lets_in(self, *, counted: bool) -> bool:
         """Admit or refuse by the newest count; return False if a newer count is needed first.
 
-        ``counted``: that count was made since this start began, so it is new enough to refuse.
+        ``counted``: the newest count was made after this start began, so it suffices to refuse.
 
         Raises:
-            ResourceExhausted: Too many wait already.
+            ResourceExhausted: Too many operations wait already.
         """
         with self._lock:
             now, waiting = self._clock(), self._waiting

@@ -34,8 +34,8 @@ of the time. Wall time alone is no measure: on a busy machine a short read can t
 class ChangeListener(PerProcess):
     """Notifies this process of the changes of other processes, and passes on cancel requests.
 
-    While this process waits for, watches and runs nothing, it does not read the store. If it has no
-    ``claims`` either, which need to know of waiting work, the thread sleeps.
+    While this process has no waits, watches or work, it does not read the store. If it also has no
+    ``claims``, which need notifications of waiting work, the thread sleeps.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class ChangeListener(PerProcess):
 
     @property
     def _claims_running(self) -> Claims | None:
-        # Otherwise the application claims by itself, or this process has no workers.
+        # None if the application runs the claims itself, or this process has no workers.
         return self._claims if self._claims is not None and self._claims.runs else None
 
     def _look_for_work(self) -> None:
@@ -140,7 +140,7 @@ class ChangeListener(PerProcess):
 
     def _may_sleep(self) -> bool:
         self._wake.clear()
-        if not self._needed:  # checked again: no caller has come meanwhile
+        if not self._needed:  # checked again: a caller may have come meanwhile
             return True
         self._wake.set()
         return False

@@ -1,4 +1,4 @@
-"""Claims of waiting work: a process takes from the store what its free workers can begin."""
+"""Claims of waiting work: a process takes from the store the work that free workers can begin."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _RETRY_SECONDS: Final = 1.0
 _SLOWER_SECONDS: Final = 0.003
 """Delay of a claim after a notification, if the last such claim found nothing."""
 _LOCKED_PAUSES: Final = (0.001, 0.1)
-"""First and longest pause while other processes have locked what is due."""
+"""First and longest pause while other processes have locked the due work."""
 
 
 class Claims(PerProcess):
@@ -42,7 +42,7 @@ class Claims(PerProcess):
 
     It looks for work when a worker becomes free, when a notification says that work waits, when the
     next operation is due, and every few seconds. It claims at most as many operations as there are
-    free workers. :meth:`run_due` does what is due; :meth:`start` runs that in a thread.
+    free workers. :meth:`run_due` claims the due work; :meth:`start` calls it in a thread.
     """
 
     def __init__(self, runtime: Runtime, specs: Mapping[str, MethodSpec], work: LocalWork) -> None:
@@ -61,14 +61,14 @@ class Claims(PerProcess):
         self._suspects_at = -math.inf
         self._pauses_at = -math.inf
         self._lane = -1
-        """The lane that was served last; none yet."""
+        """The lane that was served last; -1 before the first."""
         self._wake = threading.Event()
         self._claiming = threading.Lock()
         self._stopped = False
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread that claims what is due. Idempotent."""
+        """Start the thread that claims due work. Idempotent."""
         if self._thread is not None:
             return
         thread = threading.Thread(target=self._live, name="lro-claims", daemon=True)
@@ -77,7 +77,7 @@ class Claims(PerProcess):
 
     @property
     def runs(self) -> bool:
-        """True if a thread claims what is due."""
+        """True if a thread claims due work."""
         return self._thread is not None and not self._stopped
 
     def stop(self) -> None:
@@ -95,8 +95,8 @@ class Claims(PerProcess):
     def work_announced(self) -> None:
         """Claim soon, because another process says that work waits.
 
-        The process whose last claim found work asks first; the others wait a moment, so that they
-        do not lock each other out.
+        A process whose last claim found work claims at once; the others wait a moment, so that
+        processes do not lock each other out.
         """
         self._announced = True
         at = self._clock() + (_SLOWER_SECONDS if self._slower else 0.0)
@@ -109,7 +109,7 @@ class Claims(PerProcess):
         self._wake.set()
 
     def pauses_changed(self) -> None:
-        """Read soon which methods are paused, and look for work of resumed ones."""
+        """Read soon which methods are paused, and look for work of resumed methods."""
         self._pauses_at = -math.inf
         self.look_soon()
 
@@ -119,7 +119,7 @@ class Claims(PerProcess):
             self._wake.set()
 
     def run_due(self) -> float:
-        """Claim work for the free workers, and store start times; return seconds until the next.
+        """Claim work for free workers, and store start times; return seconds until the next run.
 
         Raises:
             Unavailable: The store cannot be reached.
@@ -127,7 +127,7 @@ class Claims(PerProcess):
         return min(self._claim_due(), self._work.show_starts())
 
     def _claim_due(self) -> float:
-        if self._work.stopping:  # what waits is left to other processes
+        if self._work.stopping:  # waiting work is left to other processes
             return _LOOK_SECONDS
         with self._claiming:
             if (seconds := self._due_at - self._clock()) > 0:
@@ -147,9 +147,9 @@ class Claims(PerProcess):
         announced, self._announced = self._announced, False
         more, most = self.older_waits or announced, 1
         if not more:
-            more = self._look_for(suspects=None).more  # it may be a suspect
+            more = self._look_for(suspects=None).more  # the due work may be a suspect
             self._suspects_at = -math.inf if more else self._look_at
-        self._claim_suspect()  # first: under a steady load the rest would never let it run
+        self._claim_suspect()  # first: under a steady load other work would never let it run
         while more and not self._stopped and not self._work.stopping:
             slots = self._reserve_or_wait(most)
             if not slots:
@@ -190,7 +190,7 @@ class Claims(PerProcess):
         slots = self._reserve(most)
         if not slots:
             self.older_waits = True
-            slots = self._reserve(most)  # one may have become free just before
+            slots = self._reserve(most)  # a worker may have become free just before
         return slots
 
     def _claim(self, slots: Sequence[Slot]) -> bool:
@@ -198,7 +198,7 @@ class Claims(PerProcess):
         self.older_waits = False
         try:
             found = self._claim_for(slots)
-        except BaseException:  # only now: releasing the slots would cause another claim at once
+        except BaseException:  # set only now: releasing the slots would cause a claim at once
             self.older_waits, self._not_before = True, self._clock() + _RETRY_SECONDS
             raise
         self._look_at = min(self._look_at, self._time_of(found))
@@ -210,7 +210,7 @@ class Claims(PerProcess):
             return True
         self._look_at = self._clock() + self._locked_pause
         self._locked_pause = min(2 * self._locked_pause, _LOCKED_PAUSES[1])
-        return False  # other processes have claimed or locked it
+        return False  # other processes have claimed or locked the due work
 
     def _claim_for(self, slots: Sequence[Slot], *, suspects: bool = False) -> Claimed:
         """Claim work for these workers and begin it; release the workers that are left over.
@@ -234,12 +234,12 @@ class Claims(PerProcess):
                 slot.release()
 
     def _turn_over(self, found: Claimed) -> None:
-        """Let the next claim begin after the lanes that this one served."""
+        """Let the next claim begin after the lanes that the last claim served."""
         for record, _ in found.works:
             if record.lane:
                 self._lane = record.lane
         if found.more and not found.works:  # the lanes that were read are full
-            self._lane = random.randrange(2**63)  # continue anywhere else
+            self._lane = random.randrange(2**63)  # continue at any other lane
 
     def _claim_suspect(self) -> None:
         """Begin one suspect, which may kill its worker, unless a suspect runs here already.
@@ -262,7 +262,7 @@ class Claims(PerProcess):
         owner, span = self._work.owner, self._runtime.lease
         if redelivery is not None:
             owner, span = "", redelivery
-        limits = self._work.claim_limits([*self._specs.items()])  # a copy
+        limits = self._work.claim_limits([*self._specs.items()])  # a copy: it may change meanwhile
         return Claim(
             owner,
             now + span,
@@ -279,7 +279,7 @@ class Claims(PerProcess):
         try:
             if self._work.submit(record, slot, packed=packed, start=claiming).release_requested:
                 self._not_before = self._clock() + _RETRY_SECONDS
-        except Exception:  # one failure must not hold up the others
+        except Exception:  # one failure must not hold up the other work
             self._not_before = self._clock() + _RETRY_SECONDS
             line = "%s: could not be begun"
             log.exception(line, record.name, extra=about(record.name, record.method))

@@ -39,7 +39,7 @@ _FIRST_PAUSE: Final = timedelta(seconds=2)
 def store_stop(
     runtime: Runtime, spec: MethodSpec, record: Record, *, begun: bool
 ) -> Flow[Record | None]:
-    """Store that the worker of this attempt stops: the work waits again, or it ends.
+    """Store that the worker of this attempt stops: the work waits again, or the operation ends.
 
     ``begun``: the function may have been entered.
 
@@ -60,7 +60,7 @@ def store_stop(
 
 
 def store_loss(runtime: Runtime, spec: MethodSpec, record: Record) -> Flow[Record | None]:
-    """Store that the worker of an operation was lost: the work waits again, or it ends.
+    """Store that the worker of an operation was lost: the work waits again, or the operation ends.
 
     Returns:
         The record afterwards; None if it is gone.
@@ -104,7 +104,7 @@ def store_retry(
 ) -> Flow[Record | None]:
     """Store that an attempt has failed: the work waits until it is due again.
 
-    If a caller has cancelled the operation, it ends CANCELLED instead; if deleted, it is removed.
+    If a caller has cancelled the operation, it ends CANCELLED instead; a deleted one is removed.
 
     Returns:
         The record afterwards; None if it is gone.
@@ -117,7 +117,7 @@ def store_retry(
 
 
 def too_late(record: Record, store: Store) -> StatusError | None:
-    """Return the error of work whose time to begin has passed; None if it has not."""
+    """Return the error of work whose time to begin has passed; None if there is still time."""
     before = record.begin_before
     if before is None or record.attempt > 1 or store.now() < before:
         return None
@@ -164,7 +164,7 @@ def _wait_again_or_end(
     error: StatusError | None,
     lost: int | None = None,
 ) -> Flow[Record | None]:
-    """Let the work wait again, or end it: with the error, or CANCELLED if a caller asked for that.
+    """Let the work wait again, or end it: with the error, or CANCELLED if a caller cancelled it.
 
     The change is refused if another attempt has begun.
     """
@@ -203,7 +203,7 @@ def _look_again(_: Record) -> Record | None:
 def ended_by(
     runtime: Runtime, spec: MethodSpec, name: str, change: Change, state: State
 ) -> Flow[Record | None]:
-    """Apply a change that ends an operation with an error, and its final metadata if any.
+    """Apply a change that ends an operation with an error, and store final metadata, if any.
 
     If the final metadata cannot be computed, the operation ends with the same error without them.
 

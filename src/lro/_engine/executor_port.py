@@ -1,4 +1,4 @@
-"""The executor port: the interface of what runs the functions of methods."""
+"""The executor port: the interface of objects that run the functions of methods."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ REACHES: Final[Mapping[CancelSupport, str]] = {
     CancelSupport.AT_AWAIT: "at_await",
     CancelSupport.FORCED: "forced",
 }
-"""How cancelled work was stopped, for metrics; ``withdrawn``: it had not begun."""
+"""For metrics: how cancelled work was stopped. Work that had not begun has ``withdrawn``."""
 
 
 @attrs.frozen
@@ -134,13 +134,13 @@ class Executor(Protocol):
     ) -> None:
         """Receive the callbacks of the service, which calls this once.
 
-        ``work`` claims and does the work of the operation with a name.
+        ``work`` takes the name of an operation, claims its work, and does it.
 
         ``close`` closes the service, and releases work that has not ended within the given time.
         It is for executors that learn of a worker's shutdown before the service does.
 
         ``begin`` starts the background threads of the service. It is for executors whose workers
-        start by themselves, so that a worker recovers lost work before it has any of its own.
+        start by themselves, so that a worker recovers lost work before it has work of its own.
 
         Call ``freed`` whenever a worker becomes free: after each task, after each ``Slot.release``,
         and when workers are added. It is quick, and can be called in any thread, even that of an
@@ -181,7 +181,7 @@ class Executor(Protocol):
 
 
 class NoWorkers:
-    """The executor of a service that runs no work; other processes on its store do."""
+    """The executor of a service that runs no work; other processes on its store run it."""
 
     cancel_support: CancelSupport = CancelSupport.COOPERATIVE
     redelivery: timedelta | None = None
@@ -207,8 +207,8 @@ class NoWorkers:
         return None
 
     def stop(self) -> None:
-        """Nothing runs."""
+        """Do nothing: no task runs."""
 
     def join(self, seconds: float) -> bool:  # noqa: ARG002
-        """Nothing runs."""
+        """Return True: no task runs."""
         return True

@@ -25,7 +25,7 @@ Reading: TypeAlias = tuple[Mapping[str, str], float]
 """The attributes of a value, and the value."""
 
 _Waiting: TypeAlias = tuple[Mapping[str, str], WaitingWork, float, bool]
-"""Of a method: attributes, what waits, seconds since the first was due, whether it is paused."""
+"""For a method: attributes, waiting work, seconds since the first was due, whether paused."""
 
 QUEUE_SECONDS: Final = 15.0
 """Seconds for which the counts of waiting work are remembered."""
@@ -57,7 +57,7 @@ class Gauges:
         }
 
     def read(self, metric: Metric) -> Iterator[Reading]:
-        """The values of an observed metric now. May ask the store; raises nothing."""
+        """Return the present values of an observed metric. May read the store; never raises."""
         return self._readers[metric.name]()
 
     def _active(self) -> Iterator[Reading]:
@@ -122,12 +122,12 @@ class _Queue:
         self._known: Sequence[_Waiting] = ()
 
     def read(self, methods: Collection[str]) -> Sequence[_Waiting]:
-        """Read what waits, by method; with zeros for the methods given, served or paused."""
+        """Count the waiting work by method; ``methods``, served and paused methods may have 0."""
         with self._lock:
             at = self._runtime.clock()
             if at - self._read_at >= QUEUE_SECONDS:
                 self._read_at, self._known = at, ()
-                with contextlib.suppress(LroError):  # the store is away, which the log says
+                with contextlib.suppress(LroError):  # the store is unavailable, as others log
                     self._known = self._counted(methods)
             return self._known
 
@@ -136,7 +136,7 @@ class _Queue:
         waiting, now = store.waiting(), store.now()
         paused = {renamed.get(name, name) for name in store.paused()}
         served = served_methods(store.workers(), now)
-        # A series that is there only while something waits could not be scaled by.
+        # Zeros, too: autoscaling cannot use a series that exists only while work waits.
         found = {
             method: WaitingWork(method, 0, now, 0)
             for method in sorted({*methods, *served, *paused})

@@ -1,7 +1,7 @@
 """The handle that a start returns to the application: the operation, typed by its method.
 
-The application reads its own operation through it. So no hook is called, verbs that are switched
-off for callers work, and the limits of callers do not count.
+The application reads its own operation through the handle. So no hook is called, verbs that are
+switched off for callers work, and the limits for callers do not apply.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Handle(Generic[Resp, Meta]):
             Unavailable: The store cannot be reached, or the service is stopping.
             DeclarationError: Nothing was started: the start had ``validate_only=True``.
             RuntimeError: The operation is not done, and an event loop runs in this thread, which
-                this would hold up: await :meth:`wait_async`.
+                the call would block: await :meth:`wait_async`.
         """
         return self._wait(timeout, "wait")
 
@@ -216,6 +216,6 @@ class Handle(Generic[Resp, Meta]):
         return typing.cast(Resp, self._unpacked(result, self._spec.response))
 
     def _unpacked(self, packed: AnyMessage | None, cls: type) -> object:
-        if packed is None or cls is AnyMessage:  # the method declares that any class may come
+        if packed is None or cls is AnyMessage:  # the method declares that any class is allowed
             return packed
         return self._spec.types.unpack(packed, cls)

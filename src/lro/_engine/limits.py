@@ -33,7 +33,7 @@ SLOW_SECONDS: Final = 5.0
 """A reply that takes longer to send is aborted as soon as another call waits for its bytes."""
 
 LARGE_AT_ONCE: Final = 1
-"""Large replies made at once: in memory, messages may be ten times as large as their text."""
+"""How many large replies are made at once: messages may use ten times the memory of their text."""
 
 _LOOK_SECONDS: Final = 0.5
 
@@ -67,7 +67,7 @@ class HeldCall:
 
 
 class CallCount(PerProcess):
-    """Count calls in progress, in all and for each caller who has a name.
+    """Counts calls in progress, in total and for each caller with a name.
 
     ``each`` bounds the calls of one caller; callers without a name cannot be distinguished.
     """
@@ -91,7 +91,7 @@ class CallCount(PerProcess):
         """Hold further places until the returned object frees them.
 
         Raises:
-            TooManyHeld: This caller, or all together, would hold too many.
+            TooManyHeld: This caller, or all callers together, would hold too many places.
         """
         with self._lock:
             if self._held + places > self._limit:
@@ -124,18 +124,18 @@ class ReplyReservation:
         self._large = large
 
     def resize(self, size: int) -> None:
-        """Keep ``size`` bytes after the reply is made, and free the others."""
+        """Keep ``size`` bytes after the reply is made, and free the rest."""
         before, self.bytes = self.bytes, size
         large, self._large = self._large, False
         self._budget.give_back(before - size, large=large)
 
     def release(self) -> None:
-        """Free all of them. Idempotent."""
+        """Free all bytes. Idempotent."""
         self.resize(0)
 
     @contextlib.contextmanager
     def sending(self, cut: Callable[[], object]) -> Iterator[None]:
-        """While the reply is sent, let any thread call ``cut`` to abort that."""
+        """While the reply is being sent, let any thread call ``cut`` to abort it."""
         self._budget.sending[self] = (self._budget.clock(), cut)
         try:
             yield
@@ -148,15 +148,15 @@ class ReplyReservation:
 
 
 class ByteBudget(PerProcess):
-    """Byte budget of replies in progress: all of List, BatchGet and Watch, and other large ones.
+    """Byte budget of replies in progress: of List, BatchGet and Watch, and large ones of any verb.
 
     Calls wait in a queue, so that large ones are not starved. A slow reader cannot hold up others:
-    a reply that has been sent for ``SLOW_SECONDS`` is aborted when another call waits. Without
-    others it may take any time. A semaphore over whole pages has the same bound, but of 50 callers
-    who take a second each to read 200 kB, it refused 30.
+    if a reply takes longer than ``SLOW_SECONDS`` to send, it is aborted when another call waits. If
+    no call waits, it may take any time. A semaphore over whole pages has the same bound, but it
+    refused 30 of 50 callers that took a second each to read 200 kB.
 
-    These replies are made in few threads of their own, one of which is left for small replies: the
-    C library keeps freed memory for each thread, a multiple of the memory in use.
+    These replies are made in a few threads of their own, because the C library keeps freed memory
+    for each thread, a multiple of the memory in use. One thread is left for small replies.
     """
 
     def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -168,7 +168,7 @@ class ByteBudget(PerProcess):
         self._queue: collections.deque[Callable[[], None]] = collections.deque()
         self.sending: dict[ReplyReservation, tuple[float, Callable[[], object]]] = {}
         self.dropped: collections.deque[tuple[int, bool]] = collections.deque()
-        """Bytes of dropped reservations: the garbage collector must not take the lock."""
+        """Bytes to free later: the garbage collector, which drops reservations, takes no lock."""
 
     @property
     def held(self) -> int:
@@ -178,7 +178,7 @@ class ByteBudget(PerProcess):
 
     @property
     def threads(self) -> ThreadPoolExecutor:
-        """The threads in which such replies are made."""
+        """The threads in which the replies are made."""
         with self._lock:
             if self._threads is None:
                 from concurrent.futures import ThreadPoolExecutor
@@ -249,7 +249,7 @@ class ByteBudget(PerProcess):
         finally:
             with self._lock:
                 self._queue.remove(wake)
-            self.give_back(0)  # the next one may be granted
+            self.give_back(0)  # the next call may be granted its bytes
 
     def _granted(
         self, mine: Callable[[], None], least: int, most: int | None
@@ -301,8 +301,8 @@ class Limits:
     Watch in progress, ``watched`` the operations in all streams. The bounds "per caller" apply to
     callers with a name. ``backlog`` bounds the operations that wait in the store for a worker:
     beyond it, a start that would have to wait is refused with RESOURCE_EXHAUSTED.
-    ``checkpoint_bytes`` bounds a checkpoint or the result of a step, ``checkpoints_bytes`` all of
-    an operation; each counts with its key and 100 more bytes.
+    ``checkpoint_bytes`` bounds a checkpoint or the result of a step, ``checkpoints_bytes`` all
+    those of an operation; each counts with its key and 100 more bytes.
 
     Raises:
         DeclarationError: A limit is below 1 (``backlog``: below 0), or ``replies_bytes`` is below
@@ -332,7 +332,7 @@ class Limits:
 
     @property
     def least_bytes(self) -> int:
-        """The bytes reserved for a page at least, even if many pages are read at once."""
+        """The least number of bytes reserved for a page, even if many pages are read at once."""
         return max(1, min(self.page_bytes, self.replies_bytes // 16))
 
     def check_metadata(self, packed: AnyMessage) -> AnyMessage:
@@ -376,7 +376,7 @@ def _check(packed: AnyMessage, limit: int, setting: str) -> None:
 
 
 def size_of(packed: AnyMessage) -> int:
-    """Return the bytes of a packed message; 0 if it has no JSON text, and the store refuses it."""
+    """Return the size of a packed message in bytes; 0 if it has no JSON form: stores refuse it."""
     payload = packed.payload
     if isinstance(payload, bytes):
         return len(payload)

@@ -1,4 +1,4 @@
-"""Lists in pages and BatchGet: check the arguments, then read (spec §3.3, §3.11)."""
+"""Pages of lists, and BatchGet: check the arguments, then read (spec §3.3, §3.11)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 @attrs.frozen(kw_only=True)
 class BasicView:
-    """The view BASIC: operations as ``google.longrunning`` has them (AIP-157).
+    """The view BASIC: operations as ``google.longrunning`` defines them (AIP-157).
 
     In another view, ``inspectable`` operations also have the fields that are only for operators.
     """
@@ -68,7 +68,7 @@ class FullView(BasicView):
         return full_weight(record, inspectable=record.name in self.inspectable)
 
     def operations(self, records: Collection[Record]) -> Sequence[Operation]:
-        """Return the operations with their descriptions; reads where their workers are."""
+        """Return the operations with their descriptions; reads the places of their workers."""
         places = self.access.places(records, self.inspectable)
         return [full_operation(one, self.renamed, places.get(one.name)) for one in records]
 
@@ -92,7 +92,7 @@ class Batch:
         A few operations are read at a time. Calls no hook.
 
         Raises:
-            BatchTooLarge: Together they have more bytes than ``Limits.page_bytes``.
+            BatchTooLarge: The operations have more bytes in total than ``Limits.page_bytes``.
         """
         shown: dict[str, Iterable[T]] = {}
         room, rest = self.limits.page_bytes, self.names
@@ -106,7 +106,7 @@ class Batch:
     ) -> tuple[Sequence[str], int]:
         """Show some of these operations; return the other names and how many bytes are left.
 
-        In a function of its own, so that these operations are freed before more are read.
+        This is a function of its own, so that these operations are freed before more are read.
         """
         limit, least = self.limits.page_bytes, self.limits.least_bytes
         # Operations that this caller cannot see do not count.
@@ -133,7 +133,7 @@ _BATCH: Final = 200
 """Maximum number of records that are read at once: they may be large."""
 _SLACK: Final = 10
 _LOOKS: Final = 4
-"""A read may always take the bytes of a page divided by this, even if the page is nearly full."""
+"""Even if the page is nearly full, a read may take the bytes of a page divided by this number."""
 _MOST: Final = 10_000
 """Maximum number of records that a store examines in one read: often 10 MB, and maybe more."""
 _SHORT_SECONDS: Final = 0.05
@@ -164,7 +164,7 @@ class CheckedList:
 
         Raises:
             InvalidParent, InvalidPageSize, InvalidFilter: The argument of that name is wrong.
-            InvalidPageToken, PageTokenExpired: The token is not of this list, or too old.
+            InvalidPageToken, PageTokenExpired: The token is of another list, or too old.
         """
         parent = normalise_parent(request.name)
         size = effective_page_size(request.page_size)
@@ -197,7 +197,7 @@ class CheckedList:
             yield walk.shown
 
     def prefilter(self, only_caller: str | None) -> Test:
-        """Return the part of the filter that the store can evaluate, for it to look for first."""
+        """Return the part of the filter that the store can evaluate, to read fewer records."""
         found: Test = EVERYTHING
         if self.filter is not None:
             found = self.filter.prefilter(self.indexes.of)
@@ -237,7 +237,7 @@ class _Walk(Generic[T]):
         self.place = query.after
 
     def go(self, size: int) -> bool:
-        """Read until there are ``size`` matches, or the time is over; return True if more may be.
+        """Read until ``size`` matches are found, or the time is over; True if more may follow.
 
         The place is then that of the last match, or of the last record that was examined.
         """
@@ -310,7 +310,7 @@ def _readable(record: Record, runtime: Runtime) -> Record:
 
 
 def _compile(text: str, specs: Iterable[MethodSpec]) -> Filter:
-    # Imported with the first filter: the filter language is a third of the cost of this package.
+    # Imported with the first filter: the filter language is a third of the import time of `lro`.
     from lro._filters.filter import compile_filter
 
     known = list(specs)
@@ -345,8 +345,8 @@ class Listing:
 
         The token is empty if there is no next page. If few operations match, the page ends after
         ``PAGE_SECONDS`` by the runtime's clock, and may then be short or empty and have a token
-        (spec §3.4(8)). It also ends before the operation with which it would have more than
-        ``max_bytes`` (spec §3.4(9)), but has at least one. Calls no hook.
+        (spec §3.4(8)). It also ends before the operation that would make it exceed ``max_bytes``
+        (spec §3.4(9)), but has at least one. Calls no hook.
         """
         query, store = self.query, self.runtime.store
 

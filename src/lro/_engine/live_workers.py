@@ -12,7 +12,7 @@ from lro._engine.store_port import WaitingWork, Worker
 IDLE_RENEWAL: Final = timedelta(minutes=1)
 """How often a process without work renews its row."""
 _LEASES: Final = 2
-"""It may be late by this number of leases, while its store is slow or unavailable."""
+"""That renewal may be late by this number of leases, while the store is slow or unavailable."""
 
 
 class WorkerState(StrEnum):
@@ -64,7 +64,7 @@ def stranded(
     now: datetime,
     due_for: timedelta = timedelta(0),
 ) -> list[WaitingWork]:
-    """Return the work of methods that no live worker declares, if it has been due for so long."""
+    """Return the work, due for at least ``due_for``, of methods that no live worker declares."""
     served, due = served_methods(workers, now), now - due_for
     return [work for work in waiting if work.due_time <= due and work.method not in served]
 

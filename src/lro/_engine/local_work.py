@@ -49,7 +49,7 @@ log = logging.getLogger("lro")
 _LAST_SECONDS: Final = 1.0
 """How long stopped functions may take to return before their work is released."""
 _SHOW_SECONDS: Final = 0.1
-"""Claimed work that runs for longer gets a write of its own for its start time."""
+"""Claimed work that runs for longer than this gets a separate write of its start time."""
 _SHOW_AGAIN_SECONDS: Final = 5.0
 """Pause before that write is retried, after the store was unavailable."""
 _STEP_SECONDS: Final = 0.1
@@ -84,7 +84,7 @@ class StartingRecord:
         return self
 
     def taken(self) -> None:
-        """Say that the work is registered; the context then has nothing more to do."""
+        """Note that the work is registered; the context then has nothing more to do."""
         self._taken = True
         self._work.end_write()
 
@@ -101,10 +101,10 @@ class StartingRecord:
 
 
 class LocalWork(HeldWork):
-    """The attempts of this process, with what begins, cancels and releases their work.
+    """The attempts of this process; it begins, cancels and releases their work.
 
-    ``owner`` is the random name of this process in the store. ``specs`` are the methods, by names
-    and aliases. ``new_work`` is called when an attempt is added.
+    ``owner`` is the random name of this process in the store. ``specs`` are the methods, by name
+    and by alias. ``new_work`` is called when an attempt is added.
     """
 
     stopping: bool = False
@@ -126,7 +126,7 @@ class LocalWork(HeldWork):
         self._runs_nothing = isinstance(runtime.executor, NoWorkers)
         self._take_name()
         self._unseen: deque[tuple[float, Attempt]] = deque()
-        """Attempts whose start time is to be stored, and when."""
+        """When to store the start times of attempts, and these attempts."""
         self._reading = threading.Lock()
         self.paused: frozenset[str] | None = None
         """The paused method names, as last read; None before the first read."""
@@ -175,8 +175,8 @@ class LocalWork(HeldWork):
     def claim_limits(self, specs: Collection[tuple[str, MethodSpec]]) -> ClaimLimits:
         """Return the limits of these methods, by the names that their records have.
 
-        A method that is paused under another of its names is left out here. A name that is itself
-        paused is left to the store, which knows whether it still is.
+        A name is left out if only another name of its method is paused. A name that is paused
+        itself is included: the store knows whether it still is.
         """
         paused, known = self.paused or (), [one for one in specs if one[1].function is not None]
         options = {n: s.options for n, s in known if n in paused or not self.is_paused(s)}
@@ -206,7 +206,7 @@ class LocalWork(HeldWork):
                 self._store.leave(self.owner)
 
     def starting(self, record: Record, request: object) -> StartingRecord:
-        """Return the context in which to store a record, which may be running here."""
+        """Return the context in which to store a record, whose work may begin here."""
         attempt: Attempt | None = None
         if record.owner == self.owner:
             attempt = Attempt(record, self._specs[record.method], self, request=request)
@@ -239,8 +239,8 @@ class LocalWork(HeldWork):
     ) -> Attempt:
         """Submit the work of a claimed record to the executor, or send its name.
 
-        If the executor cannot take the work now, it is released; a name is sent again later.
-        If this process has counted as lost since the claim, the work is left to others.
+        If the executor cannot take the work now, the work is released; a name is sent again later.
+        If this process has counted as lost since the claim, the work is left to other processes.
         ``start`` ends as soon as the attempt is registered.
         """
         held = record.owner != ""  # otherwise its name is sent
@@ -292,7 +292,7 @@ class LocalWork(HeldWork):
         return True
 
     def show_starts(self) -> float:
-        """Store the start times that are due; return the seconds until the next is.
+        """Store the start times that are due; return the seconds until the next one is due.
 
         Work that ends soon needs no such write.
         """
@@ -424,9 +424,9 @@ class LocalWork(HeldWork):
         return any(attempt.suspect for attempt in self.attempts())
 
     def release_queued(self) -> None:
-        """Release the work that this process cannot do, once.
+        """Try once to release the queued work, which this process cannot do.
 
-        What cannot be released now is logged. It is recovered when its lease has expired.
+        Work that cannot be released now is logged, and recovered when its lease has expired.
         """
         while self._to_release:
             with self._lock:
@@ -442,7 +442,7 @@ class LocalWork(HeldWork):
         try:
             self.stopping = True
             executor.stop()
-            with self._writes_ended:  # records being stored are released, or wait
+            with self._writes_ended:  # records that are being stored are then released, or wait
                 self._writes_ended.wait_for(lambda: not self._writes, _LAST_SECONDS)
             attempts = list(self._attempts.values())
             if attempts:
@@ -466,7 +466,7 @@ class LocalWork(HeldWork):
                 log.info("stopped: operations released: %d of %d", back, len(attempts))
 
     def end_drain(self) -> None:
-        """Make :meth:`stop`, now or later in another thread, wait for no work."""
+        """Make :meth:`stop` wait for no work: a call in another thread, now or later."""
         self._drain_over.set()
 
     def _drained(self, seconds: float) -> bool:

@@ -55,7 +55,7 @@ class Methods:
 
         Raises:
             DeclarationError: The method or a message class cannot be declared so.
-            Unavailable: There is an index to be made, and the store cannot be reached.
+            Unavailable: An index has to be made, and the store cannot be reached.
         """
         if isinstance(function, Method):  # another service may have made it
             known = function.spec
@@ -158,7 +158,7 @@ class Method(Generic[Req, Resp, Meta]):
     def __call__(self, request: Req, job: Job[Meta] | None = None) -> Resp:
         """Call the function, for a test: nothing is stored, started or validated.
 
-        ``job`` takes its reports, as one of :func:`lro.testing.job` does; by default they are lost.
+        ``job``, such as an :func:`lro.testing.job`, takes its reports; by default they are lost.
 
         Raises:
             TypeError: The method has no function, or an async one: await :meth:`call_async`.
@@ -193,28 +193,28 @@ class Method(Generic[Req, Resp, Meta]):
         """Store a new operation, have its work begun, and return its handle at once.
 
         ``request_id``: a UUID that makes a repeated start harmless for 24 hours (spec §9.1).
-        ``parent``: the resource whose operation it is, such as ``projects/p``. ``target``: a
-        resource that the work needs alone. By default, the method's options give both.
+        ``parent``: the resource that the operation belongs to, such as ``projects/p``. ``target``:
+        a resource that the work needs alone. By default, both come from the method's options.
         ``metadata``: the metadata before the first report. ``caller``: who starts it.
         ``validate_only``: check everything, start nothing; the handle then has no name.
 
         ``within``: a connection or session of the application, of psycopg, sqlite3, Django or
-        SQLAlchemy, to the database of the store. The start is then part of its transaction: nothing
-        else sees the operation before the commit, the work begins after it, and after a rollback
-        the operation never was.
+        SQLAlchemy, to the database of the store. The start is then part of its transaction: no one
+        else sees the operation before the commit, the work begins after the commit, and after a
+        rollback the operation never existed.
 
-        ``notify``: where the end of this operation is notified, beside the endpoints of the
-        service's ``webhooks``. Of repeated starts, the first one counts.
+        ``notify``: endpoints that are notified of the end of this operation, besides those of the
+        service's ``webhooks``. If a start is repeated, those of the first one count.
 
         ``delay``, a timedelta, or ``at``, a datetime with a time zone: when the work is due; by
         default now. It waits in the store until then. ``priority`` and ``expires`` replace the
         method's options of these names.
 
         Raises:
-            InvalidArgument: The request is refused, the request id malformed or used otherwise. Or
-                ``notify`` is refused, by a service without webhooks always. Or
-                ``within`` is of another kind, to another database, or has no transaction open; or
-                the store cannot take part in one.
+            InvalidArgument: The request is refused, or the request id is malformed or belongs to
+                another request. Or ``notify`` is refused; a service without webhooks always does
+                this. Or ``within`` is of another kind, to another database, or without an open
+                transaction; or the store cannot take part in transactions.
             TargetBusy: Another operation works on the target.
             ResourceExhausted: Too many operations wait already (``Limits.backlog``).
             Unavailable: The store or executor cannot be reached, or the service is stopping.
@@ -229,10 +229,10 @@ class Method(Generic[Req, Resp, Meta]):
     ) -> Handle[Resp, Meta]:
         """:meth:`start` for coroutines: no thread waits for the store.
 
-        ``within`` takes no asynchronous connection; the statements on it hold up the event loop.
+        ``within`` must not be an asynchronous connection, and its statements block the event loop.
 
-        If the task that awaits this is cancelled, the operation has been started, or it has not:
-        what was handed to the store by then is stored, and its work is done.
+        If the task that awaits this is cancelled, the operation may have been started: a record
+        that was handed to the store by then is stored, and its work is done.
         """
         flow = self._starter.start(self.spec, request, StartSettings.of(options))
         return self._handle(await on_loop(flow))

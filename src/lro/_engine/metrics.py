@@ -1,4 +1,4 @@
-"""The metrics of a service: one table, of which instruments, exporters and the docs are made."""
+"""The metrics of a service: one table, from which instruments, exporters and docs are made."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BUCKETS: Final = (
     0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 10800.0,
     43200.0, 86400.0,
 )  # fmt: skip
-"""The upper bounds of the buckets of durations, in seconds; what is above the last is one more."""
+"""The upper bounds of the buckets of durations, in seconds; one more bucket has no upper bound."""
 
 METHOD: Final = "lro.method"
 _ERROR: Final = "error.type"
@@ -21,11 +21,11 @@ _ERROR: Final = "error.type"
 
 @attrs.frozen(kw_only=True)
 class Metric:
-    """A metric; ``attributes`` are the names of its attributes, whose values are few.
+    """A metric; ``attributes`` are the names of its attributes, each of which has few values.
 
     The values of an ``observed`` metric are read when they are collected; other metrics count
-    events. A metric that is ``opt_in`` exists only if an option asks for it. ``series`` is the kind
-    of its series in the counts of a store.
+    events. A metric that is ``opt_in`` exists only if an option asks for it. ``series`` begins the
+    names of its series in the counts of a store.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Metric:
 
     @property
     def prometheus_name(self) -> str:
-        """Its name for Prometheus: with the unit if that is seconds, a counter with ``_total``."""
+        """Its name for Prometheus: ``_seconds`` is added for that unit, ``_total`` to counters."""
         name = self.name.replace(".", "_") + ("_seconds" if self.unit == "s" else "")
         return f"{name}_total" if self.kind == "counter" else name
 
@@ -222,13 +222,13 @@ METRICS: Final[Sequence[Metric]] = (
 )
 """All metrics, in the order of the docs.
 
-``lro.method`` is a declared method; it is missing where an event is of none. ``error.type`` is the
-name of a ``google.rpc.Code``, and there only on failure.
+``lro.method`` is a declared method; it is missing if an event belongs to no method. ``error.type``
+is the name of a ``google.rpc.Code``, and present only on failure.
 """
 
 
 def table() -> str:
-    """The table of the metrics in Markdown: for the docs."""
+    """Return the table of the metrics in Markdown, for the docs."""
     lines = ["| metric | kind, unit | attributes | meaning |", "|---|---|---|---|"]
     for metric in METRICS:
         kind = metric.kind.replace("_", "-") + (", observed" if metric.observed else "")

@@ -1,10 +1,10 @@
 """The process of a service: forks, its role, its end, and the signals to stop.
 
 A forked child sets up the objects that it inherits again. A child process of an executor only runs
-functions. A WSGI server does not tell its application when it stops, and a script may reach its
-last line: services that are still open when the interpreter exits are closed then. A server that
-is asked to stop (SIGTERM, or Ctrl-C) first lets calls in flight end. Waiting calls would hold it
-up, so a signal handler that runs before the server's ends them.
+functions. Services that are open when the interpreter exits are closed then, because a WSGI server
+does not tell its application that it stops, and a script may just reach its last line. A server
+that is asked to stop (SIGTERM, or Ctrl-C) first lets calls in flight end. Waiting calls would delay
+this, so our signal handler ends them, and then calls the server's handler.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from typing import Any, Final, Protocol, Self, TypeAlias, TypeGuard
 log = logging.getLogger("lro")
 
 _objects: Final[weakref.WeakKeyDictionary[PerProcess, None]] = weakref.WeakKeyDictionary()
-"""In the order in which they were made."""
+"""The objects to reset in a forked child, in the order in which they were made."""
 
 
 class PerProcess:
     """Base class of objects with locks, threads or connections that no forked child may share.
 
-    The child calls ``__init__`` of each such object again, with the same arguments. State that
-    must survive a fork is therefore not set there, but begins as an attribute of the class. A class
+    The child calls ``__init__`` of each such object again, with the same arguments. So state that
+    must survive a fork is not set in ``__init__``, but begins as an attribute of the class. A class
     with more such state, or one that applications subclass, overrides ``_after_fork``. Neither
     method may wait for a lock that a thread of the parent may have held, or change anything that
     the parent still uses.
@@ -58,7 +58,7 @@ def _reset_all() -> None:
     for one in list(_objects):
         try:
             one._after_fork()
-        except Exception:  # the others must live on
+        except Exception:  # the other objects must still be reset
             log.exception("%r could not be reset after a fork", one)
 
 
@@ -95,7 +95,7 @@ def installed_version() -> str:
 
 
 class Closing(Protocol):
-    """An object that can be closed within about a number of seconds."""
+    """An object that can be closed within about a given number of seconds."""
 
     drain: timedelta
     """About how long closing may take."""
@@ -112,7 +112,7 @@ def close_at_exit(one: Closing) -> None:
     """Close this object when the interpreter exits, unless it is collected before."""
     _open.add(one)
     # Registered again for each object: the exit function that is registered last is called first,
-    # so before those of the modules that an open service uses, such as its executor's.
+    # so this one precedes those of modules that an open service uses, such as its executor's.
     atexit.unregister(_close_all)
     atexit.register(_close_all)
 
@@ -148,7 +148,7 @@ def _close_all() -> None:
 def _close(one: Closing, began: float) -> None:
     try:
         one.close(max(0.0, one.drain.total_seconds() - (time.monotonic() - began)))
-    except Exception:  # the others are to be closed all the same
+    except Exception:  # the other services must still be closed
         log.exception("a service could not be closed when the process ended")
 
 
@@ -176,7 +176,7 @@ class StopSignals(PerProcess):
         self._thread: threading.Thread | None = None
 
     def end_waits_of(self, one: Waited) -> None:
-        """End its waits at a signal from now on, if a server in this process handles SIGTERM.
+        """From now on, end the waits of ``one`` at a signal, if a server here handles SIGTERM.
 
         Only the main thread can install a handler: in other threads this does nothing. Servers
         install their handlers when they start, so call this later. Idempotent.
@@ -197,8 +197,8 @@ class StopSignals(PerProcess):
 
     def receive(self, number: int) -> None:
         """Handle a signal. Called in its handler."""
-        # It may have interrupted the main thread while that held a lock that ending the waits
-        # needs. So another thread ends them.
+        # The signal may have interrupted the main thread while that thread held a lock that is
+        # needed to end the waits. So another thread ends them.
         self._received.put(number)
 
     def _start(self) -> bool:
@@ -219,7 +219,7 @@ class StopSignals(PerProcess):
             for one in list(self._waited):
                 try:
                     one.end_waits()
-                except Exception:  # the others are to end, and those at the next signal
+                except Exception:  # other waits must still end, now and at the next signal
                     log.exception("waits could not be ended at a stop")
 
 

@@ -27,7 +27,7 @@ class Reporter:
 
     Raises (each of them):
         DeclarationError: A message is not of the class that the method declares.
-        EncodingError: It cannot be encoded.
+        EncodingError: A message cannot be encoded.
     """
 
     def __init__(self, name: str, updater: RecordUpdater, spec: MethodSpec, domain: str) -> None:
@@ -40,7 +40,7 @@ class Reporter:
         """Replace the metadata.
 
         Raises:
-            MessageTooLarge: It has more bytes than the service keeps; nothing changes.
+            MessageTooLarge: The metadata have more bytes than the service keeps; nothing changes.
         """
         change = report(self._metadata(metadata), None, self._updater.store.now())
         if not self._apply(change):
@@ -53,8 +53,8 @@ class Reporter:
         """End the operation with a response; ``metadata`` replaces the metadata.
 
         Raises:
-            MessageTooLarge: The response has more bytes than the service keeps: the operation has
-                ended with INTERNAL. Or the metadata has: nothing changes.
+            MessageTooLarge: The response has more bytes than the service keeps, so the operation
+                has ended with INTERNAL. Or the metadata have too many bytes; then nothing changes.
         """
         return self._end(self._pack("response", response, self._spec.response), metadata)
 
@@ -65,9 +65,9 @@ class Reporter:
 
         Raises:
             InvalidArgument: The error's code is not from 1 to 16.
-            DeclarationError: ``error`` is not an error, or the domain not a text.
+            DeclarationError: ``error`` is not an error, or the domain is not a text.
             MessageTooLarge: As for :meth:`complete`.
-            EncodingError: One of its details has no JSON form. The work goes on.
+            EncodingError: A detail of the error has no JSON form; nothing changes.
         """
         check_instance("error", error, (Status, LroError), "a Status or an LroError")
         check_text("domain", domain)
@@ -83,7 +83,7 @@ class Reporter:
         """End the operation as cancelled, after a request to cancel.
 
         Raises:
-            CancellationNotRequested: Nobody has requested that.
+            CancellationNotRequested: No caller has requested a cancellation.
         """
         cancelled = self._spec.types.status_of(Cancelled(), self._domain)
         return self._end(cancelled, metadata, acknowledge=True)
@@ -138,14 +138,14 @@ class Reporter:
         except (NotApplied, LeaseLost, OperationNotFound):
             return False
         if after is not None and after.done:
-            self._updater.events.tracer.refresh()  # it may be the first that this process has to do
+            self._updater.events.tracer.refresh()  # this may be the first event of the process
             emit_end(self._updater.events, after)
         # A record that a change removes was deleted before: its result is dropped (spec §2.7).
         return after is not None and after.state is not State.HIDDEN
 
 
 class LateReporter(Reporter):
-    """The reporter of an operation that is gone: nobody knows the classes of its messages."""
+    """The reporter of an operation that is gone: the classes of its messages are not known."""
 
     def _pack(self, role: str, message: object, cls: type) -> AnyMessage:  # noqa: ARG002
         return self._spec.types.pack(Empty())  # any message comes too late

@@ -28,9 +28,9 @@ class Retry:
     ``lro`` mean that the request is wrong or the work must end, so ``Exception`` does not cover
     them, except those that are ``Retryable`` or have the code UNAVAILABLE. :class:`lro.Cancelled`
     is never retried. The first pause is ``first_pause``; each further pause is ``factor`` times the
-    one before, and at most ``max_pause``. Each is shortened at random by up to the share
-    ``jitter``. No retry is due later than ``within`` after the start; None is no limit. During a
-    pause the operation waits in the store and occupies no worker.
+    one before, and at most ``max_pause``. Each pause is shortened at random, by at most the
+    fraction ``jitter``. No retry is due later than ``within`` after the start; None is no limit.
+    During a pause the operation waits in the store and occupies no worker.
 
     Raises:
         DeclarationError: A value is out of range or has the wrong type.
@@ -66,7 +66,7 @@ class Retry:
         return bool(classes)
 
     def pause(self, failures: int) -> timedelta:
-        """Return the pause after this number of failures, at least 1."""
+        """Return the pause after this number of failures, which is at least 1."""
         longest, pause = self.max_pause.total_seconds(), self.first_pause.total_seconds()
         for _ in range(min(failures - 1, _MOST_DOUBLINGS)):
             if pause >= longest or self.factor == 1:

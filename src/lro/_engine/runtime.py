@@ -27,7 +27,7 @@ from lro._model.operation import Change, Record, Stamp, State, delete, with_deri
 log = logging.getLogger("lro")
 
 Listener: TypeAlias = Callable[[bool], None]
-"""Called with True if the operation may have ended or gone, with False after other changes."""
+"""Called with True if the operation may have ended or been removed, else with False."""
 
 
 class Notifier(PerProcess):
@@ -64,7 +64,7 @@ class Notifier(PerProcess):
                 self._listeners[name] = tuple(rest)
 
     def notify(self, name: str, *, ended: bool = True) -> None:
-        """Call the listeners for this name. ``ended``: the operation may have ended or gone."""
+        """Call the listeners for this name. ``ended``: it may have ended or been removed."""
         for listener in self._listeners.get(name, ()):
             listener(ended)
 
@@ -108,7 +108,7 @@ class RecordUpdater:
         self.events: EventDispatch = EventDispatch() if events is None else events
         self.notifier: Notifier = Notifier()
         self.unnamed_changes = 0
-        """Number of change notifications received from other processes without names."""
+        """Number of notifications from other processes that did not name what has changed."""
 
     def apply(self, name: str, change: Change, stamp: Stamp | None = None) -> Record | None:
         """Store a change as :meth:`applied` does, in this thread."""
@@ -148,7 +148,7 @@ class RecordUpdater:
     ) -> Flow[Record | None]:
         """Apply a change that ends an operation in this state, with the method's final metadata.
 
-        The application's code computes it before the write, so that it cannot hold up the store.
+        The application's function runs before the write, so that it cannot hold up the store.
 
         Raises:
             FinalMetadataFailed: The final metadata cannot be computed.
@@ -216,7 +216,7 @@ class RecordUpdater:
 
 
 class FirstUse:
-    """Makes the first use of the store, which may have to connect, off the event loop."""
+    """Makes the first call of the store outside the event loop: the store may have to connect."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -252,14 +252,14 @@ class Runtime:
     keep_for: timedelta = timedelta(days=30)
     """How long ended operations of undeclared methods are kept."""
     statistics: Statistics | None = None
-    """What counts what happens in this process, if anything does."""
+    """Counts the events of this process; None if the service keeps no statistics."""
     webhooks: WebhookSender | None = attrs.field(init=False)
     """The sender of webhooks, if there is one: the updater's."""
     events: EventDispatch = attrs.field(init=False)
     """The events of this process: the updater's."""
 
     def __attrs_post_init__(self) -> None:
-        object.__setattr__(self, "events", self.updater.events)  # it is read often
+        object.__setattr__(self, "events", self.updater.events)  # an attribute: it is read often
         object.__setattr__(self, "webhooks", self.updater.webhooks)
 
 

@@ -56,7 +56,7 @@ class ServiceOptions:
     """The options of a service: see :class:`lro.Service`.
 
     Raises:
-        DeclarationError: One is not of its type, or out of its bounds.
+        DeclarationError: An option has the wrong type, or is out of range.
     """
 
     types: TypeRegistry | None = None

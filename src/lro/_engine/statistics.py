@@ -17,24 +17,24 @@ from lro._engine.store_port import StatisticsStore
 log = logging.getLogger("lro")
 
 FLUSH_SECONDS: Final = 15.0
-"""Seconds between two writes of counts. A killed process loses the counts since the last one."""
+"""Seconds between two writes of counts. A killed process loses the counts since its last write."""
 
 _Key: TypeAlias = tuple[str, tuple[str, ...]]
 """The ``series`` of a metric, and the values of its attributes."""
 
 _MOST_VALUES: Final = 1000
-"""The most values of a key that are kept before they are counted."""
+"""The most values of a key that are collected before they are counted."""
 
 _METRICS: Final = {metric.series: metric for metric in METRICS if metric.series}
 
 
 class Statistics(MetricObserver, PerProcess):
-    """Observer that counts the events of this process, and gives the counts to the store.
+    """Observer that counts the events of this process, and adds the counts to the store's.
 
-    The names of series hold names of codes and no ids, so that there are few (spec §2.1 has the
-    outcomes): ``starts.started``, ``starts.refused.<CODE>``, ``ends.failed.<CODE>``,
+    The names of series contain names of codes but no ids, so there are few series (spec §2.1 has
+    the outcomes): ``starts.started``, ``starts.refused.<CODE>``, ``ends.failed.<CODE>``,
     ``operation.<outcome>.<bucket>`` and ``operation.<outcome>.sum`` in seconds, and so on. A forked
-    child begins with no counts: its parent gives its own to the store. ``clock`` gives seconds.
+    child begins with no counts: the parent stores its own. ``clock`` returns seconds.
     """
 
     _failed = False
@@ -46,7 +46,7 @@ class Statistics(MetricObserver, PerProcess):
         """Values that are not counted yet. Threads append to each list without a lock."""
         self._counting = threading.Lock()
         self._counted: dict[_Key, list[float]] = {}
-        """Used with that lock held."""
+        """Used only with the lock ``_counting`` held."""
         self.flush_at: float = self._clock() + FLUSH_SECONDS
         """The time at which :meth:`flush` is due."""
 
@@ -66,8 +66,8 @@ class Statistics(MetricObserver, PerProcess):
 
     def _count(self, key: _Key, values: list[float]) -> None:
         """Count the values of a key, with the lock held."""
-        # A clock may have been set back, and one of the application may give anything. But a sum
-        # must not fall, and a store can only keep numbers.
+        # A clock may have been set back, and the application's may return any value. But a sum must
+        # not fall, and a store keeps only finite numbers.
         some = [one if 0 <= one < math.inf else 0.0 for one in values[:]]
         del values[: len(some)]  # other threads may have appended more
         counted = self._counted.setdefault(key, [0] * (len(BUCKETS) + 2))
@@ -85,7 +85,7 @@ class Statistics(MetricObserver, PerProcess):
     # -- to the store -------------------------------------------------------------------------
 
     def flush(self) -> bool:
-        """Give the counts to the store; keep them for the next time if it cannot take them now.
+        """Add the counts to the store's; if the store fails, keep them for the next flush.
 
         Returns:
             True if no counts are left. A store that cannot be reached is logged once.
@@ -100,7 +100,7 @@ class Statistics(MetricObserver, PerProcess):
             return True
         try:
             self._store.add_counts(self._store.now(), _by_series(counted))
-        except Exception as exc:  # whatever a store raises: nothing else may fail for that
+        except Exception as exc:  # a store may raise anything, and nothing else may fail with it
             self._keep(counted)
             if not self._failed:
                 log.warning("what was counted is kept until it can be stored: %s", exc)
@@ -110,7 +110,7 @@ class Statistics(MetricObserver, PerProcess):
         return True
 
     def close(self) -> None:
-        """Give the last counts to the store; log that they are lost if it cannot take them."""
+        """Add the last counts to the store's; if the store fails, log that they are lost."""
         if not self.flush():
             log.warning("what was counted last cannot be stored, and is lost")
 

@@ -17,11 +17,11 @@ Called: TypeAlias = Callable[[str, float, str], None]
 _NOT_TIMED: Final = frozenset(("close", "listen", "notify_others", "now", "secret"))
 """Verbs that read and write no records."""
 _LATER: Final = frozenset(("insert_later", "update_later", "checkpoint_later"))
-"""Verbs that return before they are done; the last argument is called then."""
+"""Verbs that return before the work is done; then their last argument is called."""
 
 
 def timed(store: Store, called: Called) -> Store:
-    """The store, each of whose calls is reported to ``called`` when it is done."""
+    """Return the store, with each of its calls reported to ``called`` when the call is done."""
     return cast(Store, _TimedStore(store, called))
 
 
@@ -36,7 +36,7 @@ class _TimedStore:
             return found
         call = self._call_later if name in _LATER else self._call
         found = functools.partial(call, name, found)
-        self.__dict__[name] = found  # asked for once
+        self.__dict__[name] = found  # so that this runs once for each name
         return found
 
     def _call(self, verb: str, action: Callable[..., Any], *args: Any, **named: Any) -> Any:

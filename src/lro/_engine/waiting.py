@@ -111,7 +111,7 @@ class Waiters(PerProcess):
             return self.until_done(name, limit)
 
     def until_done(self, name: str, limit: float) -> Operation:
-        """Wait as :meth:`wait` does, for the application: not counted; ``limit`` may be inf.
+        """Wait as :meth:`wait` does, for the application: uncounted, and ``limit`` may be inf.
 
         Raises:
             OperationNotFound, Unavailable: As for :meth:`wait`.
@@ -143,7 +143,7 @@ class Waiters(PerProcess):
                 operation = self._read(name)
                 if operation.done or left <= 0:
                     return operation
-            except Unavailable:  # it may be back before the time is over
+            except Unavailable:  # the store may be available again before the limit
                 if left <= 0:
                     raise
             self._park(notified, min(left, threading.TIMEOUT_MAX))
@@ -177,7 +177,7 @@ class Waiters(PerProcess):
 
         Raises:
             Unavailable: The service is stopping.
-            ResourceExhausted: There are too many streams, or operations watched.
+            ResourceExhausted: There are too many streams or watched operations.
         """
         if self._closed:
             raise stopping()
@@ -185,7 +185,7 @@ class Waiters(PerProcess):
         return self._of_loops().watch(names, see, places)
 
     def close(self) -> None:
-        """Answer all waiters and watchers that the service is stopping."""
+        """End all waits and watches with the error that the service is stopping."""
         with self._lock:
             self._closed = True
             if self._hub is not None:
@@ -204,7 +204,7 @@ class Waiters(PerProcess):
 
     @property
     def open(self) -> int:
-        """How many threads wait, and for how many names coroutines wait or watch."""
+        """How many listeners there are: one per waiting thread, and one per name on each loop."""
         return len(self._updater.notifier)
 
     @property
@@ -227,7 +227,7 @@ class Waiters(PerProcess):
         return record.require_visible(self._store.now()).operation
 
     def _of_loops(self) -> WatchHub:
-        from lro._engine.watching import WatchHub  # brings asyncio, which few processes need
+        from lro._engine.watching import WatchHub  # imports asyncio, which few processes need
 
         with self._lock:
             if self._hub is None:
@@ -242,7 +242,7 @@ class Waiters(PerProcess):
 
 
 def _park(notified: threading.Event, seconds: float) -> None:
-    notified.wait(seconds)  # of whichever kind it is: gevent may have put its own in place
+    notified.wait(seconds)  # of any class: gevent may have replaced threading.Event
 
 
 def _as_duration(timeout: Duration | timedelta | float) -> Duration:

@@ -1,4 +1,4 @@
-"""The webhook port: the interface of what sends the webhooks of a service."""
+"""The webhook port: the interface of the sender of a service's webhooks."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from lro._model.operation import Record
 
 EVENTS: Final = ("operation.succeeded", "operation.failed", "operation.cancelled")
-"""The names of the events that are notified: one of these when an operation ends."""
+"""The names of the events; the end of an operation is one of them."""
 
 
 @attrs.frozen(kw_only=True)
 class Endpoint:
-    """A URL that is notified of the ends of operations, and how it is called.
+    """A URL to which the ends of operations are sent, and how to call it.
 
     ``id`` names the endpoint in stored and signed data; by default it is derived from the URL.
-    ``secrets`` (``whsec_...``) sign each request; give the old and the new one while you replace
-    one. ``events`` and ``methods`` select what is notified; no methods means all. ``format`` is
-    ``standard``, ``cloudevents``, or one that the service's webhooks define. A ``thin`` payload
-    only names the operation; a ``full`` one contains it. ``headers`` are added to each request and
-    may contain secrets.
+    ``secrets`` (``whsec_...``) sign each request; while you replace a secret, give the old and the
+    new one. ``events`` and ``methods`` select the ends that are sent; empty ``methods`` means all.
+    ``format`` is ``standard``, ``cloudevents``, or one that the service's webhooks define. A
+    ``thin`` payload only names the operation; a ``full`` one contains it. ``headers`` are added to
+    each request and may contain secrets.
     """
 
     url: str
@@ -54,8 +54,8 @@ class NotifyingService(Protocol):
 class WebhookSender(Protocol):
     """Sends the pending webhooks of ended operations. The service calls it.
 
-    ``Record.notify_at``, set by the write that ends the operation, marks a pending webhook. A
-    process that dies before it has sent one loses nothing: another process sends it.
+    ``Record.notify_at``, set by the write that ends the operation, marks a pending webhook. If a
+    process dies before it has sent a webhook, another process sends it.
     """
 
     def attach(self, service: NotifyingService) -> None:
@@ -75,10 +75,10 @@ class WebhookSender(Protocol):
         ...
 
     def notifies(self, record: Record) -> bool:
-        """Return True if an ended operation is to be notified.
+        """Return True if the end of an operation is to be notified.
 
-        Called within the change that ends it, maybe more than once, so it must be quick and have no
-        side effects.
+        Called within the change that ends the operation, maybe more than once, so it must be quick
+        and have no side effects.
         """
         ...
 
@@ -95,7 +95,7 @@ class WebhookSender(Protocol):
         ...
 
     def run_due(self) -> float:
-        """Send what is due, and return the seconds until the next notification is.
+        """Send the due notifications, and return the seconds until the next one is due.
 
         Raises:
             Unavailable: The store cannot be reached.
