@@ -1,4 +1,4 @@
-"""The IP addresses that a webhook may be sent to: global ones, by a table of our own.
+"""The IP addresses that a webhook may be sent to: only global addresses, by a table of our own.
 
 ``ipaddress.is_global`` differs between versions of Python. It also accepts addresses of gateways to
 IPv4 addresses that are not global (NAT64, 6to4). The table has the special addresses of IANA (RFC

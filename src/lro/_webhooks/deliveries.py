@@ -85,7 +85,7 @@ class Deliveries:
         return min((one.at for one in (self.pending or {}).values()), default=None)
 
     def with_endpoints(self, endpoints: Iterable[Endpoint]) -> Deliveries:
-        """Replace the endpoints of the start, and drop the deliveries to removed ones."""
+        """Replace the endpoints of the start, and drop the deliveries to removed endpoints."""
         kept = attrs.evolve(self, endpoints=tuple(endpoints))
         gone = {one.id for one in self.start_endpoints} - {one.id for one in kept.start_endpoints}
         pending = {id: one for id, one in (self.pending or {}).items() if id not in gone}

@@ -302,7 +302,7 @@ class Delivery:
             except Unavailable as exc:  # the maintenance reports it too
                 log.info("webhooks: due deliveries cannot be read now: %s", exc)
                 seconds = _RETRY_SECONDS
-            except BaseException:  # perhaps of the application; other deliveries must continue
+            except BaseException:  # perhaps from a user function; other deliveries must go on
                 log.exception("sending webhooks failed and continues")
                 seconds = _RETRY_SECONDS
             self._wake.wait(seconds)

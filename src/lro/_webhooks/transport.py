@@ -33,7 +33,7 @@ _BODY_SECONDS: Final = 1.0
 """Seconds to read a response's body, which is not used, before the connection is closed."""
 _ADDRESSES: Final = 3
 _KEPT_SECONDS: Final = 1.0
-"""Idle connections are closed early: servers keep them for two seconds or more."""
+"""Idle seconds after which a connection is closed; servers keep it for two or more."""
 _PIECE: Final = 4096
 
 

@@ -248,7 +248,7 @@ class NamePublisher(PerProcess):
         self._last_result = (time.monotonic(), "")
 
     def close(self) -> None:
-        """Close the idle connections now, the others when their calls end. Idempotent."""
+        """Close the idle connections now, and busy connections when their calls end. Idempotent."""
         with self._lock:
             self._closed = True
             pool, self._pool = self._pool, None

@@ -40,7 +40,7 @@ except ImportError as _exc:
 __all__ = ["CeleryExecutor"]
 
 _OPTIONS: Final = {
-    "shared": False,  # not with other apps
+    "shared": False,  # other apps do not get the task
     "serializer": "json",
     "ignore_result": True,  # the store has the result
     "store_errors_even_if_ignored": False,

@@ -256,7 +256,7 @@ class WorkerThreads(PerProcess):
         while assigned is self._assigned:  # otherwise a task forked, and this is the child
             next_one = assigned.get()
             if next_one is None:
-                assigned.put(None)  # for the next thread
+                assigned.put(None)  # lets the next thread end
                 return
             self._work(*next_one)
             del next_one  # do not keep the task alive while this thread waits

@@ -28,7 +28,7 @@ COLUMNS: Final = tuple(field.name for field in attrs.fields(Record))
 
 
 def added_columns(number: str, text: str) -> Mapping[str, str]:
-    """Return the columns that version 1 lacked (the table's last ones), with their SQL types."""
+    """Return the columns that version 1 lacked (the last in the table), with their SQL types."""
     numbers = dict.fromkeys(("rank", "lane"), f"{number} NOT NULL DEFAULT 0")
     texts = dict.fromkeys(("failures", "origin"), f"{text} NOT NULL DEFAULT ''")
     return {**numbers, "begin_before": number, **texts, "sent_time": number}

@@ -152,7 +152,7 @@ class OrderedRecords:
         return [name for _, name in self._orders.get((parent, state), ())[:limit]]
 
     def walk(self, parent: str, after: Cursor | None, bounds: Bounds) -> Iterator[Record]:
-        """Yield at least the records within bounds: newest first, equal times by name."""
+        """Yield the records within bounds, and perhaps more: newest first, equal times by name."""
         if bounds.names is not None:
             return self._named(parent, after, bounds.names)
         orders = [self._orders.get((parent, facet), []) for facet in self._best(bounds)]
@@ -269,14 +269,14 @@ _Key: TypeAlias = tuple[str, str, str]
 
 
 class _FirstStarts:
-    """First start of each request key, the oldest in front; at most ``most`` of them."""
+    """The first start of each request key, the oldest start first; at most ``most`` starts."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._known: dict[_Key, tuple[Record, str]] = {}
 
     def keep(self, key: RequestKey, record: Record) -> None:
-        """Remember a start, in place of an older one with its key."""
+        """Remember a start; it replaces an older start with the same key."""
         known = key.method, key.caller, key.request_id
         self._known.pop(known, None)
         self._known[known] = record, key.fingerprint

@@ -72,7 +72,7 @@ def refuses(error: type[E], call: Callable[[], object], promise: str) -> E:
 
 
 def together(count: int, call: Callable[[int], object]) -> list[object]:
-    """Return the results or errors of ``call(0)`` to ``call(count - 1)``, begun at once."""
+    """Return the results or errors of ``call(0)`` to ``call(count - 1)``, begun together."""
     gate = threading.Barrier(count)
     found: list[object] = [None] * count
 

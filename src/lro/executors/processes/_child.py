@@ -134,7 +134,7 @@ class CallInChild:
         Raises:
             EncodingError: The result cannot be encoded, or is not a response of the method.
         """
-        assert self._spec is not None  # else the function was not called
+        assert self._spec is not None  # otherwise the function was not called
         return Done(self._spec.pack_response(returned))
 
     def failed(self, error: BaseException) -> FinalMessage:
@@ -206,7 +206,7 @@ class CallInChild:
         self._ask(Report, self._spec.pack_metadata(metadata))
 
     def _remembered(self, control: JobControl) -> Checkpoints:
-        assert self._spec is not None  # as above
+        assert self._spec is not None  # the call is prepared
         load = self._load if control.attempt > 1 else None
         return Checkpoints(self._spec.types, self._spec.limits, self._keep, load)
 
@@ -427,6 +427,6 @@ def _ignore_signal(*_: object) -> None:
 
 
 def _kill_group() -> None:
-    with contextlib.suppress(OSError):  # not a group leader if another program started it
+    with contextlib.suppress(OSError):  # another program may have started this without a group
         os.killpg(os.getpid(), signal.SIGKILL)
     os._exit(1)

@@ -59,8 +59,8 @@ def check_importable(spec: MethodSpec) -> None:
     """Check that another process can import the method's function, as far as is known.
 
     Raises:
-        DeclarationError: No process can import it: it is a lambda, a function within a
-            function, a bound method, or was typed into a shell.
+        DeclarationError: No process can import the function: it is a lambda, a function within a
+            function or a bound method, or was typed into a shell.
     """
     for thing in (spec.function, spec.around, *_retried(spec)):
         if thing is not None:

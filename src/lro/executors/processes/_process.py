@@ -225,13 +225,13 @@ class ChildProcess:
             try:
                 end.shutdown(socket.SHUT_RDWR)
             finally:
-                end.detach()  # no duplicate: perhaps no descriptor is left
+                end.detach()  # not a duplicate: perhaps no descriptor is free
             self._sender.join()
 
     def detach(self) -> None:
         """Forget the child, in a process that was forked from its parent."""
         self._waking = threading.Lock()  # a thread of the parent may have held it
-        self._popen.returncode = 0  # it is not a child of this process
+        self._popen.returncode = 0  # the child belongs to the parent
         self._close()
 
     def _close(self) -> None:

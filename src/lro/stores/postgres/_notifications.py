@@ -87,7 +87,7 @@ class Announcer:
         while (names := self._next()) is not None:
             try:
                 self._send(list(payloads(self._sender, names)))
-            except Exception as exc:  # other processes poll every few seconds
+            except Exception as exc:  # not fatal: other processes poll every few seconds
                 if self._failures.is_due():
                     log.warning("%d announcements were not sent: %s", len(names), exc)
             with self._changed:

@@ -286,7 +286,7 @@ def make_index(connection: BoundedConnection, schema: str, key: str) -> bool:
         connection.patience = SETUP_SECONDS
         settings = {"statement_timeout": "0", "lock_timeout": "0"}
         if connection.info.server_version >= _CHECKS_CLIENTS:
-            settings["client_connection_check_interval"] = "10s"  # end with this process
+            settings["client_connection_check_interval"] = "10s"  # stops if this process has ended
         for setting in settings.items():
             connection.execute("SELECT set_config(%s, %s, false)", setting)
         lock_out(connection, schema)
@@ -315,8 +315,8 @@ class SchemaSetup:
 
     A separate thread makes the declared indexes, because it may have to wait for the oldest
     transaction of the database; lists do without the indexes until then. If many threads call at
-    once, one prepares the schema and the others wait. After a failure there is a short pause, and
-    while one thread tries again, the others fail at once.
+    once, one thread prepares the schema and the others wait. After a failure there is a short
+    pause, and while one thread tries again, the others fail at once.
     """
 
     def __init__(self, address: ServerAddress, clock: ServerClock) -> None:

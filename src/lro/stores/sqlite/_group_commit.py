@@ -73,7 +73,7 @@ class SharedTransactions(GroupCommit[ActionWrite[Any]]):
     _doubted = False
     """True if the last commit failed: then even a transaction without changes must write.
 
-    On a full disk only a transaction that writes nothing can be committed.
+    A transaction that writes nothing could be committed even on a full disk.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ def _run(write: ActionWrite[Any], connection: sqlite3.Connection, *, alone: bool
     write.error = None
     try:
         write.answer = write.action(connection)
-    except KeyboardInterrupt:  # meant for this thread, not for the action's caller
+    except KeyboardInterrupt:  # the signal is for this thread, not the action's caller
         raise
     except BaseException as exc:
         write.error = exc

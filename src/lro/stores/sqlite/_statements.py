@@ -246,7 +246,7 @@ def _make_tables(writer: sqlite3.Connection, path: str) -> None:
             _execute(writer, path, statement)
         writer.execute("COMMIT")
     except BaseException:
-        with contextlib.suppress(sqlite3.Error):  # it may be rolled back already
+        with contextlib.suppress(sqlite3.Error):  # the transaction may be rolled back already
             writer.execute("ROLLBACK")
         raise
 

@@ -89,7 +89,7 @@ class UserTransaction:
 def _translated() -> Iterator[None]:
     try:
         yield
-    except sqlite3.ProgrammingError as exc:  # closed, or of another thread
+    except sqlite3.ProgrammingError as exc:  # the connection is closed, or of another thread
         raise refused(f"the connection cannot be used: {exc}") from exc
     except DATABASE_ERRORS as exc:
         raise _translate(exc) from exc

@@ -98,7 +98,7 @@ _READERS_MS: Final = 250
 _REST_SECONDS: Final = 5.0
 
 Commits = tuple[int, int]
-"""How often the connection was opened, and SQLite's count of others' commits since then."""
+"""How often the connection was opened, and the commits of other connections since then."""
 
 
 class Writer:
@@ -330,7 +330,7 @@ class Writer:
         return self._connection
 
     def _refresh_commits(self) -> bool:
-        """Read the count of commits by others, unless this connection is writing."""
+        """Read the count of other connections' commits, unless this connection is writing."""
         self._file.check()
         if not self._lock.acquire(blocking=False):
             return False
