@@ -202,7 +202,7 @@ async def respond(
 
 
 class GoneAway(BaseException):
-    """The caller has disconnected. Not an Exception: the exchange would turn that into a reply."""
+    """The caller has disconnected. Not an Exception, which would become a reply."""
 
 
 async def read_body(receive: Receive, limit: int) -> bytes | None:

@@ -147,7 +147,7 @@ def check_takes(name: str, value: object, count: int, wanted: str) -> None:
     """Check that a value can be called with this number of arguments, as far as Python knows.
 
     Raises:
-        DeclarationError: The value cannot; the error says what is ``wanted``.
+        DeclarationError: The value cannot be called so; the error says what is ``wanted``.
     """
     fine = callable(value)
     if callable(value):

@@ -69,7 +69,7 @@ class LroError(Exception):
 
 
 class InvalidArgument(LroError):
-    """A field of a request is wrong: ``field`` is its path (proto spelling, dotted)."""
+    """A request has a wrong field: ``field`` is its dotted proto path, ``description`` says why."""
 
     code = Code.INVALID_ARGUMENT
     reason = "INVALID_ARGUMENT"
@@ -191,7 +191,7 @@ class MalformedRequest(InvalidArgument):
 
 
 class UnsupportedMediaType(InvalidArgument):
-    """The body is not JSON in UTF-8 by its Content-Type (spec §5.9(2))."""
+    """The Content-Type of the body is not JSON in UTF-8 (spec §5.9(2))."""
 
     reason = "UNSUPPORTED_MEDIA_TYPE"
 
@@ -250,7 +250,7 @@ class NotApplied(LroError):
 
 
 class LeaseLost(LroError):
-    """A worker wrote for an attempt that no longer runs."""
+    """A worker tried to write for an attempt that is no longer current."""
 
     code = Code.ABORTED
     reason = "LEASE_LOST"
@@ -306,7 +306,7 @@ class NotRerunnable(LroError):
 
 
 class TargetBusy(LroError):
-    """The target allows one operation at a time, and another one works on it (spec §9.5)."""
+    """The target allows one operation at a time, and another operation works on it (spec §9.5)."""
 
     code = Code.ABORTED
     reason = "TARGET_BUSY"
@@ -336,9 +336,9 @@ class Described(LroError):
 class Unauthenticated(Described):
     """The caller did not prove who they are. Raised by the application's hook.
 
-    ``challenge`` is the header ``WWW-Authenticate`` of the reply, such as ``Bearer`` or ``Basic
-    realm="pictures"``. The header tells callers how to authenticate, and every reply with status
-    401 must have it (RFC 9110 §11.6.1).
+    ``challenge`` is the header ``WWW-Authenticate`` of the reply, which tells callers how to
+    authenticate: ``Bearer`` or ``Basic realm="pictures"``, for example. Every reply with status 401
+    must have this header (RFC 9110 §11.6.1).
 
     Raises:
         ValueError: The challenge is not a text of 1 to 1000 characters that fits in a header.
@@ -394,7 +394,7 @@ class Cancelled(Described):
 
 
 class Retryable(Described):
-    """A transient error; ``retry_after`` is the time until the next try."""
+    """A transient error; ``retry_after`` is the time to wait before the next try."""
 
     def __init__(
         self, description: str = "", retry_after: timedelta = timedelta(seconds=1)

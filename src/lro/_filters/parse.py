@@ -402,7 +402,7 @@ class _Parser:
         return tree
 
     def conj(self) -> Tree:
-        """Parse conj, seq and disj: OR binds tighter than AND and white space."""
+        """Parse the rules conj, seq and disj: OR binds tighter than AND and white space."""
         factors = [[self.unit()]]
         while self.goes_on():
             self.skip_space()

@@ -60,7 +60,7 @@ class FieldStep:
 
 @attrs.frozen(cache_hash=True)
 class KeyStep:
-    """A step to the value of a map's key."""
+    """A step to the value under a key of a map."""
 
     key: str
 
@@ -93,7 +93,7 @@ class ListsStep:
 
 @attrs.frozen(cache_hash=True)
 class StructStep:
-    """A step to a key in a Struct."""
+    """A step to the value under a key of a Struct."""
 
     key: str
 

@@ -90,28 +90,28 @@ class AnyOf:
 
 @attrs.frozen
 class NameIn:
-    """The name is one of these."""
+    """The name is one of ``names``."""
 
     names: frozenset[str]
 
 
 @attrs.frozen
 class InState:
-    """The state is one of these."""
+    """The state is one of ``states``."""
 
     states: frozenset[State]
 
 
 @attrs.frozen
 class Created:
-    """The create time is in this range."""
+    """The create time is in ``span``."""
 
     span: Span
 
 
 @attrs.frozen
 class Ended:
-    """The end time is in this range."""
+    """The end time is in ``span``."""
 
     span: Span
 
@@ -125,7 +125,7 @@ class CancelIs:
 
 @attrs.frozen
 class KeyIn:
-    """The key of this name has one of these values or ``UNKNOWN`` (see :class:`Indexes`)."""
+    """The key called ``key`` has one of ``values`` or ``UNKNOWN`` (see :class:`Indexes`)."""
 
     key: str
     values: frozenset[str]
@@ -133,7 +133,7 @@ class KeyIn:
 
 @attrs.frozen
 class TextContains:
-    """One of these texts contains every piece, or is in binary form.
+    """One of the texts in ``columns`` contains all ``pieces``, or is in binary form.
 
     ``folded`` ignores letter case; then any text with non-ASCII letters passes.
     """

@@ -197,9 +197,9 @@ class OperationsEdge:
 
     ``parents`` are further parent patterns such as ``projects/*/locations/*`` (spec §5.6).
     ``authenticate`` returns the name of a request's caller. Without it, callers have no names: a
-    service with ``owner_only`` refuses such an edge, and one with ``authorize`` logs a warning.
-    ``trusted_origins`` are origins such as ``https://app.example.com``: their pages may make calls
-    that change something, like pages of this server (spec §5.9(5)).
+    service with ``owner_only`` refuses such an edge, and a service with ``authorize`` logs a
+    warning. ``trusted_origins`` are origins such as ``https://app.example.com``: their pages may
+    make calls that change something, like pages of this server (spec §5.9(5)).
 
     ``max_body`` is the maximum size of a body, in bytes. ``poll_seconds`` is the polling interval
     recommended to callers, from 1. ``heartbeat_seconds`` is the interval of comments in a quiet
@@ -458,7 +458,7 @@ class OperationsEdge:
     def _wait_preferred(
         self, request: HttpRequest, operation: Operation, seconds: int, caller: str
     ) -> Flow[tuple[Operation, bool]]:
-        """Wait for a started operation; return it, with False if the wait was refused."""
+        """Wait for a started operation; return the operation, and False if the wait was refused."""
         try:
             self.service.edges.access.require("WaitOperation")
             wanted = WaitOperationRequest(operation.name)
@@ -473,7 +473,7 @@ class OperationsEdge:
     def path_of(self, request: HttpRequest, operation: Operation) -> str | None:
         """Return the percent-encoded path of an operation, as seen by the caller of the request.
 
-        None if the path is not known, or if this edge does not serve operations of that parent.
+        Return None if the path is unknown, or if this edge does not serve the operation's parent.
         """
         path = f"/v1/{quote(operation.name, safe='/')}"
         mount = request.mount(request)

@@ -33,10 +33,10 @@ Authenticate: TypeAlias = (
 
 If the function has two required arguments, the second is the server's own request object: the scope
 under ASGI, the environ under WSGI, with the entries of a framework's middleware. Return None for a
-caller without a name; all such callers count as one. Raise :class:`lro.errors.Unauthenticated` to
-refuse the call. If the hook returns or raises anything else, the call fails with INTERNAL, and the
-reason is logged. Under ASGI, plain functions are called in a thread and coroutine functions are
-awaited; WSGI refuses coroutine functions.
+caller without a name; all such callers are treated as one. Raise
+:class:`lro.errors.Unauthenticated` to refuse the call. If the hook returns or raises anything else,
+the call fails with INTERNAL, and the reason is logged. Under ASGI, plain functions are called in a
+thread and coroutine functions are awaited; WSGI refuses coroutine functions.
 """
 
 

@@ -62,7 +62,7 @@ class HttpRequest:
     connection, or empty. ``mount`` takes the request and returns the part of the caller's path
     before ``path``, percent-encoded and without a slash at its end, or None if that part is
     unknown. ``while_connected`` awaits its argument, and cancels it when the caller disconnects. It
-    is None if the server does not report that, or itself cancels the task of the call.
+    is None if the server does not report disconnects, or itself cancels the task of the call.
     """
 
     method: str = attrs.field(converter=_as_method)

@@ -152,7 +152,7 @@ class StartHandler(Generic[Req]):
 
         ``bound`` has the variables of the path, ``parameters`` the fields in the query. ``message``
         is the request message if the application has already made it. ``given`` has further options
-        of the start; they override those in the body.
+        of the start, which override the options in the body.
         """
         try:
             read: _StartRequest[Req] | None = None

@@ -250,8 +250,8 @@ class JsonCodec:
     With ``strict``, which servers use for requests, unknown fields, enum names and Any types are
     errors. Otherwise they are dropped; an Any of an unknown type stays as it is. With ``complete``,
     unknown enum names and missing required fields are errors in any case. ``check_any`` validates
-    an Any and returns its canonical form; ``show_any`` writes one. With ``draft``, plain containers
-    are written uncopied (``plain_copy`` copies and checks them later); unusual messages fail.
+    an Any and returns its canonical form; ``show_any`` writes an Any. With ``draft``, plain
+    containers are not copied (``plain_copy`` copies and checks later); unusual messages fail.
     """
 
     def __init__(
@@ -275,7 +275,7 @@ class JsonCodec:
         """Read a message of this class from a JSON value.
 
         Raises:
-            InvalidArgument: The value is not such a message; ``field`` is the path of the error.
+            InvalidArgument: The value is not a valid message; ``field`` is the path of the error.
         """
         return self._converter.get_structure_hook(cls)(value, cls)
 

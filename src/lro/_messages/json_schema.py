@@ -116,7 +116,7 @@ class MessageSchemas:
     """Makes the schemas of message classes: named object schemas that refer to each other.
 
     ``named`` has the schemas that are referred to, by name; a reference is ``prefix`` and the name.
-    A class without a full name gets one in the package of the message that contains it.
+    A class without a full name gets a name in the package of the message that contains it.
     """
 
     def __init__(self, types: TypeRegistry, prefix: str = "#/components/schemas/") -> None:
@@ -145,7 +145,7 @@ class MessageSchemas:
         return self._top(cls, reading=True, suffix=suffix, more=more, without=without)
 
     def field(self, field: Field, package: str) -> Schema:
-        """Return the schema for reading one field; ``package`` is that of its message."""
+        """Return the schema for reading one field; ``package`` is the package of its message."""
         one = self._one(field, package, reading=True)
         return {"type": "array", "items": one} if field.label is Label.REPEATED else one
 

@@ -68,7 +68,7 @@ def dumps(value: Json) -> bytes:
     if orjson is not None:
         try:
             text: bytes = orjson.dumps(value, option=_OPTIONS)
-        except TypeError:  # integers over 64 bits, and more
+        except TypeError:  # integers over 64 bits, and other values
             return _standard_dumps(value)
         if not _written_otherwise(text):
             return text
@@ -175,7 +175,7 @@ def plain_copy(value: dict[Any, Any] | list[Any], limit: int | None = None) -> J
             raise TypeError
         text: bytes = orjson.dumps(value, option=_OPTIONS)
         copy: Json = orjson.loads(text)
-    except (ValueError, TypeError):  # integers over 64 bits, and more
+    except (ValueError, TypeError):  # integers over 64 bits, and other values
         try:
             text = _standard_dumps(value)
             if _BEYOND_DOUBLE in text.translate(_DIGITS):
@@ -297,7 +297,7 @@ def _text_deeper_than(text: bytes, value: Json, limit: int) -> bool:
     # Like ``deeper_than`` for the value of a text, but several times as fast for a flat text.
     if b"\\" in text:
         text = text.replace(rb"\\", b"").replace(rb"\"", b"")
-    # A string without brackets leaves a pair of quotes, which are removed.
+    # A string without brackets leaves a pair of quotes, which is removed.
     brackets = text.translate(_AS_BRACES, _NO_BRACKETS).replace(b'""', b"")
     if len(brackets) <= 2 * limit:
         return False

@@ -84,7 +84,7 @@ class Codec(Protocol):
         """Read a message; unknown fields are refused if ``strict``, otherwise dropped.
 
         Raises:
-            InvalidArgument: The payload is not such a message.
+            InvalidArgument: The payload is not a valid message.
         """
         ...
 
@@ -193,7 +193,7 @@ def _any_field(
 
 
 def protobuf_class(cls: type) -> Any:
-    """Return a protobuf class unchanged, the one that a proto-plus class wraps, otherwise None."""
+    """Return a protobuf class unchanged, or the protobuf class in a proto-plus class, or None."""
     named = {f"{one.__module__}.{one.__qualname__}" for one in cls.__mro__}
     if "google.protobuf.message.Message" in named:
         return cls
@@ -201,7 +201,7 @@ def protobuf_class(cls: type) -> Any:
 
 
 def protobuf_name(cls: type) -> str | None:
-    """Return the full name of a class of protobuf or proto-plus; None for any other."""
+    """Return the full name of a class of protobuf or proto-plus; None for any other class."""
     found = protobuf_class(cls)
     if found is None:
         return None
@@ -252,7 +252,7 @@ class TypeRegistry:
 
     Message classes are attrs classes, dataclasses, pydantic models, msgspec Structs, TypedDicts,
     and classes of protobuf and proto-plus (with the extra ``protobuf``). ``factories`` make codecs
-    for classes of other libraries, and come before the built-in ones.
+    for classes of other libraries, and come before the built-in factories.
 
     Raises:
         DeclarationError: A class or a factory is not usable.
@@ -290,14 +290,14 @@ class TypeRegistry:
             self.register(cls)
 
     def register(self, cls: type, full_name: str | None = None) -> str:
-        """Register a message class under the name that it declares, or the one given.
+        """Register a message class under the name that it declares, otherwise under ``full_name``.
 
         Returns:
             The full name.
 
         Raises:
-            DeclarationError: The class has no name or another registered name, or a field that
-                no message can have; or its name or an alias belongs to another class.
+            DeclarationError: The class has no name, is registered under another name, or has a
+                field that no message can have; or its name or an alias belongs to another class.
         """
         check_class("cls", cls)
         if full_name is not None:
@@ -505,7 +505,7 @@ class TypeRegistry:
         """Read a message of any message class, registered or not, from its JSON value.
 
         Raises:
-            InvalidArgument: The value is not such a message.
+            InvalidArgument: The value is not a valid message of this class.
         """
         codec = self._of_class.get(cls)
         if codec is not None:
@@ -581,7 +581,7 @@ class TypeRegistry:
 
         Raises:
             UnknownType: The payload is in binary form, and the type is not registered.
-            InvalidArgument: The bytes are not such a message, or have no JSON form.
+            InvalidArgument: The bytes are not a valid message of the type, or have no JSON form.
             MissingExtra, DeclarationError: As for :attr:`binary`.
         """
         if not isinstance(packed.payload, bytes):

@@ -52,7 +52,7 @@ def message(
     """Give a message class its full name, for example ``acme.images.v1.ResizeResponse``.
 
     Put this class decorator above ``@attrs.frozen`` or ``@dataclass``, or directly above a pydantic
-    model, a msgspec Struct or a TypedDict. Every Any with such a message has the name in its
+    model, a msgspec Struct or a TypedDict. An Any that contains such a message has this name in its
     ``@type``, so client and server must agree on the name.
 
     ``aliases`` are the full names that the class had in earlier releases. A stored message with
@@ -74,8 +74,8 @@ def checked_aliases(
     ``full_name`` is empty if the name is not known yet.
 
     Raises:
-        DeclarationError: The aliases are not a tuple or list of names, or one is given twice or
-            is the name itself.
+        DeclarationError: The aliases are not a tuple or list of names, or an alias is given twice
+            or is the name itself.
     """
     fine = isinstance(aliases, (tuple, list)) and all(isinstance(one, str) for one in aliases)
     check("aliases", aliases, "a tuple of full names", fine=fine)
@@ -199,7 +199,7 @@ class Shape:
     python: type
     fields: tuple[Field, ...]
     spellings: Mapping[str, Field] = attrs.field(init=False, eq=False, repr=False)
-    """Field by JSON name and by original name (spec §1.8(2))."""
+    """Fields by JSON name, original name and alias (spec §1.8(2))."""
 
     def __attrs_post_init__(self) -> None:
         by_json = {field.json_name: field for field in self.fields}
@@ -264,7 +264,7 @@ def raise_all(wrong: Violations) -> None:
 
 
 Make = Callable[[dict[str, object], Violations], object]
-"""Makes a message from values by field name, or raises its errors together with the violations.
+"""Makes a message from values by field name, or raises its own errors with the violations.
 
 A value with a violation is among the values, unconverted.
 """

@@ -69,7 +69,7 @@ class Duration:
 @named("google.protobuf.Timestamp")
 @attrs.frozen(order=True)
 class Timestamp:
-    """``google.protobuf.Timestamp``: seconds since 1970 in UTC, and nanoseconds from 0."""
+    """``google.protobuf.Timestamp``: seconds since 1970 in UTC, and non-negative nanoseconds."""
 
     seconds: int = 0
     nanos: int = 0

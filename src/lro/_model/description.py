@@ -34,7 +34,7 @@ NOWHERE: Final[Place] = ("", 0)
 class FailedAttempt:
     """A failed attempt: its number, when it ended, the class and the text of the error.
 
-    For operators: callers get the error of the operation. The text has at most 500 characters.
+    For operators only: callers get the operation's error. The text has at most 500 characters.
     """
 
     attempt: Int32
@@ -47,7 +47,7 @@ class FailedAttempt:
 class OperationDescription:
     """The facts about an operation that are not in its messages: method, times, attempts.
 
-    In the BASIC view it is empty, and ``state`` is the empty text.
+    In the BASIC view the description is empty: ``state`` is the empty text.
 
     ``state`` is that of :attr:`lro.Operation.state`, ``method`` the full name of the method.
     ``update_time`` is when the record was last changed, ``start_time`` when a worker began (None:

@@ -154,7 +154,8 @@ def operation_to_json(operation: Operation, types: TypeRegistry) -> dict[str, Js
 def operation_from_json(value: Json, types: TypeRegistry, *, strict: bool = False) -> Operation:
     """Read an operation; unknown fields and types are refused if ``strict``, otherwise ignored.
 
-    ``description`` is a field of this library: unless ``strict``, any other value of it is ignored.
+    ``description`` is a field of this library; unless ``strict``, values of other forms are
+    ignored.
 
     Raises:
         InvalidArgument: The value is not an operation; ``field`` is the path of the error.

@@ -169,7 +169,7 @@ class Hint:
 
 @attrs.frozen
 class Signature:
-    """The annotated message classes of a function; ``takes_job`` if it has a second parameter."""
+    """The annotated message classes of a function; with ``takes_job`` it has a second parameter."""
 
     request: Hint = Hint()
     response: Hint = Hint()

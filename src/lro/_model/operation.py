@@ -42,10 +42,10 @@ from lro._model.description import (
 )
 
 MAX_NAME: Final = 1024
-"""The most code points of a name (spec §3.1(2))."""
+"""Maximum length of a name, in code points (spec §3.1(2))."""
 
 MAX_NAMES: Final = 1000
-"""The most names in one call (spec §3.11)."""
+"""Maximum number of names in one call (spec §3.11)."""
 
 ID_BYTES: Final = 12
 """Random bytes of a new id: 96 bits, sixteen characters (spec §3.1(4))."""
@@ -101,7 +101,7 @@ def parse_name(name: str) -> OperationName:
 def parse_names(names: Sequence[str], parent: str | None = None) -> tuple[str, ...]:
     """Return the distinct names in a call for several operations, in order (spec §3.11).
 
-    All names must be under ``parent``, a result of :func:`normalise_parent`, or None for any.
+    If ``parent`` is not None, all names must be under it. It is a result of ``normalise_parent``.
 
     Raises:
         MalformedRequest: There is no name, or there are more than 1000.
@@ -175,8 +175,7 @@ def rerun_request_id(name: str) -> str:
 
 
 def _fault(name: str) -> str | None:
-    # Returns a clause about the rule of spec §3.1(2) that the text breaks; None if the text is
-    # valid.
+    # Returns a clause about the rule of spec §3.1(2) that the text breaks; None for a valid text.
     if len(name) > MAX_NAME:
         return f"it has {len(name)} characters, {MAX_NAME} are allowed"
     for place, segment in enumerate(name.split("/"), start=1):
@@ -203,8 +202,8 @@ class Operation:
     """A long-running operation as callers see it, with the five fields of spec §1.2.
 
     ``result`` is the one-of: a packed response, an error, or None. It is None while ``done`` is
-    false. If ``done`` is true, None is a success without a value (spec §2.5). In the FULL view of
-    Get, BatchGet and List, an operation also has a ``description``, otherwise empty (spec §3.11).
+    false. If ``done`` is true, None means a success without a value (spec §2.5). ``description`` is
+    empty, except in the FULL view of Get, BatchGet and List (spec §3.11).
     """
 
     name: str = ""
@@ -409,7 +408,7 @@ class State(enum.StrEnum):
 
 
 WEIGHT: Final = 100
-"""The bytes of an operation in JSON without its messages and name."""
+"""Size of an operation in JSON without its messages and name, in bytes."""
 
 
 def weight_of(name: str, metadata_bytes: int, result_bytes: int) -> int:
@@ -430,7 +429,7 @@ def _bytes_of(message: AnyMessage | Status | None) -> int:
 
 
 _FIELD: Final = 32
-"""The most bytes of a JSON number, true, false or null, with quotes and comma."""
+"""Maximum size of a JSON number, true, false or null with quotes and comma, in bytes."""
 
 
 def fits_by_estimate(packed: AnyMessage, limit: int) -> bool:
@@ -458,7 +457,7 @@ SMALL: Final = 64 * 1024
 """Maximum size of an operation that is written on the event loop, in bytes."""
 
 _NUMBER: Final = 11
-"""Bytes of a number in a Struct's binary form, which can be longer than in JSON."""
+"""Size of a number in a Struct's binary form, in bytes; it can be larger than in JSON."""
 
 
 def is_small(operation: Operation) -> bool:
@@ -514,7 +513,8 @@ class Record:
     is stored beside the record, so that polls do not read megabytes that only a worker needs.
 
     - ``owner``: the worker that has the work; ``lease_until``: the end of its lease. Without an
-      owner the work waits and is due at ``lease_until``; without both, the application works.
+      owner the work waits and is due at ``lease_until``; without both, the application does the
+      work.
     - ``attempt``: counts claims, and fences every write of a worker.
     - ``target``: the exclusive target, if there is one.
     - ``keys``: a JSON object of the indexed keys of the record, see ``Indexes``.
@@ -527,7 +527,7 @@ class Record:
       it ends. None: no notification is pending. Only ended operations have pending notifications.
     - ``rank``: the negated priority; due work with the lowest rank is claimed first.
     - ``lane``: a number for the concurrency key; 0: the method had no key.
-    - ``begin_before``: the deadline for the begin of the work; None: there is no deadline.
+    - ``begin_before``: the deadline for beginning the work; None: there is no deadline.
     - ``failures``: the failed attempts as a JSON object, see ``failed_attempts``.
     - ``origin``: empty if a caller started the operation; else ``schedule NAME``, or the name of
       the operation that was rerun.
@@ -634,14 +634,14 @@ class Record:
         """Return this record.
 
         Raises:
-            OperationNotFound: Callers cannot see it.
+            OperationNotFound: Callers cannot see the operation.
         """
         if not self.visible(now):
             raise OperationNotFound(self.name)
         return self
 
     def finished_or_hidden(self, now: datetime) -> bool:
-        """Return True if nobody can wait for it: it is done, or callers cannot see it."""
+        """Return True if nobody can wait: the operation is done, or callers cannot see it."""
         return self.state in _DONE or not self.visible(now)
 
     @property

@@ -86,7 +86,7 @@ def verify_webhook(
     now: float,
     tolerance: float = TOLERANCE_SECONDS,
 ) -> SignedWebhook:
-    """Check that a webhook was signed with one of these secrets, not long ago.
+    """Check that a webhook was recently signed with one of these secrets.
 
     ``body`` is the raw body. Signatures of unknown versions are ignored. ``now`` is in Unix
     seconds, ``tolerance`` in seconds.

@@ -38,7 +38,7 @@ class HttpRule:
 
     @classmethod
     def of(cls, name: str, path: str, method: str = "POST", body: str | None = None) -> HttpRule:
-        """Make a declared rule; ``name`` is the argument with the path, for errors.
+        """Make a rule from a declaration; errors call the path's argument ``name``.
 
         The default of ``body`` is ``"*"``, or empty for DELETE.
 
@@ -60,7 +60,7 @@ class HttpRule:
 
 
 FieldPath: TypeAlias = tuple[Field, ...]
-"""The fields from a message down to one within it."""
+"""The fields from a field of a message down to a nested field."""
 
 Parameters: TypeAlias = Iterable[tuple[str, str]]
 """The names and values of a query."""

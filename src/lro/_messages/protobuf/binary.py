@@ -134,7 +134,7 @@ class Binary:
         """Return the deterministic binary form of a message in JSON (spec §1.7(7)).
 
         Raises:
-            UnknownType: There is no such message.
+            UnknownType: There is no message of this name.
             InvalidArgument: The value is not a valid message of this type.
         """
         # A message from a peer may have unknown fields.
@@ -144,7 +144,7 @@ class Binary:
         """Read a message from JSON; unknown fields are refused if ``strict``, otherwise dropped.
 
         Raises:
-            InvalidArgument: The value is not such a message; ``field`` is the path of the error.
+            InvalidArgument: The value is not a valid message; ``field`` is the path of the error.
         """
         return (self._strict if strict else self._lenient).read(cls, value)
 
@@ -154,7 +154,7 @@ class Binary:
         ``with_empty`` includes empty lists and maps, and implicit fields that are zero.
 
         Raises:
-            UnknownType: There is no such message.
+            UnknownType: There is no message of this name.
             InvalidArgument: The bytes are not a valid message of this type, or have no JSON form.
         """
         key = (full_name, payload, with_empty)

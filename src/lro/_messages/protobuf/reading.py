@@ -163,7 +163,7 @@ class ProtoReader:
         try:
             message: typing.Any = self._loader(cast(Descriptor, cls.DESCRIPTOR))(value)
         except (RecursionError, DecodeError, EncodeError):
-            # The merge uses the binary form, which has its own limit of depth.
+            # Merging messages uses the binary form, which has its own limit of depth.
             raise InvalidArgument("", "is nested too deeply for the binary form") from None
         if not message.IsInitialized():  # possible in proto2 only
             raise InvalidArgument(message.FindInitializationErrors()[0], "is required")
