@@ -70,11 +70,11 @@ class PublicError:
 def public_error(error: Exception, types: TypeRegistry, domain: str, *, asked: str) -> PublicError:
     """Return the error that a caller gets, with its details.
 
-    A fault of the server is logged: any exception but an :class:`LroError`, or an LroError with OK,
-    UNKNOWN, INTERNAL or DATA_LOSS. ``asked`` names the request in the log. Callers get only the
-    code of such a fault, because messages must not disclose internals (spec §6.2). An error that
-    cannot be read, such as one whose ``details`` raise, is INTERNAL. Long texts are cut, and
-    details that exceed :data:`MAX_DETAILS` are left out.
+    A fault of the server is logged: any exception but an :class:`LroError`, or an LroError with
+    code OK, UNKNOWN, INTERNAL or DATA_LOSS. ``asked`` names the request in the log. Callers get
+    only the code of such a fault, because messages must not disclose internals (spec §6.2). An
+    error that cannot be read, such as one whose ``details`` raise, is INTERNAL. Long texts are cut,
+    and details that exceed :data:`MAX_DETAILS` are left out.
     """
     code, reason = Code.INTERNAL, ""
     if isinstance(error, LroError):

@@ -101,7 +101,7 @@ def parse_name(name: str) -> OperationName:
 def parse_names(names: Sequence[str], parent: str | None = None) -> tuple[str, ...]:
     """Return the distinct names in a call for several operations, in order (spec §3.11).
 
-    If ``parent`` is not None, all names must be under it. It is a result of ``normalise_parent``.
+    All names must be under ``parent``, a result of ``normalise_parent``, unless that is None.
 
     Raises:
         MalformedRequest: There is no name, or there are more than 1000.
