@@ -31,7 +31,7 @@ from lro import TypeRegistry
 from lro_client import Client, OperationCancelled, OperationHandle
 
 PICTURES: Final = ("astronaut.png", "chelsea.png", "coffee.png", "coins.png", "rocket.jpg")
-PLACES: Final = ("image", "reference", "third picture")  # no request has more than two
+PLACES: Final = ("image", "reference", "third picture")  # requests have at most two pictures
 
 Request = Any
 Summary = Callable[[Any], str]

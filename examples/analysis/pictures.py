@@ -257,7 +257,7 @@ def _format(picture: PIL.Image.Image) -> str:
 
 def _upright_size(picture: PIL.Image.Image) -> tuple[int, int]:
     width, height = picture.size
-    if picture.format == "TIFF":  # Pillow has already turned it
+    if picture.format == "TIFF":  # Pillow has already turned the picture
         return width, height
     try:
         # PngImageFile.getexif would decode all pixels to find a tag after them.
@@ -283,7 +283,7 @@ def _check_limits(width: int, height: int, mode: str, path: str) -> None:
 
 
 def _check_sums(picture: PIL.Image.Image, content: bytes, path: str) -> None:
-    """Refuse a PNG with a wrong checksum, because Pillow skips those of pixel chunks."""
+    """Refuse a PNG with a wrong checksum, because Pillow ignores checksums of pixel chunks."""
     if picture.format != "PNG":
         return
     start, name = len(b"\x89PNG\r\n\x1a\n"), b""

@@ -84,7 +84,7 @@ def route(method: str, path: str) -> Answer:
 def default_answer(method: str, to: ToRouter, handler: H | None) -> H:
     """Return the handler of a sub-router's POST endpoint, by the rules of the default sub-router.
 
-    Its root is ``""`` and ``"/"``, which accept only POST (spec §10.2)."""
+    The root of a sub-router is ``""`` and ``"/"``, which accept only POST (spec §10.2)."""
     path = f"/v1/{to.name}{to.rest}"
     if to.rest not in ("", "/"):
         raise RouteNotFound(path)

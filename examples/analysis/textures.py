@@ -55,7 +55,7 @@ def lbp_codes(light: Grey, look: Callable[[], object] = lambda: None) -> Codes:
     """Return the local binary patterns of a picture, computed on its 8-bit grey levels.
 
     A scale of a large picture takes a second or two. ``look`` is called after each scale, so that
-    a cancel need not wait for the others.
+    a cancel need not wait for the other scales.
     """
     levels = np.rint(light * 255).astype(np.uint8)
     codes = np.empty((len(SCALES), *levels.shape), dtype=np.uint8)
@@ -84,7 +84,7 @@ class Textures:
     """A learned model of the labels, and the tiles that it comes from."""
 
     def __init__(self, labels: Sequence[str], tiles: Floats) -> None:
-        """``tiles`` has a description per row; ``labels`` has their labels, at least two kinds."""
+        """``tiles`` has a description per row, ``labels`` a label per row; two labels differ."""
         self.labels = tuple(sorted(set(labels)))
         self.tile_count = len(tiles)
         self._model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))

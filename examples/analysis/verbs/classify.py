@@ -1,4 +1,4 @@
-"""classify: name the surface texture of a picture, and decide if it is a known one."""
+"""classify: name the surface texture of a picture, and decide if the texture is known."""
 
 from __future__ import annotations
 

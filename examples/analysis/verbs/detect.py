@@ -72,7 +72,7 @@ def _scan(levels: Grey, smallest: float, progress: Progress) -> Boxes:
 
 
 def _sizes(smallest: float, largest: int) -> list[float]:
-    """Return the sides of the windows, from the smallest, each 1.1 times the one before."""
+    """Return the sides of the windows, from the smallest, each 1.1 times the previous."""
     sizes = []
     while smallest <= largest:
         sizes.append(smallest)

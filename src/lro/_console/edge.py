@@ -72,7 +72,7 @@ from lro.types import Json
 log = logging.getLogger("lro")
 
 Allow: TypeAlias = Callable[[str, str, str], "bool | Awaitable[bool | None] | None"]
-"""Returns if an action is allowed; gets the caller, one of :data:`ACTIONS`, and a name."""
+"""Returns if a caller may do one of :data:`ACTIONS` to the named operation or method."""
 
 ACTIONS: Final = ("cancel", "delete", "rerun", "pause")
 """The actions of the console on operations, and on methods: ``"pause"``, which also resumes."""
@@ -283,8 +283,8 @@ class ConsoleEdge(OperationsEdge):
     def path_at(self, path: str, whole: str) -> str:
         """See :meth:`lro.http.OperationsEdge.path_at`.
 
-        For a request of the console without a slash at the end, this is only its name: since the
-        page has relative addresses, the caller is then redirected to the path with the slash.
+        For a path of the console without a slash at its end, this returns only the console's name:
+        as the page has relative addresses, the caller is redirected to the path with the slash.
         """
         if path != "/" or self.mount or whole.endswith("/"):
             return path

@@ -100,7 +100,7 @@ Read: TypeAlias = Callable[
     [Message],
     tuple[Method[Any, Any, Any], object] | Awaitable[tuple[Method[Any, Any, Any], object]],
 ]
-"""A hook that takes a message without a data part, such as a text: returns method and request.
+"""A hook: takes a message without a data part, such as a text; returns a method and a request.
 
 It may raise :class:`lro.errors.InvalidArgument` or :class:`lro.errors.UnsupportedMediaType`.
 """
@@ -118,9 +118,9 @@ class Handler(RequestHandler):
     """Answer the verbs of A2A for a service; pass it to the servers of ``a2a-sdk``.
 
     Messages can start ``methods``. A message names its method in its metadata, as
-    ``"<domain>/method"``, unless there is only one; its first data part is the request. ``read``
-    reads messages without such a part. All operations that the caller may see are tasks, even if
-    other protocols started them: the id of a task is the last part of the operation's name.
+    ``"<domain>/method"``, unless there is only one method; its first data part is the request.
+    ``read`` reads messages without such a part. All operations that the caller may see are tasks,
+    even if started over other protocols: the id of a task is the last part of the operation's name.
     ``parent`` returns the parent of a caller's operations.
 
     ``authenticate`` returns the caller, as for :class:`lro.http.OperationsEdge`: over gRPC the

@@ -126,7 +126,7 @@ class PushConfigs:
         return [one for one in Deliveries.of(record.notify).endpoints if one.id.startswith(mark)]
 
     def add(self, name: str, endpoint: Endpoint) -> Flow[None]:
-        """Add an endpoint to an operation; it replaces one with the same id.
+        """Add an endpoint to an operation; it replaces an endpoint with the same id.
 
         Raises:
             NotApplied: The operation has ended.

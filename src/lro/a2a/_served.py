@@ -212,7 +212,7 @@ class _Guard:
 
         try:
             await self._app(scope, _replayed(body, receive), sent)
-        except Exception:  # the SDK raises it in a stream of 0.3 over HTTP+JSON
+        except Exception:  # raised by the SDK in a stream of 0.3 over HTTP+JSON
             found = self._instead(call, HTTPStatus.INTERNAL_SERVER_ERROR)
             if found is None:
                 raise
@@ -238,7 +238,7 @@ class _Guard:
         return error_reply(error, service.types, service.domain, asked="a call of A2A")
 
     def _checked(self, request: HttpRequest) -> Json:
-        """Check the body of a request, and return its JSON-RPC id; None if it has none."""
+        """Check the body of a request, and return its JSON-RPC id; None without a valid id."""
         if request.method not in CHANGING:
             return None
         if len(request.body) > self._max_request:

@@ -39,7 +39,7 @@ _DISTRIBUTION: Final = "lro"
 def added_commands() -> dict[str, importlib.metadata.EntryPoint]:
     """Return the entry points that add commands, by name; this distribution's come first.
 
-    If two have the same name, the first is used. They cannot replace a command of this package.
+    If two have the same name, the first is used. None can replace a command of this package.
     """
     found: dict[str, importlib.metadata.EntryPoint] = {}
     entries = importlib.metadata.entry_points(group=GROUP)

@@ -112,7 +112,7 @@ def _print_lines(findings: Sequence[Finding]) -> None:
 
 
 def print_rows(rows: Sequence[Sequence[str]]) -> None:
-    """Print each row in one line, in columns, the last one unpadded."""
+    """Print each row on one line, in columns; the last column is not padded."""
     shown = [[plain(text) for text in row] for row in rows]
     widths = [min(max(map(len, column)), _MAX_PADDED) for column in zip(*shown, strict=True)]
     for *columns, last in shown:

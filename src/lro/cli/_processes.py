@@ -1,8 +1,8 @@
 """Several server processes on one socket, and the process that supervises them.
 
 uvicorn's supervisor would break promises of ``lro serve``. It ignores a second signal. If it is
-killed, its workers keep the port. If a worker cannot begin, it starts another without a pause. It
-kills a worker that holds the interpreter's lock for five seconds.
+killed, its workers keep the port. It restarts workers that cannot begin without any pause between
+attempts. It kills a worker that holds the interpreter's lock for five seconds.
 """
 
 from __future__ import annotations

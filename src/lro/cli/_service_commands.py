@@ -175,7 +175,7 @@ def read_app(target: str, *, starts: bool | None, parents: Sequence[str]) -> Ope
     """Import the application of ``module:name``, or make one for the service of that name.
 
     Raises:
-        InvalidArgument: There is neither; or it is an application, for which no option is allowed.
+        InvalidArgument: There is neither; or it is an application, and options were given.
     """
     from lro.asgi import OperationsApp
 

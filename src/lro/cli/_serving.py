@@ -203,8 +203,8 @@ class Serving:
     gRPC, or "", when this process serves. With ``names``, only calls for this machine and for these
     hosts are answered, so that a web page under another name cannot call it (DNS rebinding).
 
-    A supervisor uses ``link``: each byte counts as a signal, and the end of the link as a first
-    one. A real signal then only begins the stop, since terminals and systemd signal all processes.
+    A supervisor uses ``link``: each byte counts as a signal, and the end of the link begins the
+    stop. A real signal then only begins the stop, as terminals and systemd signal all processes.
     """
 
     interrupted = False

@@ -67,15 +67,15 @@ def _reason(error: Unavailable) -> str:
 
 @attrs.frozen(kw_only=True)
 class StoreSchema:
-    """The place of the tables, the version that this release uses, and functions for both."""
+    """The tables of a store: where they are, their version for this release, how to make them."""
 
     where: str
     wanted: int
     read_version: Callable[[], int]
     create: Callable[[], None]
-    """Creates missing tables; raises Unusable if it cannot."""
+    """A function that creates missing tables, or raises Unusable."""
     sql: Callable[[], str]
-    """Returns the SQL that creates the tables."""
+    """A function that returns the SQL that creates the tables."""
 
     def version(self) -> int:
         """Read the version of the tables; 0 if there are none.
@@ -92,7 +92,7 @@ class StoreSchema:
 
 
 def read_schema(source: str, name: str) -> StoreSchema:
-    """Return the schema of ``module:service``, or of the database of a URL under that name.
+    """Return the schema of ``module:service`` or of a URL's database, in PostgreSQL by ``name``.
 
     Raises:
         InvalidArgument: There is no such service, or its store keeps no tables.

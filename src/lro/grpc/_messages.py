@@ -243,7 +243,7 @@ def _details(status: Status, types: TypeRegistry, asked: str) -> list[AnyProto]:
 
 
 def _shorter(detail: AnyProto) -> Iterator[AnyProto]:
-    if detail.TypeName() == ErrorInfo.DESCRIPTOR.full_name:  # every error needs it (spec §6.3(1))
+    if detail.TypeName() == ErrorInfo.DESCRIPTOR.full_name:  # mandatory (spec §6.3(1))
         info = ErrorInfo.FromString(detail.value)
         info.ClearField("metadata")
         yield AnyProto(type_url=detail.type_url, value=info.SerializeToString())

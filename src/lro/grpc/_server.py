@@ -50,10 +50,10 @@ def add_to(
     (``grpc.max_receive_message_length``, 4 MiB).
 
     On a ``grpc.Server``, a waiting call holds a thread of the pool. So at most ``max_waiting``
-    calls wait, and others get the present state at once (spec §4.7, §4.8): choose a number below
+    calls wait; further ones get the present state at once (spec §4.7, §4.8). Choose a number below
     that of the threads. On a ``grpc.aio.Server``, waiting calls hold no thread, and ``max_waiting``
-    has no effect. The service's maintenance begins here, in the process of the server, which cannot
-    be forked. The application must close the service.
+    has no effect. The service's maintenance begins here: call this in the server's process, and do
+    not fork the process afterwards. The application must close the service.
 
     Raises:
         DeclarationError: Proto cannot express a registered message class, a method belongs to

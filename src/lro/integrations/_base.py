@@ -291,7 +291,7 @@ def below_prefix(raw: str, decoded: str, own: str) -> str:
 def path_below(scope: Scope, own: str) -> str:
     """Return the raw path of an ASGI call below the mounts and prefixes of a framework.
 
-    ``own`` is the decoded end of the path that one of our routes has matched.
+    ``own`` is the end of the decoded path: the part that one of our routes has matched.
     """
     raw = wire_text(scope.get("raw_path") or b"").partition("?")[0]
     return below_prefix(raw_form(raw, scope["path"]), scope["path"], own)

@@ -154,7 +154,7 @@ class OperationsPlugin(InitPlugin, FrameworkOperations[Callable[..., Any], Respo
         self._guards, self._prefix = guards, prefix
 
     def __deepcopy__(self, _: object) -> OperationsPlugin:
-        return self  # Litestar copies routers with the objects of their methods
+        return self  # Litestar copies routers, with the objects of bound methods
 
     @property
     def exception_handlers(self) -> dict[Any, Any]:
@@ -299,7 +299,7 @@ class _EdgeReply(Response[T]):
 async def _read(request: AnyRequest) -> bytes | None:
     """Return the body, even if the application has read it; None if the caller has disconnected.
 
-    Litestar limits its size by ``request_max_body_size``.
+    Litestar limits the size of the body by ``request_max_body_size``.
     """
     try:
         return await request.body()

@@ -267,7 +267,7 @@ class Resolution:
     def compared(self) -> str:
         """The name that :func:`lro.lint.breaking` compares (spec §8.5).
 
-        It is the full name, even if the import is missing; without one, the name as written.
+        It is the full name, even if the import is missing; for an unknown type, it is as written.
         """
         if self.problem in (FOUND, NOT_IMPORTED):
             return self.full_name

@@ -132,9 +132,9 @@ def read_allowances(text: str) -> Iterator[str]:
 
 
 class Allowances:
-    """The allowances for one command, whose codes are ``codes``.
+    """The allowances for one command; ``codes`` are the codes that it knows.
 
-    ``lint`` and ``breaking`` may share a list: each ignores entries with codes of the other.
+    ``lint`` and ``breaking`` may share a list: each command ignores the other's codes.
 
     Raises:
         InvalidArgument: An entry is malformed.

@@ -2,7 +2,7 @@
 
 An application of :mod:`lro.asgi` or :mod:`lro.wsgi` serves its document with the option
 ``openapi=Document()``. :func:`describe` makes the document of an application, or of a service
-without one. :func:`add_to` adds the paths of an application to those that FastAPI describes.
+alone. :func:`add_to` adds the paths of an application to those that FastAPI describes.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ RESPONSE: Final[JsonObject] = {
     "resourceName": "images/größe-7",
     "description": 'quoted "text", \u2028 and \U0001f4be',
 }
-"""The response of operations: every gRPC client library has its type; its text is difficult."""
+"""The response of operations: a type of every gRPC client library, with unusual characters."""
 
 
 def operation(name: str, *, done: bool | None = False, **fields: object) -> JsonObject:

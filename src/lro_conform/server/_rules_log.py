@@ -178,7 +178,7 @@ def _packed(body: Mapping[str, Any]) -> list[tuple[str, object]]:
 async def any_metadata_type(bench: Bench) -> Facts:
     await bench.finished()
     await _some_calls(bench)
-    with contextlib.suppress(NotJudged, NotOffered):  # lists have the same types
+    with contextlib.suppress(NotJudged, NotOffered):  # operations in lists count too
         await bench.need("list")
         await bench.target.list(await bench.parent_name())
     types: dict[str, set[str]] = {}

@@ -170,7 +170,7 @@ def answer(edge: OperationsEdge, rule: PathRule, request: Request, **values: str
 
 
 def _permitted(caller: Callable[[Request], str | None]) -> Callable[[Request], str | None]:
-    """Wrap ``caller``, to check that the user has the permission in the settings too."""
+    """Wrap ``caller`` in a function that also checks the permission in the settings."""
     check_plain_function("CALLER", caller)
     permission = configured().get("PERMISSION", "")
 

@@ -26,8 +26,8 @@ class OperationsConfig(AppConfig):  # type: ignore[misc]  # Django ships no type
     def ready(self) -> None:
         """Register the check of the settings, the signal handlers, and the method of tasks.
 
-        Signal handlers need the main thread, which is sure to run this. A process that starts no
-        tasks must declare their method too, to run the tasks that other processes have started.
+        Signal handlers need the main thread, in which only ``ready`` is sure to run. A process that
+        starts no tasks must declare their method too, to run the tasks of other processes.
         """
         checks.register(check_settings)
         with contextlib.suppress(*_WRONG):  # the check reports the error

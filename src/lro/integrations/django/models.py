@@ -36,7 +36,7 @@ class OperationRow(models.Model):  # type: ignore[misc]  # Django ships no types
     result: Any = models.TextField(null=True)
 
     class Meta:
-        """The store makes the table, so Django does not."""
+        """Django does not manage the table, because the store creates it."""
 
         managed = False
         app_label = "lro"

@@ -17,14 +17,14 @@ class Command(BaseCommand):  # type: ignore[misc]  # Django ships no types
     help = "Check whether the store can be used, purge what has expired, or be a worker."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the argument that selects the task."""
+        """Add the argument that names the action: check, purge or worker."""
         parser.add_argument("what", choices=("check", "purge", "worker"))
 
     def handle(self, *, what: str, **_: Any) -> None:
-        """Run the task.
+        """Run the action.
 
         Raises:
-            CommandError: The task failed.
+            CommandError: The action failed.
         """
         if what == "check":
             self._check()
