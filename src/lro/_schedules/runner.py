@@ -39,7 +39,7 @@ _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 60.0
 """The longest pause between two tries, in seconds."""
 _LOOK_SECONDS: Final = 60.0
-"""Most seconds between two reads of the store's clock, which may have been set."""
+"""Most seconds between two reads of the store's clock, which may be set meanwhile."""
 _STOP_SECONDS: Final = 1.0
 _MOST: Final = 1000
 _NAMESPACE: Final = uuid.UUID("5b0c3f0e-8f0c-4c39-9d1a-0a7d8f3f0f5e")
@@ -135,7 +135,7 @@ class Schedules:
         self._wake()
 
     def read(self) -> Sequence[Schedule]:
-        """Read the schedules of all processes from the store, if it keeps any."""
+        """Read the schedules of all processes from the store, if the store keeps schedules."""
         return self._store.schedules() if keeps_schedules(self._store) else ()
 
     def due_in(self) -> float:

@@ -26,7 +26,7 @@ class Schedule:
     next_tick: datetime
     """The tick after ``tick``."""
     tick: datetime
-    """The latest tick that was begun or skipped; before the first, the time of the declaration."""
+    """The latest tick that was begun or skipped; before the first tick, the declaration's time."""
     begun_time: datetime | None = None
     """When the start for ``tick`` was first tried; None after it succeeded or was given up."""
     version: int = 1

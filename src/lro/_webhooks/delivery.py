@@ -46,13 +46,13 @@ _QUEUE_SECONDS: Final = 2.0
 """Longest time that a claimed delivery is expected to wait for its host."""
 _DEFER_SECONDS: Final = 3600.0
 _WAITING: Final = 128
-"""Most claimed deliveries that wait for one host, and of one caller for slow hosts."""
+"""Most claimed deliveries that wait for one host, or for the slow hosts of one caller."""
 _FAST_SECONDS: Final = 1.0
 """Longest average response time of a fast host, which may use every connection."""
 _FIRST_PACE: Final = 0.005
 """Assumed response time of a host before its first response, in seconds."""
 _POLL_SECONDS: Final = 15.0
-"""Longest time until a process notices the pending deliveries of a dead one."""
+"""Longest time until a process notices the pending deliveries of a dead process."""
 _RETRY_SECONDS: Final = 1.0
 _STOP_SECONDS: Final = 2.0
 """Grace period of running requests when the service is closed."""
@@ -132,7 +132,7 @@ class _Host:
 class _SlowHosts:
     """The hosts that are not known to be fast: their requests, and the queue for connections.
 
-    Callers take turns, and no caller has all connections, unless there are very few.
+    Callers take turns, and no caller has all connections, unless there are very few connections.
     """
 
     room: int
@@ -613,7 +613,7 @@ class Delivery:
         due = after.next_due
 
         def change(present: Record) -> Record | None:
-            left = after.with_endpoints(Deliveries.of(present.notify).endpoints)  # some are gone
+            left = after.with_endpoints(Deliveries.of(present.notify).endpoints)  # some may be gone
             return settle_notifications(record, left.to_text(), left.next_due)(present)
 
         try:

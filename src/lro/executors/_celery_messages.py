@@ -89,9 +89,9 @@ class CeleryWorkerTask(PerProcess):
             return self._idle.wait_for(lambda: self._running == 0, seconds)
 
     def _run_in_thread(self, name: str) -> None:
-        # Celery ends a process by an exception that a signal handler raises in the main thread. It
-        # must not be raised within the user's function or the store. So the work runs in another
-        # thread, and the main thread waits.
+        # Celery ends a process by an exception that a signal handler raises in the main thread.
+        # That exception must not be raised within the user's function or the store. So the work
+        # runs in another thread, and the main thread waits.
         if threading.current_thread() is not threading.main_thread():
             self._run_counted(name)
             return

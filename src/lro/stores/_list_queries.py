@@ -65,7 +65,7 @@ class Dialect(Protocol):
         ...
 
     def number_in(self, test: NumberIn) -> Condition:
-        """Return a test for a number in a packed message; a binary one always passes."""
+        """Return a test for a number in a packed message; a binary message always passes."""
         ...
 
 

@@ -298,7 +298,7 @@ class RecordCache(PerProcess):
         """Cache a record whose messages are ``text_length`` characters; drop the oldest records.
 
         A record that would take an eighth of the cache is not cached. If its operation has ended,
-        it must be ``wanted`` now, or have been wanted before the end.
+        the record must be ``wanted`` now, or have been wanted before the end.
 
         Returns:
             The record.

@@ -347,7 +347,7 @@ class _Work:
                 _add(self._unbegun, (late, record.name))
 
     def remove(self, record: Record) -> None:
-        """Take a record out."""
+        """Remove a record."""
         method = record.method
         if record.owner:
             del self._held[method][record.lane][record.name]
@@ -556,8 +556,8 @@ class NoChanges:
 class MemoryStore(PerProcess):
     """Store that keeps records in a dictionary behind a lock. ``clock`` returns the time in UTC.
 
-    ``request_ids`` is the most request ids that are kept, each for at most 24 hours. Beyond that
-    number the oldest is forgotten, and a start that repeats it begins a second operation.
+    ``request_ids`` is the maximum number of request ids kept, each for at most 24 hours. Beyond it,
+    the oldest id is forgotten, and a start that repeats this id begins a second operation.
 
     Raises:
         DeclarationError: The clock is not a function, or ``request_ids`` is not an integer from 1.

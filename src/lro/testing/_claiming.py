@@ -506,7 +506,7 @@ def due_work_is_found_behind_other_lanes(store: Store, clock: ManualClock) -> No
 
 
 def rate_limits_begins_in_any_time_span(store: Store, clock: ManualClock) -> None:
-    """Only so many operations (per lane for keys) begin in a span; a claim says when more may."""
+    """Only so many operations begin in any span, per lane for keys; a claim says when more may."""
     for number in range(7):
         insert(store, _waiting(clock, f"a{number}", lane=2 + number % 2))
     rates = {"M": (2, timedelta(seconds=10))}
@@ -532,7 +532,7 @@ def rate_limits_begins_in_any_time_span(store: Store, clock: ManualClock) -> Non
 
 
 def work_too_late_to_begin_is_found(store: Store, clock: ManualClock) -> None:
-    """Work that never began is found after its ``begin_before``, the next of which is returned."""
+    """Work that never began is found after its ``begin_before``; the next such time is returned."""
     for unique_id, seconds in (("a", 1), ("b", 2), ("c", 3)):
         before = clock() + timedelta(seconds=seconds)
         insert(store, _waiting(clock, unique_id, begin_before=before, method="N"))

@@ -394,7 +394,7 @@ class ChildMain(PerProcess):
 class _Forwarding(logging.Handler):
     """Sends log lines, with tracebacks, to the log of the parent.
 
-    If the application has set up handlers for its loggers here, only these get the lines.
+    If the application's loggers have their own handlers here, only those handlers get the lines.
     Lines between calls, such as those of a thread, go to standard error.
     """
 
@@ -427,6 +427,6 @@ def _ignore_signal(*_: object) -> None:
 
 
 def _kill_group() -> None:
-    with contextlib.suppress(OSError):  # another program may have started this without a group
+    with contextlib.suppress(OSError):  # this process may not lead a group
         os.killpg(os.getpid(), signal.SIGKILL)
     os._exit(1)

@@ -23,7 +23,7 @@ class StopReason(enum.Enum):
     """Why work must stop."""
 
     ASKED = "asked"
-    """A caller asked for it, or the service is closing and releases the work."""
+    """A caller requested the stop, or the service is closing and releases the work."""
     OVERDUE = "overdue"
     """The time limit of the method has passed."""
 
@@ -143,7 +143,7 @@ class Failed:
 
 @attrs.frozen
 class Stopped:
-    """The function ended with the error for a stop, asked or not."""
+    """The function ended with the error for a stop, whether or not a stop was requested."""
 
     why: StopReason
 

@@ -32,8 +32,8 @@ _Rows: TypeAlias = Sequence[tuple[typing.Any, ...]]
 class WorkClaims:
     """Claims work of a schema, and puts the claimed records into ``cache``.
 
-    If a method has a limit, only one process at a time claims its work: it holds an advisory lock
-    from its count of running operations until its claim is committed.
+    If a method has a limit, only one process at a time claims its work: the process holds an
+    advisory lock from its count of running operations until its claim is committed.
     """
 
     def __init__(self, connections: ConnectionPool, cache: RecordCache) -> None:
@@ -41,7 +41,7 @@ class WorkClaims:
         self._cache = cache
         self._lock = threading.Lock()
         self._alone: dict[tuple[str, int, int], bool] = {}
-        """For each claim by owner, time and lease: True if only one claim has these three."""
+        """For each owner, time and lease of claims: True if only one claim has these three."""
 
     def make(self, claim: Claim, now: int) -> Claimed:
         """Begin work as :meth:`Store.claim` says.

@@ -182,7 +182,7 @@ class ServerAddress:
             a function without arguments, or is given although the URL has a password.
     """
 
-    url: str = attrs.field(repr=False)  # it may have a password
+    url: str = attrs.field(repr=False)  # the URL may have a password
     password: Callable[[], str] | None = attrs.field(repr=False)
     schema: str
     connect_seconds: float

@@ -43,7 +43,7 @@ class PostgresDialect:
         return f"right({column}, 6) = ',true]'"
 
     def number_in(self, test: NumberIn) -> Condition:
-        """Return a test for a number in a packed message; a binary one always passes."""
+        """Return a test for a number in a packed message; a binary message always passes."""
         column = test.column.value
         ends = [(op, end) for op, end in ((">=", test.low), ("<=", test.high)) if end is not None]
         range_ = " AND ".join(f"n::numeric {op} %s::numeric" for op, _ in ends)

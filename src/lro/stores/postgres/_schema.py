@@ -375,7 +375,7 @@ class SchemaSetup:
 
         Raises:
             psycopg.Error: The server cannot be reached.
-            Unavailable: The server was unreachable a moment ago, or server or schema is unusable.
+            Unavailable: The server was just unreachable, or the server or the schema is unusable.
         """
         if self.done:
             return

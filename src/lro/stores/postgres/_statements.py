@@ -83,7 +83,8 @@ class RecordWrite(QueuedWrite):
 
     ``touches`` are the ids that the write locks: two writes that share an id are never in one
     group. ``order`` is the sort key within a group, so that all groups lock in one order.
-    ``applied``: the server has applied the write. ``doubtful``: an earlier attempt may be applied.
+    ``applied`` means that the server has applied the write, ``doubtful`` that an earlier attempt
+    may have been applied.
     """
 
     name: str

@@ -147,8 +147,8 @@ class PostgresStore(SQLStore, PerProcess):
 
     Processes on many machines can share a store; its clock is the server's. Before a call returns,
     its writes are committed to the server's disk. Concurrent writes are committed in groups. The
-    store reconnects by itself. While the server is down, calls fail with UNAVAILABLE; they fail at
-    once when the process has noticed. The store survives a fork.
+    store reconnects by itself. While the server is down, calls fail with UNAVAILABLE, at once if
+    the process already knows. The store survives a fork.
 
     Args:
         url: A connection string of libpq: ``postgresql://user@host/database``, or keywords. Missing
@@ -221,7 +221,7 @@ class PostgresStore(SQLStore, PerProcess):
         self._resources.announcer.announce(name)
 
     def listen(self) -> NotifySubscription:
-        """Make a subscription on its own connection; if that is lost, make another subscription."""
+        """Make a subscription on a separate connection; if that connection is lost, call again."""
         return self._resources.listen()
 
     def poll_states(self, names: Collection[str]) -> StateSummary:

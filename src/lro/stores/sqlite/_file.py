@@ -270,7 +270,7 @@ class FetchRecords(Protocol):
     ) -> tuple[list[Record], bool]:
         """Return the first records that a query finds, and True if there are more.
 
-        They weigh at most ``max_bytes`` together, unless there is only one.
+        The records weigh at most ``max_bytes`` together, unless there is only one.
         """
         ...
 

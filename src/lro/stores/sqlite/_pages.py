@@ -44,7 +44,7 @@ class SQLiteDialect:
         return f"substr({column}, -6) = ',true]'"
 
     def number_in(self, test: NumberIn) -> Condition:
-        """Return a test for a number in a packed message; a binary one always passes."""
+        """Return a test for a number in a packed message; a binary message always passes."""
         column = test.column.value
         path = "$[1]" + "".join(f'."{name}"' for name in test.path)
         number = f"CAST(json_extract({column}, ?) AS REAL)"

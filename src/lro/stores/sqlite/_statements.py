@@ -188,7 +188,7 @@ def prepare(writer: sqlite3.Connection, path: str, until: float) -> None:
 
 
 def _write_ahead(writer: sqlite3.Connection, until: float) -> str:
-    # If two processes open a new file at once, SQLite tells one "locked" without waiting.
+    # If two processes open a new file at once, one gets "locked" from SQLite without waiting.
     while True:
         try:
             (mode,) = writer.execute("PRAGMA journal_mode = WAL").fetchone()

@@ -362,7 +362,7 @@ class SQLiteStore(SQLStore):
     def claim_due(self, until: datetime, limit: int) -> list[Record]:
         """Claim records whose notifications are due; set their next due time to ``until``.
 
-        It does not wait for the disk: claims lost in a power failure are repeated.
+        This does not wait for the disk: claims lost in a power failure are repeated.
         """
         now = micros(self._clock())
         if not self._file.rows(sql.ANY_DUE, (now,)):  # nothing to write: no lock to wait for
