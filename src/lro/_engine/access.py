@@ -162,7 +162,7 @@ def ask_validity(validate: Callable[[Any], object], request: object) -> Flow[Non
     Raises:
         InvalidArgument: It returns False, or raises a ValueError, whose text the caller gets.
         HookFailed: It returns anything else.
-        BaseException: Its other errors pass, as for :func:`contained`.
+        BaseException: Other errors of ``validate`` pass, as for :func:`contained`.
     """
     found = yield application_call("validate", _validated, validate, request)
     if found is False:

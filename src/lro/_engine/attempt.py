@@ -142,7 +142,7 @@ _UNDER_WAY: Final = frozenset({Phase.CLAIMED, Phase.BEGINNING, Phase.RUNNING, Ph
 
 
 class StopRequest(enum.IntEnum):
-    """A request to stop an attempt; the highest one made counts."""
+    """A request to stop an attempt; the highest request counts."""
 
     NOTHING = 0
     CANCEL = 1
@@ -586,7 +586,7 @@ class Attempt:
 
         Raises:
             Cancelled: The store is unavailable, and this process is stopping.
-            LeaseLost: Another worker has the operation, or it has ended.
+            LeaseLost: Another worker has the operation, or the operation has ended.
         """
         attempt = control.attempt
         try:
@@ -759,7 +759,7 @@ class Attempt:
         that no thread works on.
 
         Raises:
-            Unavailable: The store is unavailable, and the work was asked to be released.
+            Unavailable: The store is unavailable, and the attempt was asked to release the work.
         """
         pause, said = _FIRST_PAUSE_SECONDS, False
         while True:

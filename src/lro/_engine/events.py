@@ -61,7 +61,7 @@ class OperationStarted:
 
 @attrs.define
 class AttemptBegan:
-    """A worker of this process has begun an attempt; the function may not be called yet, or never.
+    """A worker of this process has begun an attempt, which may end before the function is called.
 
     ``queue_seconds`` is how long the operation waited for its first attempt; None for later ones.
     ``trace_context`` is the context of the start (``Record.trace_context``).
@@ -136,7 +136,7 @@ class CancelRequested:
 
 @attrs.define(kw_only=True)
 class WorkLost:
-    """This process has found work whose worker was lost: it retries the work, or has failed it.
+    """This process has found work whose worker was lost: the work is retried, or has failed.
 
     ``lost_attempts`` counts the lost attempts of the operation, with this one.
     """
@@ -152,7 +152,7 @@ class WorkLost:
 
 @attrs.define(kw_only=True)
 class WriteRefused:
-    """A write of a worker of this process was refused: it no longer has the operation."""
+    """A write of a worker of this process was refused: the worker no longer has the operation."""
 
     kind: ClassVar[str] = "write_refused"
     name: str
@@ -239,7 +239,7 @@ class MetricObserver(Observer):
     """Observer that turns events into values of metrics: override :meth:`record`."""
 
     def record(self, metric: metrics.Metric, value: float, *attributes: str) -> None:
-        """Take a value. ``attributes`` are in the metric's order; empty if it does not apply."""
+        """Take a value. ``attributes`` are in the metric's order; one that is missing is empty."""
 
     def started(self, event: OperationStarted) -> None:
         """Count the start."""

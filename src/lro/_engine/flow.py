@@ -668,7 +668,7 @@ class _ContinuationThread(PerProcess):
         self._thread: threading.Thread | None = None
 
     def run_soon(self, then: Continuation, answer: Any, error: BaseException | None) -> None:
-        """Call ``then`` soon; at the end of the interpreter, no thread starts: call it here."""
+        """Call ``then`` soon in the thread; here if none can start, as at the interpreter's end."""
         self._due.put((then, answer, error))
         if self._thread is None or not self._thread.is_alive():
             thread = threading.Thread(

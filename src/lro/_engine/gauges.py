@@ -127,7 +127,7 @@ class _Queue:
             at = self._runtime.clock()
             if at - self._read_at >= QUEUE_SECONDS:
                 self._read_at, self._known = at, ()
-                with contextlib.suppress(LroError):  # the store is unavailable, as others log
+                with contextlib.suppress(LroError):  # the store is unavailable: logged elsewhere
                     self._known = self._counted(methods)
             return self._known
 

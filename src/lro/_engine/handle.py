@@ -42,7 +42,7 @@ class HandleCalls:
         """Return the record of an operation.
 
         Raises:
-            OperationNotFound: It was deleted, or has expired.
+            OperationNotFound: The operation was deleted, or has expired.
         """
         return (yield from read(self._store, name)).require_visible(self._store.now())
 
@@ -50,7 +50,7 @@ class HandleCalls:
         """Request the cancellation of an operation.
 
         Raises:
-            OperationNotFound: It was deleted, or has expired.
+            OperationNotFound: The operation was deleted, or has expired.
         """
         yield from self._work.cancel((yield from self.read(name)), caller="")
 
@@ -115,7 +115,7 @@ class Handle(Generic[Resp, Meta]):
         ``timeout`` is a timedelta or seconds from now; None waits without a limit.
 
         Raises:
-            WaitTimeout: The timeout expired; the operation continues. It is a ``TimeoutError``.
+            WaitTimeout: The timeout expired; the operation continues. A ``TimeoutError``, too.
             OperationNotFound: The operation was deleted, or has expired.
             InvalidTimeout: The timeout is negative or not a span of time.
             Unavailable: The store cannot be reached, or the service is stopping.
@@ -144,7 +144,7 @@ class Handle(Generic[Resp, Meta]):
 
         Raises:
             WorkFailed: The operation ended with an error.
-            WorkCancelled: It was cancelled.
+            WorkCancelled: The operation was cancelled.
             WaitTimeout, OperationNotFound, InvalidTimeout, Unavailable, DeclarationError,
                 RuntimeError: As for :meth:`wait`.
             InvalidArgument: Another version of the method stored the response, with another class.

@@ -32,7 +32,7 @@ from lro._messages.wellknown import OperationMetadata
 from lro._model.operation import State
 
 if typing.TYPE_CHECKING:
-    from typing_extensions import TypeVar  # a plain ``Job`` is one of the default metadata
+    from typing_extensions import TypeVar  # a plain ``Job`` has the default metadata
 
     from lro._engine.limits import Limits
     from lro._messages.registry import TypeRegistry
@@ -89,7 +89,7 @@ class Job(Generic[M]):
         """Replace the operation's metadata: progress for callers that poll, wait or watch.
 
         Raises:
-            Cancelled: The work was asked to stop; if this error passes, it ends CANCELLED.
+            Cancelled: The work was asked to stop; let this pass to end the operation CANCELLED.
             DeadlineExceeded: The method's time limit is over.
             LeaseLost: Another worker has this operation now, so this attempt's result is refused.
             EncodingError: The metadata cannot be encoded.
@@ -412,7 +412,7 @@ AttemptOutcome: TypeAlias = Literal[
 
 ``retried``: the function failed, and the operation waits for the next attempt. ``lost``: the
 process that ran the function died. ``released``: the work waits again. ``superseded``: the
-store refused the result, because another worker has the operation or it is gone.
+store refused the result, because another worker has the operation or the operation is gone.
 """
 
 

@@ -23,11 +23,11 @@ class WorkerState(StrEnum):
     IDLE = "idle"
     """It has no work."""
     FRONT = "front"
-    """It runs no work: it has no workers."""
+    """It has no workers, so it runs no work."""
     OVERDUE = "overdue"
     """It has work, and its lease has expired; other processes find out whether it is lost."""
     SILENT = "silent"
-    """It has no work, and has not renewed its row for a minute and two leases."""
+    """It has no work, and has not renewed its row for a minute plus two leases."""
     LOST = "lost"
     """It counts as lost: other processes have its work, or will claim it."""
 

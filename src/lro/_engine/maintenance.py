@@ -32,7 +32,7 @@ _BATCH: Final = 100
 _EXPIRY_BATCH: Final = 1000
 _EXPIRY_SECONDS: Final = 60.0
 _STRANDED_AGE: Final = timedelta(minutes=1)
-"""Work due for longer is logged if no live worker declares its method."""
+"""Work that has been due for longer is logged if no live worker declares its method."""
 _STEP_SECONDS: Final = 1.0
 _SCAN_PAUSE_SECONDS: Final = 0.1
 """Minimum interval between scans on request: a scan in vain is not repeated at once."""

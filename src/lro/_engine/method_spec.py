@@ -150,10 +150,10 @@ class Options:
     ``concurrency``: how many operations may run at once, in all processes on the store together;
     further ones wait. ``time_limit``: how long one attempt may take before the operation ends with
     DEADLINE_EXCEEDED. ``retry``: after which errors the function is called again, see
-    :class:`lro.Retry`. ``max_lost``: how often the function is called again after lost workers;
-    then the operation ends with ABORTED, reason WORKER_LOST. ``at_most_once``: the function is
-    never called again once it has begun, so there is no ``retry``, and the first lost worker ends
-    the operation; by default the function is called again if its worker is lost or stopped.
+    :class:`lro.Retry`. ``max_lost``: how often the function is called again after lost workers; one
+    more loss ends the operation with ABORTED, reason WORKER_LOST. ``at_most_once``: the function is
+    never called again once it has begun, so there is no ``retry``, and the first loss ends the
+    operation so; by default the function is called again if its worker is lost or stopped.
     ``max_attempts`` bounds all attempts, whether after errors, losses or stops. After the last one
     the operation ends with its last error, or with ABORTED, reason TOO_MANY_ATTEMPTS.
     ``priority``: from -100 to 100; due work of the highest priority begins first. ``expires``: work
@@ -329,7 +329,7 @@ class MethodDefaults:
 
 @attrs.frozen(kw_only=True)
 class MethodSpec:
-    """A declared method: name, message classes, options, function (None: the work is elsewhere)."""
+    """A declared method: name, message classes, options, function (None: work done elsewhere)."""
 
     full_name: str
     info: OperationInfo
@@ -345,7 +345,7 @@ class MethodSpec:
     keep_for: timedelta
     indexes: Indexes
     instances: Mapping[type, type]
-    """The class that messages of each of the three classes have: dict for a TypedDict."""
+    """The Python class of the messages of each of these classes: dict for a TypedDict."""
     limits: Limits = DEFAULT_LIMITS
     around: Around | None = None
     default_metadata: OperationMetadata | None = None

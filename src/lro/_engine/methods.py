@@ -158,7 +158,7 @@ class Method(Generic[Req, Resp, Meta]):
     def __call__(self, request: Req, job: Job[Meta] | None = None) -> Resp:
         """Call the function, for a test: nothing is stored, started or validated.
 
-        ``job``, such as an :func:`lro.testing.job`, takes its reports; by default they are lost.
+        ``job`` takes its reports, see :func:`lro.testing.job`; by default the reports are lost.
 
         Raises:
             TypeError: The method has no function, or an async one: await :meth:`call_async`.
@@ -207,7 +207,7 @@ class Method(Generic[Req, Resp, Meta]):
         service's ``webhooks``. If a start is repeated, those of the first one count.
 
         ``delay``, a timedelta, or ``at``, a datetime with a time zone: when the work is due; by
-        default now. It waits in the store until then. ``priority`` and ``expires`` replace the
+        default now. Until then, it waits in the store. ``priority`` and ``expires`` replace the
         method's options of these names.
 
         Raises:
@@ -218,8 +218,8 @@ class Method(Generic[Req, Resp, Meta]):
             TargetBusy: Another operation works on the target.
             ResourceExhausted: Too many operations wait already (``Limits.backlog``).
             Unavailable: The store or executor cannot be reached, or the service is stopping.
-            PermissionDenied: The ``authorize`` hook refuses it.
-            HookFailed: The ``authorize`` hook, or ``validate``, does not answer as it must.
+            PermissionDenied: The ``authorize`` hook refuses the call.
+            HookFailed: The ``authorize`` hook, or ``validate``, gives no valid answer.
             TypeError: There is no such argument.
         """
         return self._handle(run(self._starter.start(self.spec, request, StartSettings.of(options))))

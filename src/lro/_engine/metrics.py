@@ -24,8 +24,8 @@ class Metric:
     """A metric; ``attributes`` are the names of its attributes, each of which has few values.
 
     The values of an ``observed`` metric are read when they are collected; other metrics count
-    events. A metric that is ``opt_in`` exists only if an option asks for it. ``series`` begins the
-    names of its series in the counts of a store.
+    events. A metric that is ``opt_in`` exists only if an option asks for it. In the counts of a
+    store, the names of its series begin with ``series``.
     """
 
     name: str

@@ -64,7 +64,7 @@ class Notifier(PerProcess):
                 self._listeners[name] = tuple(rest)
 
     def notify(self, name: str, *, ended: bool = True) -> None:
-        """Call the listeners for this name. ``ended``: it may have ended or been removed."""
+        """Call the listeners of a name. ``ended``: the operation may have ended or been removed."""
         for listener in self._listeners.get(name, ()):
             listener(ended)
 

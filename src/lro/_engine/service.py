@@ -205,9 +205,9 @@ class ServiceParts:
 
         The signals are SIGTERM and SIGINT; their present handlers are called, too. This does
         nothing outside the main thread, or if the process does not handle SIGTERM yet. Edges call
-        it if they are made or called in the main thread after the start of the server. They are not
-        in a server with threads that loads the application before it forks, such as gunicorn with
-        ``--preload --threads``: there, call it where a worker begins.
+        it if they are made or called in the main thread after the start of the server. In a server
+        with threads that loads the application before it forks, such as gunicorn with
+        ``--preload --threads``, they are not: call it where a worker begins.
         """
         STOP_SIGNALS.end_waits_of(self)
 
@@ -305,7 +305,7 @@ class Service(PerProcess):
 
     - ``types`` (a new :class:`lro.TypeRegistry`): the registered message classes.
     - ``domain`` (``"lro.local"``): names the service in error details.
-    - ``verbs`` (``lro.http.VERBS``): the RPCs that are offered; Get always is.
+    - ``verbs`` (``lro.http.VERBS``): the RPCs that are offered; Get is always offered.
     - ``max_wait`` (60 s): the longest time that a Wait may last.
     - ``keep_for`` (30 days): how long finished operations are kept.
     - ``lease`` (15 s): how long a worker may be silent before its work counts as lost; at least
@@ -313,7 +313,7 @@ class Service(PerProcess):
     - ``drain`` (10 s): how long running work may continue when the service is closed.
     - ``authorize`` (None): a hook, called after the arguments of a call are checked and before the
       store is read (spec §3.1(5)).
-    - ``owner_only`` (False): hide operations from all callers but the one that started them.
+    - ``owner_only`` (False): hide each operation from all callers but the one that started it.
     - ``limits`` (``Limits()``): bounds the memory used for callers and the size of messages.
     - ``maintenance`` (True): start the background threads. With False, call
       :meth:`run_maintenance`, which also begins waiting work.
@@ -334,8 +334,8 @@ class Service(PerProcess):
     of a verb or of a method's ``start``, a request to an edge, the start of its server or of a
     Celery worker, or ``service.edges.start_maintenance()``. A process that only imports the
     application, such as the master of ``gunicorn --preload``, takes no work. The service survives a
-    fork: the child has its own threads and connections. It is closed at the exit of the
-    interpreter, and closes its store.
+    fork: the child has its own threads and connections. The service is closed when the interpreter
+    exits, and closes its store.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -487,7 +487,7 @@ class Service(PerProcess):
         whole multiples since 1970 UTC. ``name`` is unique on the store. ``request`` is the message
         for each start, or a function that makes it from the time of the tick. ``catch_up`` is how
         many of the ticks that passed while no process ran are started late: the latest ones.
-        ``caller`` and ``parent`` are those of ``Method.start``, and so are the calls of hooks. A
+        ``caller`` and ``parent`` are as for ``Method.start``, and hooks are called as there. A
         process in which the service is not used starts nothing.
 
         Raises:
@@ -572,8 +572,8 @@ class Service(PerProcess):
         Raises:
             InvalidOperationName, OperationNotFound, PermissionDenied, HookFailed: As for
                 :meth:`get`.
-            NotRerunnable: It is in progress; its request is gone or cannot be read; or the service
-                does not declare its method.
+            NotRerunnable: The operation is in progress; its request is gone or cannot be read; or
+                the service does not declare its method.
             MethodNotSupported: There is a ``caller``, and RerunOperation is switched off.
             LroError: As for ``Method.start``.
         """
@@ -645,8 +645,8 @@ class Service(PerProcess):
             InvalidOperationName: The name is malformed.
             InvalidArgument: The view is neither BASIC nor FULL.
             OperationNotFound: There is no such operation.
-            PermissionDenied: The ``authorize`` hook refuses it.
-            HookFailed: The ``authorize`` hook does not answer as it must.
+            PermissionDenied: The ``authorize`` hook refuses the call.
+            HookFailed: The ``authorize`` hook gives no valid answer.
         """
         self.edges.start_maintenance()
         parse_name(name)
@@ -657,7 +657,7 @@ class Service(PerProcess):
         shown = yield from self.edges.shown_by(view, caller, (name,))
         record = yield from self.edges.access.visible_record(name, caller)
         full = functools.partial(shown.operations, (record,))
-        blocks = self.store.writes_block and bool(shown.inspectable)  # reads where the worker is
+        blocks = self.store.writes_block and bool(shown.inspectable)  # reads the worker's place
         found: Sequence[Operation] = yield MayBlock(full, blocks=blocks)
         return found[0]
 
@@ -677,7 +677,7 @@ class Service(PerProcess):
         each has a ``description``, without the fields for operators, which :meth:`get` returns.
 
         Raises:
-            TypeError: The request is something else, for instance only a filter.
+            TypeError: The request is of another class, for instance only a filter.
             InvalidArgument: The parent, page size, token, filter or view is wrong.
             PermissionDenied, HookFailed: As for :meth:`get`.
             MethodNotSupported: List is switched off.
@@ -719,7 +719,7 @@ class Service(PerProcess):
 
         It deletes as :meth:`delete` does, a page at a time, the newest first. Operations created
         meanwhile are not deleted, and operations removed meanwhile are not counted. ``dry_run``
-        only counts. For operators: no hook is called. After an error, some are deleted already.
+        only counts. For operators: no hook is called. An error may leave some operations deleted.
 
         Raises:
             InvalidArgument: The parent or the filter is wrong, or the filter is empty: ``name:*``
@@ -792,7 +792,7 @@ class Service(PerProcess):
             InvalidOperationName: A name is malformed; ``field`` says which.
             InvalidArgument: The view is neither BASIC nor FULL.
             PermissionDenied: The ``authorize`` hook refuses one of the operations.
-            HookFailed: The ``authorize`` hook does not answer as it must.
+            HookFailed: The ``authorize`` hook gives no valid answer.
             MethodNotSupported: BatchGet is switched off.
             BatchTooLarge: The operations have more bytes in total than ``Limits.page_bytes``.
         """
@@ -968,7 +968,7 @@ class Service(PerProcess):
         return await on_loop(flow_of(self.paused)())
 
     def run_maintenance(self) -> float:
-        """Do the maintenance that is due, and return the seconds until the next is due.
+        """Do the maintenance that is due, and return the seconds until more is due.
 
         For services made with ``maintenance=False``.
         """
@@ -1086,7 +1086,7 @@ class Service(PerProcess):
     def _lost_owners(self, record: Record, read: _ReadWorkers) -> Flow[Collection[str]]:
         """Return the owners whose work of this method nobody continues.
 
-        None if this service or a live worker declares it. The empty owner stands for waiting work.
+        There are none if this service or a live worker declares it. "" stands for waiting work.
         """
         if record.done or record.method in self.edges.methods.by_stored_name:
             return ()

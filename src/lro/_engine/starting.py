@@ -524,7 +524,7 @@ class Starter:
                     begin = functools.partial(self._work.submit, record, taken, start=starting)
                     blocks = executor.submits_block
                     attempt: Attempt = (yield MayBlock(begin)) if blocks else begin()
-                    # It may have ended: by the inline executor, or by quick work (spec §9.8).
+                    # Quick work, or that of an inline executor, may have ended (spec §9.8).
                     return (attempt.ended or record).operation
                 if inserted.fresh:
                     if not self._work.is_paused(spec):

@@ -86,7 +86,7 @@ class Claim:
 
     For the ``keyed`` methods, limits and rates hold for each lane (``Record.lane``) except
     :data:`FREE_LANE`, and lanes take turns, beginning with the first one after ``after_lane``.
-    ``rates`` gives for a method how many operations may begin within a time span.
+    ``rates`` says for each method how many operations may begin within a time span.
     """
 
     owner: str
@@ -375,7 +375,7 @@ class Store(Protocol):
         *,
         check_only: bool = False,
     ) -> Inserted:
-        """Add a record and its request; if the key was used within 24 hours, return that record.
+        """Add a record and its request; if the key was used within 24 hours, return its record.
 
         ``check_only`` makes all checks and stores nothing (spec §9.7).
 
@@ -404,7 +404,7 @@ class Store(Protocol):
         (``Record.keeps_request``).
 
         Raises:
-            OperationNotFound: There is none.
+            OperationNotFound: There is no such request.
         """
         ...
 
@@ -412,7 +412,7 @@ class Store(Protocol):
         """Return the record of this name, visible to callers or not.
 
         Raises:
-            OperationNotFound: There is none.
+            OperationNotFound: There is no such record.
         """
         ...
 
@@ -565,8 +565,8 @@ class Store(Protocol):
         If the row exists, only ``methods``, ``capacity``, ``seen_time`` and ``alive_until`` change.
 
         Returns:
-            News about its work; None if it counts as lost (:meth:`lose`). Then nothing is written,
-            and other workers may have its work.
+            News about the worker's work; None if it counts as lost (:meth:`lose`). Then nothing is
+            written, and other workers may have its work.
 
         Raises:
             Unavailable: The store cannot be written to now, even if it can be read.
@@ -597,9 +597,9 @@ class Store(Protocol):
         Also read up to ``limit`` that wait, have never begun, and are past their ``begin_before``.
 
         An owner is overdue if its ``alive_until`` has passed or is unknown, and the ``lease_until``
-        of all its work has passed, too. If any is, the store also tests that it can write, and
-        write each overdue owner's row. If a row cannot be written, the owner is left out: perhaps
-        it could not renew either. Operations without an owner wait, and are not lost.
+        of all its work has passed, too. If any owner is, the store also makes a test write, and one
+        to the row of each such owner. An owner whose row cannot be written is left out: perhaps it
+        could not renew either. Operations without an owner wait, and are not lost.
 
         Raises:
             Unavailable: The store cannot be read, or owners are overdue and it cannot be written.
@@ -610,7 +610,7 @@ class Store(Protocol):
         """Declare a worker lost, if its ``alive_until`` is unchanged. Idempotent.
 
         Returns:
-            True if it counts as lost now. From then on :meth:`renew` refuses it.
+            True if the worker counts as lost now. From then on :meth:`renew` refuses it.
 
         Raises:
             Unavailable: The store cannot be written to now.
@@ -680,7 +680,7 @@ class MinuteCounts:
 
 @attrs.frozen
 class MethodLoad:
-    """The operations of one method in progress: how many there are, and the oldest one.
+    """The operations in progress of one method: how many there are, and the oldest one.
 
     ``waiting`` is how many of them wait for a worker, ``running`` how many a worker has begun.
     """
@@ -705,7 +705,7 @@ class Load:
 
 
 class StatisticsStore(Store, Protocol):
-    """A store that also keeps counts, which the processes on it make. Optional.
+    """A store that also keeps the counts of the processes on it. Optional.
 
     Counts are kept for each minute and method, for 72 hours. Counts that belong to no method have
     the method ``""``. A store neither knows nor checks the names of series.

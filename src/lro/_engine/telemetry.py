@@ -46,7 +46,7 @@ SCOPE: Final = "lro"
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
 
 MAX_CONTEXT: Final = 600
-"""The most characters of a stored trace context: a traceparent and a tracestate of 512 fit."""
+"""Maximum characters of a stored trace context: a traceparent, and a tracestate of 512, fit."""
 
 Propagation: TypeAlias = Literal["link", "child", "none"]
 
@@ -356,7 +356,7 @@ class _TracedStart(StartTrace):
 
     @_harmless(None)
     def failed(self, error: BaseException) -> None:
-        """Record the kind of the error, but not its text: maybe only the caller may read that."""
+        """Record the kind of the error, but not its text, which maybe only the caller may read."""
         if isinstance(error, LroError):
             self._span.set_attribute("lro.start.outcome", "refused")
             self._span.set_attribute(_ERROR, code_name(error))

@@ -367,13 +367,13 @@ class LoopWatchers:
         try:
             while names := self._take_ended():
                 await self._answer_those(names)
-        except asyncio.CancelledError:  # as all tasks are; some may still wait in their cleanup
+        except asyncio.CancelledError:  # all tasks were; some may still wait in their cleanup
             for watched in filter(None, map(self._watched.get, names)):
                 self.notified(watched, True)
             raise
         finally:
             self._answering = None
-            if self._ended:  # more has ended: the next notification would not wake the loop
+            if self._ended:  # more have ended: the next notification would not wake the loop
                 self._call_soon(self._answer_soon)
 
     def _take_ended(self) -> list[str]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from lro._model.operation import Record
 
 EVENTS: Final = ("operation.succeeded", "operation.failed", "operation.cancelled")
-"""The names of the events; the end of an operation is one of them."""
+"""The names of the events: one for each way in which an operation can end."""
 
 
 @attrs.frozen(kw_only=True)
