@@ -115,7 +115,7 @@ class Handle(Generic[Resp, Meta]):
         ``timeout`` is a timedelta or seconds from now; None waits without a limit.
 
         Raises:
-            WaitTimeout: The timeout expired; the operation continues. A ``TimeoutError``, too.
+            WaitTimeout: The timeout expired; the operation continues. This is a ``TimeoutError``.
             OperationNotFound: The operation was deleted, or has expired.
             InvalidTimeout: The timeout is negative or not a span of time.
             Unavailable: The store cannot be reached, or the service is stopping.
