@@ -143,8 +143,8 @@ class Executor(Protocol):
         start by themselves, so that a worker recovers lost work before it has work of its own.
 
         Call ``freed`` whenever a worker becomes free: after each task, after each ``Slot.release``,
-        and when workers are added. It is quick, and can be called in any thread, even that of an
-        event loop. The service then claims work for the free worker.
+        and when workers are added. ``freed`` is quick, and can be called in any thread, even that
+        of an event loop. The service then claims work for the free worker.
         """
         ...
 

@@ -418,7 +418,7 @@ def _in_context(action: Callable[[], R]) -> Callable[[], R]:
     def act() -> R:
         try:
             return context.run(action)
-        except StopIteration as exc:  # a future cannot carry it, and so no task would be woken
+        except StopIteration as exc:  # a future cannot carry this error, so no task would be woken
             raise RuntimeError("a function has raised StopIteration") from exc
 
     return act

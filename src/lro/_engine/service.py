@@ -610,7 +610,7 @@ class Service(PerProcess):
                     request_id = rerun_request_id(record.name)
                     yield from self.edges.starter.rerun(spec, record, request_id)
                 count += record.error is not None
-            except Retryable:  # the next rerun would fail, too
+            except Retryable:  # the next rerun would fail likewise
                 raise
             except LroError as exc:
                 log.warning("%s is not rerun: %s", record.name, exc)

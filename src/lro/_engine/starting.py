@@ -266,7 +266,7 @@ class Starter:
                     yield from self._tried(start, self._record(start), start.key)
                 return Operation(done=True, result=spec.types.pack(Empty()))
             if known is None and start.insert is not None:
-                # In this thread, even if it runs a loop: the connection belongs to this thread.
+                # In this thread, even if it runs an event loop: the connection is this thread's.
                 known = start.insert(self._record(start, sent=False), start.packed, start.key)
             elif known is None and spec.function is None:
                 record = self._record(start)
@@ -603,7 +603,7 @@ def _first_metadata(spec: MethodSpec, metadata: object) -> AnyMessage:
     packed = spec.types.pack(metadata, None if packed_already else spec.metadata)
     try:
         return spec.limits.check_metadata(packed)
-    except MessageTooLarge as exc:  # callers may know: the metadata mostly come from the request
+    except MessageTooLarge as exc:  # the caller's error: mostly the request makes them too large
         raise InvalidArgument("metadata", exc.description) from None
 
 
