@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import multiprocessing
+import multiprocessing.connection
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -58,16 +60,22 @@ class Server:
             self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
-        asyncio.get_running_loop().add_reader(self._process.sentinel, self._die)
+        loop = asyncio.get_running_loop()
+        threading.Thread(target=self._await_death, args=(loop,), daemon=True).start()
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
         self._http = httpx.AsyncClient(limits=limits, trust_env=False)
         self.client = AsyncClient(
             self.base_url, http=self._http, retry=NO_RETRY, call_seconds=PATIENCE
         )
 
-    def _die(self) -> None:
+    def _await_death(self, loop: asyncio.AbstractEventLoop) -> None:
+        # In a thread: a busy loop would take the time of the death too late.
+        multiprocessing.connection.wait([self._process.sentinel])
         self.died_at = time.monotonic()
-        asyncio.get_running_loop().remove_reader(self._process.sentinel)
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(self._die)
+
+    def _die(self) -> None:
         self._process.join()
         self.dead.set()
 
