@@ -269,7 +269,7 @@ class Attempt:
 
     @property
     def executing(self) -> bool:
-        """True if a worker has begun the attempt."""
+        """True if a worker has begun the attempt; stays true after its end."""
         return self._control is not None
 
     @property

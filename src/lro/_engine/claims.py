@@ -30,7 +30,7 @@ _LOOK_SECONDS: Final = 5.0
 _PAUSES_SECONDS: Final = 60.0
 """How often a process reads which methods are paused, in case a notification was lost."""
 _RETRY_SECONDS: Final = 1.0
-"""Pause before an unavailable store or broker is tried again."""
+"""Pause before the next claim, after the store was unavailable or work could not be begun."""
 _SLOWER_SECONDS: Final = 0.003
 """Delay of a claim after a notification, if the last such claim found nothing."""
 _LOCKED_PAUSES: Final = (0.001, 0.1)
@@ -52,7 +52,7 @@ class Claims(PerProcess):
         self._work = work
         self._clock = runtime.clock
         self.older_waits: bool = False
-        """True if work that is older than a new start may wait and be due."""
+        """True if waiting work may be due: new starts queue behind it, a freed worker claims it."""
         self._look_at = -math.inf
         self._heard_at = math.inf
         self._not_before = -math.inf

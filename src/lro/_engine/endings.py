@@ -164,9 +164,11 @@ def _wait_again_or_end(
     error: StatusError | None,
     lost: int | None = None,
 ) -> Flow[Record | None]:
-    """Let the work wait again, or end it: with the error, or CANCELLED if a caller cancelled it.
+    """End the work with ``error``, if there is one. Otherwise let it wait again, by ``back``.
 
-    The change is refused if another attempt has begun.
+    Instead of waiting again, it ends CANCELLED if a caller has asked to cancel it. ``lost`` is the
+    number of workers it has then lost; None if none was lost now. The change is refused if the
+    owner or the attempt is no longer that of ``record``.
     """
     now = runtime.store.now()
 

@@ -67,11 +67,12 @@ class ClaimLimits(typing.TypedDict):
 
 
 class StartingRecord:
-    """A context around the write that stores or claims a record.
+    """A context around a write that stores one record as running here, or claims some.
 
-    The service does not close the store meanwhile. A record that is stored as running here counts
-    as work of this process, so its lease is renewed. If no worker takes the work before the block
-    ends, it is released.
+    While it is open, a stopping service waits, for a second at most, before it releases its work.
+    ``attempt`` is that of the record stored as running here; None for a claim. It counts as work of
+    this process from the beginning, so its lease is renewed. Unless :meth:`taken` was called, the
+    end of the block forgets the attempt, or releases it if the record may have been stored.
     """
 
     def __init__(self, work: LocalWork, attempt: Attempt | None) -> None:
@@ -241,7 +242,7 @@ class LocalWork(HeldWork):
 
         If the executor cannot take the work now, the work is released; a name is sent again later.
         If this process has counted as lost since the claim, the work is left to other processes.
-        ``start`` ends as soon as the attempt is registered.
+        ``start`` is the open context of the write; it is told as soon as the attempt is registered.
         """
         held = record.owner != ""  # otherwise its name is sent
         started = None if start is None else start.attempt

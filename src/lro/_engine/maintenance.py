@@ -131,7 +131,11 @@ class Maintenance(PerProcess):
         self._wake.set()
 
     def request_renewal(self) -> None:
-        """Renew the lease now: a record was stored with little of its lease left."""
+        """Run now: renew the lease, and release the work that this process cannot do.
+
+        Called when a record was stored with little of its lease left, and when work was added to
+        what :meth:`LocalWork.release_queued` releases.
+        """
         self._renew_asked_at = -math.inf
         self._wake.set()
 
