@@ -343,13 +343,13 @@ def test_work_that_ends_at_once_returns_its_result_without_a_task(serve: Serve) 
 
 def test_operation_that_ends_during_a_read_is_returned_as_ended(serve: Serve) -> None:
     counting = build()
-    found = counting.service.edges.access.visible
+    found = counting.service.edges.access.visible_record
 
     def finish_first(name: str, caller: str) -> Any:
         counting.finish(name)
         return found(name, caller)
 
-    counting.service.edges.access.visible = finish_first  # type: ignore[method-assign]
+    counting.service.edges.access.visible_record = finish_first  # type: ignore[method-assign]
     assert serve(counting.service).call({"steps": 3}).result == VALUE
 
 
