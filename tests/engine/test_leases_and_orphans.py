@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import threading
 import time
-from contextlib import closing
 from datetime import timedelta
 
 import pytest
@@ -413,7 +413,7 @@ def next_store(store, tmp_path, clock):
     if isinstance(store, MemoryStore):
         yield store
         return
-    with closing(SQLiteStore(tmp_path / "operations.db", clock=clock)) as opened:
+    with contextlib.closing(SQLiteStore(tmp_path / "operations.db", clock=clock)) as opened:
         yield opened
 
 
@@ -860,6 +860,28 @@ def test_failed_look_for_work_is_retried_in_a_second(waiting, build, store, cloc
     clock.advance(1)
     service.run_maintenance()
     assert store.get(waiting).owner == service.edges.work.owner
+
+
+def test_failed_claim_of_a_suspect_is_retried_in_a_second(suspect, build, store, clock):
+    """A store that can be read but not written is not asked again and again."""
+    service, whole, claims = build(never, Held()), store.claim, []
+
+    def read_only(wanted):
+        if not wanted.max_count:
+            return whole(wanted)
+        claims.append(clock())
+        raise Unavailable("read only")
+
+    store.claim = read_only
+    service.edges.background.claims.claim_soon()
+    for _ in range(5):
+        with contextlib.suppress(Unavailable):
+            service.run_maintenance()
+    assert len(claims) == 1
+    clock.advance(1)
+    store.claim = whole
+    service.run_maintenance()
+    assert store.get(suspect).owner == service.edges.work.owner
 
 
 # -- the thread -----------------------------------------------------------------------------------

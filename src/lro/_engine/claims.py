@@ -198,8 +198,8 @@ class Claims(PerProcess):
         self.older_waits = False
         try:
             found = self._claim_for(slots)
-        except BaseException:  # set only now: releasing the slots would cause a claim at once
-            self.older_waits, self._not_before = True, self._clock() + _RETRY_SECONDS
+        except BaseException:
+            self.older_waits = True
             raise
         self._look_at = min(self._look_at, self._time_of(found))
         self._slower = not found.works
@@ -229,6 +229,9 @@ class Claims(PerProcess):
                     last = begun == len(found.works)
                     self._begin(record, packed, slot, claiming if last else None)
                 return found
+        except BaseException:  # set before the slots are released, which wakes this thread
+            self._not_before = self._clock() + _RETRY_SECONDS
+            raise
         finally:
             for slot in slots[begun:]:
                 slot.release()
