@@ -19,7 +19,7 @@ from lro.errors import DeclarationError, HookFailed
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.testing import ManualClock
-from tests.engine.engine_parts import EACH_STORE, Held, declared, raising
+from tests.engine.engine_parts import EACH_STORE, Held, declared, once, raising
 from tests.service_fixtures import MakeService
 from tests.service_steps import WORK, ended_in_turn, reason
 from tests.waiting import until
@@ -288,6 +288,40 @@ def test_an_expiry_is_looked_for_when_it_comes(
     clock.advance(1)
     service.run_maintenance()
     assert [service.get(name).done for name in (begun, late)] == [False, True]
+
+
+def test_an_expiry_that_is_asked_for_during_a_scan_is_looked_for(
+    make_service: MakeService, clock: ManualClock
+) -> None:
+    """The scan has read the store before the start was stored."""
+    service = make_service(None, Held(busy=True))
+    method, _ = noting(service)
+    names: list[str] = []
+
+    def start(*_: object) -> None:
+        names.append(method.start(WorkRequest(), expires=MINUTE / 60).name)
+
+    once(service.store, "orphans", start, after=True)
+    service.run_maintenance()
+    assert service.run_maintenance() <= 1.0
+    clock.advance(1)
+    service.run_maintenance()
+    assert service.get(names[0]).done
+
+
+def test_a_scan_that_was_asked_for_is_due_until_it_succeeds(
+    make_service: MakeService, clock: ManualClock
+) -> None:
+    """The store fails when the scan is due, so work that is too late is found later."""
+    service = make_service(None, Held(busy=True))
+    service.run_maintenance()
+    name = noting(service)[0].start(WorkRequest(), expires=MINUTE / 60).name
+    clock.advance(1)
+    once(service.store, "orphans", raising(ZeroDivisionError()))
+    with pytest.raises(ZeroDivisionError):
+        service.run_maintenance()
+    service.run_maintenance()
+    assert service.get(name).done
 
 
 def test_late_work_that_cannot_be_ended_is_tried_again_with_the_next_scan(

@@ -127,7 +127,7 @@ class Maintenance(PerProcess):
     def look_at(self, moment: datetime) -> None:
         """Scan at this moment for work that is too late to begin."""
         seconds = max(0.0, (moment - self._store.now()).total_seconds())
-        self._scan_at = min(self._scan_at, self._clock() + seconds)
+        self._scan_asked_at = min(self._scan_asked_at, self._clock() + seconds)
         self._wake.set()
 
     def request_renewal(self) -> None:
@@ -250,9 +250,10 @@ class Maintenance(PerProcess):
             self._runtime.events.emit(LeaseRenewed(count=count, margin_seconds=margin))
 
     def _scan_orphans(self) -> None:
-        self._scan_asked_at = math.inf
-        methods = [name for name, spec in [*self._specs.items()] if spec.function is not None]
         began = self._clock()
+        # Due until it succeeds. What is asked for from here on, this scan may not see.
+        self._scan_at, self._scan_asked_at = began, math.inf
+        methods = [name for name, spec in [*self._specs.items()] if spec.function is not None]
         found = self._store.orphans(methods, _BATCH + self._stuck)
         at, now = self._clock(), self._store.now()
         took, before, self._scan_took = at - began, self._scan_took, at - began
