@@ -90,9 +90,9 @@ def read_token(text: str) -> Token:
     said = _object(text)
     version = said.get("lro")
     if version is None:
-        raise InvalidArgument("token", 'is not of an operation: it has no "lro"')
+        raise InvalidArgument("token", 'is not a token of an operation: it has no "lro"')
     if isinstance(version, bool) or version != VERSION:
-        raise InvalidArgument("token", f"is of version {version!r:.40}, known is {VERSION}")
+        raise InvalidArgument("token", f"has version {version!r:.40}; only {VERSION} is known")
     found = {}
     for member in _MEMBERS:
         value = said.get(member, "")

@@ -51,8 +51,8 @@ class Citation:
 class Check:
     """One rule by which a peer is judged.
 
-    ``id`` is an area and words, such as ``pages.negative-size``. ``says`` is the rule in one
-    sentence. With ``optional`` the rule concerns a feature that a peer may leave out.
+    ``id`` is an area, a dot, and a short name, such as ``pages.negative-size``. ``says`` is the
+    rule in one sentence. With ``optional`` the rule concerns a feature that a peer may leave out.
     """
 
     id: str
@@ -81,7 +81,7 @@ class Outcome:
     """True if the check was required, so that a failure counts at any level."""
 
     def counts(self, strict: bool) -> bool:
-        """True if a must or a required check failed, or under ``strict`` a should."""
+        """True if the check failed, and it is required, a MUST, or (if ``strict``) a SHOULD."""
         levels: Collection[Level] = (Level.MUST, Level.SHOULD) if strict else (Level.MUST,)
         return self.verdict is Verdict.FAILED and (self.required or self.check.level in levels)
 

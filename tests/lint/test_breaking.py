@@ -1,4 +1,4 @@
-"""Findings of ``breaking`` beyond the vectors, allowances, and unused allowances."""
+"""Allowances, unused allowances, and findings of ``breaking`` that no vector covers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def codes(*sets: bytes, **options: Any) -> list[str]:
 
 
 def test_finding_has_its_position_in_the_new_set() -> None:
-    """Only a removed method has its position in the old set."""
+    """Only the finding of a removed method has a position in the old set."""
     old = packed(located(proto(GOOD), 6, 2))
     (removed,) = breaking(old, packed(located(proto(BARE), 9, 4)))
     assert (removed.code, removed.line, removed.column) == ("operation-info-removed", 10, 5)
@@ -64,7 +64,7 @@ def test_finding_has_its_position_in_the_new_set() -> None:
 def test_finding_of_changed_type_has_both_names(
     method: Declared, old: str, new: str, said: str
 ) -> None:
-    """The finding has both in fields and in the message; the new name may be empty."""
+    """The fields and the message of the finding have both names; the new name may be empty."""
     (found,) = breaking(packed(proto(GOOD, messages=ALL)), packed(proto(method, messages=ALL)))
     assert isinstance(found, Breaking)
     assert (found.old or "", found.new or "", found.message) == (old, new, said)
@@ -95,7 +95,7 @@ def numbered(*numbers: int, method: Declared = GOOD) -> bytes:
 
 
 def test_changed_field_number_is_a_finding() -> None:
-    """The number decodes as another field in old callers: in all messages and inside them."""
+    """Old callers would decode another field; nested messages are compared too."""
     (found,) = breaking(numbered(1, 1, 1, 1), numbered(2, 3, 4, 5))
     assert found.code == "field-number-changed"
     assert found.message == (
@@ -107,7 +107,7 @@ def test_changed_field_number_is_a_finding() -> None:
 
 
 def test_added_or_removed_field_is_not_a_changed_number() -> None:
-    """A message that only one set has is no change either."""
+    """A message that exists in only one of the sets is not a change either."""
     assert breaking(numbered(1, 1), numbered(1, 1, 1)) == []
     assert breaking(numbered(1, 1, 1), numbered(1, 1)) == []
     bare = Declared("Export", None, request="acme.v1.Inner")
@@ -168,13 +168,13 @@ FOUND = [
     ],
 )
 def test_allowed_findings_are_left_out(allow: list[str], left: list[tuple[str, str]]) -> None:
-    """Entries match a method, a code or both; entries for ``breaking`` are accepted here too."""
+    """Entries match a method, a code or both; ``lint`` accepts entries for ``breaking`` too."""
     assert [(one.method, one.code) for one in lint(DATA, allow=allow)] == left
 
 
 @pytest.mark.parametrize("entry", ["*:response-type-empty", "acme.v1.Books.Gone"])
 def test_an_unused_entry_is_a_warning(entry: str) -> None:
-    """Its finding has been fixed, or the entry is misspelled."""
+    """The entry is misspelled, or the finding that it allowed has been fixed."""
     (unused,) = [one for one in lint(DATA, allow=[entry]) if one.code == "unused-allowance"]
     assert unused.severity == "warning"
     assert unused.method == entry.partition(":")[0]

@@ -60,8 +60,8 @@ class Waiters(PerProcess):
 
     A blocking wait parks its own thread. Waits and watches on an event loop share the listeners
     that :class:`~lro._engine.watching.WatchHub` keeps for that loop. ``limits`` bounds the number
-    of waits and watches. A watch takes the bytes of each read, at most ``limits.least_bytes``, from
-    ``replies``.
+    of waits and watches. For each read, a watch takes at most ``limits.least_bytes`` bytes
+    from the budget ``replies``.
     """
 
     _closed = False
@@ -111,7 +111,9 @@ class Waiters(PerProcess):
             return self.until_done(name, limit)
 
     def until_done(self, name: str, limit: float) -> Operation:
-        """Wait as :meth:`wait` does, for the application: uncounted, and ``limit`` may be inf.
+        """Wait like :meth:`wait`, but do not count the wait; ``limit`` may be inf.
+
+        The application's own waits use this.
 
         Raises:
             OperationNotFound, Unavailable: As for :meth:`wait`.
@@ -242,7 +244,7 @@ class Waiters(PerProcess):
 
 
 def _park(notified: threading.Event, seconds: float) -> None:
-    notified.wait(seconds)  # of any class: gevent may have replaced threading.Event
+    notified.wait(seconds)  # gevent may have replaced the class threading.Event
 
 
 def _as_duration(timeout: Duration | timedelta | float) -> Duration:

@@ -1,4 +1,4 @@
-"""Events of webhooks, their ids, and the bodies of the formats."""
+"""Events of webhooks, their ids, and their bodies in each format."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from lro.types import TypeRegistry
 from lro.wire import dumps, operation_to_json
 
 MAX_BODY: Final = 20_000
-"""Most bytes of a payload (Standard Webhooks 1.0.0, "Payload size"); larger ones are sent thin."""
+"""The largest payload, in bytes (Standard Webhooks 1.0.0, "Payload size").
+
+An event whose full payload is larger is sent without the operation.
+"""
 
 PING: Final = "ping"
 """The type of the event that only shows that an endpoint can be reached."""
@@ -29,7 +32,7 @@ PING: Final = "ping"
 class WebhookEvent:
     """An event: its id (``webhook-id``), its type such as ``operation.failed``, and its time.
 
-    The id is the same in every attempt of every process.
+    The id is the same in every attempt to deliver the event, whichever process makes the attempt.
     """
 
     id: str
@@ -87,7 +90,7 @@ class Formats:
         method = operation.description.method
         data: dict[str, Any] = {"name": operation.name, "method": method, "done": True}
         if endpoint.payload == "full":
-            with contextlib.suppress(EncodingError):  # perhaps the classes are unknown here
+            with contextlib.suppress(EncodingError):  # the message classes may be unknown here
                 basic = attrs.evolve(operation, description=OperationDescription())
                 shown = operation_to_json(basic, self._types)
                 full = dumps({**about, "data": {**data, "operation": shown}})

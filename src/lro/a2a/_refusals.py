@@ -78,7 +78,7 @@ async def _shown(
     if status.code == Code.INVALID_ARGUMENT:
         return _invalid_params(status, service.types, over_grpc=rpc is not None)
     if rpc is not None:
-        from lro.grpc import refusal  # from the extra grpc, without which no call arrives
+        from lro.grpc import refusal  # a gRPC call implies that the extra grpc is installed
 
         said = refusal(public.error, service, asked=asked)
         rpc.set_trailing_metadata(said.trailers)
@@ -89,7 +89,7 @@ async def _shown(
 
 
 def _invalid_params(status: Status, types: TypeRegistry, *, over_grpc: bool) -> InvalidParamsError:
-    """Return the SDK's error for invalid fields, with the usual limits of texts."""
+    """Return the SDK's error for invalid fields, with its texts cut to the usual size."""
     bad = detail_of(status, types, BadRequest) or BadRequest()
     found = [{"field": one.field, "message": one.description} for one in bad.field_violations]
     message, room = status.message, MAX_DETAILS

@@ -68,11 +68,11 @@ class FrameworkOperations(Generic[Find, Reply]):
     refusal: ClassVar[type[Exception]] = LroError
     """The exception that applications of the framework raise to refuse a call."""
     nobody: ClassVar[str] = "lambda request: None"
-    """The source of a ``caller`` function for an application whose callers have no names."""
+    """Source code of a ``caller`` function that gives no caller a name; error texts suggest it."""
     dependency: ClassVar[bool] = False
-    """True if the framework calls ``caller``, so that the edge gets each request with the name."""
+    """True if the framework calls ``caller``, and passes the caller's name with each request."""
     blocking: ClassVar[str] = ""
-    """The code that calls the edge, such as ``a Django view``, if it has no event loop."""
+    """What calls the edge, such as ``a Django view``; empty if that code has an event loop."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class FrameworkOperations(Generic[Find, Reply]):
                 edge.streams = False
 
     def arguments(self, native: Any) -> tuple[Any, ...]:
-        """Return the arguments of ``caller`` for the server's request, such as an ASGI scope."""
+        """Return the arguments for ``caller``; ``native`` is the request or ASGI scope."""
         return (native,)
 
     def ours(self, error: Any) -> LroError:
@@ -187,13 +187,13 @@ def caller_name(found: object) -> str:
 
 @attrs.frozen
 class PathRule:
-    """A route of an edge, in the parts from which frameworks declare routes.
+    """A route of an edge, split into the parts that a framework needs to declare the route.
 
     ``rpc`` is the verb, or the full name of the method that the route starts. ``parts`` alternate
     between literal text and names of path parameters: ``("/v1/operations/", "operation",
     ":cancel")``. The OpenAPI document has the same names. ``many`` has the parameters whose values
-    can contain slashes: wildcards of many segments, and the id of an operation, in which slashes
-    may be percent-encoded; only the edge decodes those correctly.
+    can contain slashes: wildcards of many segments, and the id of an operation. In that id, slashes
+    may be percent-encoded; only the edge decodes such slashes correctly.
     """
 
     method: str
@@ -221,8 +221,9 @@ class PathRule:
         return cls(route.method, rpc, tuple(parts if parts[-1] else parts[:-1]), frozenset(many))
 
     def path(self, one: str, many: str) -> str:
-        """Return the path with parameters in a framework's syntax, such as ``<*>`` for ``<name>``.
+        """Return the path, with its parameters in a framework's syntax.
 
+        In the syntax, ``*`` stands for the parameter's name: ``<*>`` makes ``<name>``.
         ``one`` is the syntax for parameters without slashes, ``many`` for those in :attr:`many`.
         """
         return "".join(
@@ -238,10 +239,11 @@ class PathRule:
 
 
 def path_rules(edge: OperationsEdge) -> Sequence[PathRule]:
-    """Return the routes of an edge, those with a verb after a colon first: they match fewer paths.
+    """Return the routes of an edge.
 
-    Whichever rule the framework matches, the edge finds the route by the raw path. So one handler
-    can serve all rules, and it does no harm if a pattern of the framework matches too many paths.
+    Routes that end with ``:verb`` come first, because they match fewer paths. Whichever rule the
+    framework matches, the edge finds the route by the raw path. So one handler can serve all rules,
+    and it does no harm if a pattern of the framework matches too many paths.
     """
     routes = [*edge.start_routes, *edge.verb_routes]
     routes.sort(key=lambda route: (route.template.verb is None, route.template.specificity))
@@ -259,9 +261,10 @@ def rules_by_path(
 ) -> Mapping[str, tuple[PathRule, frozenset[str]]]:
     """Return the paths to declare, in order, each with one of its rules and its HTTP methods.
 
-    It is for frameworks that declare a path once. ``one`` and ``many`` are as for
-    :meth:`PathRule.path`. At a path of operations the edge gets all HTTP methods, and refuses those
-    that it does not serve. At a path that starts operations, the application may use the rest.
+    This is for frameworks in which a path can be declared only once. ``one`` and ``many`` are as
+    for :meth:`PathRule.path`. At a path of operations the edge gets all HTTP methods, and refuses
+    those that it does not serve. At a path that starts operations, the edge gets only the methods
+    that it serves, and the application may use the other methods.
     """
     if edge.mount:
         rules = [PathRule("GET", PAGE, (path,), frozenset()) for path in edge.pages]
@@ -281,8 +284,9 @@ def rules_by_path(
 def below_prefix(raw: str, decoded: str, own: str) -> str:
     """Return the raw path without the prefix at which a framework has included our routes.
 
-    ``decoded`` is the whole path as the framework matched it; ``own`` is the end of it that our
-    route matched. No slash in the prefix is encoded, because frameworks match decoded paths.
+    ``decoded`` is the whole path as the framework matched it; ``own`` is the end of that path,
+    the part that our route matched. No slash in the prefix is encoded, because frameworks match
+    decoded paths.
     """
     segments = decoded.removesuffix(own).count("/")
     return "/" + raw.split("/", segments + 1)[-1] if segments else raw

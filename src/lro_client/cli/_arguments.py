@@ -1,4 +1,4 @@
-"""Arguments of commands: operations, and the message of a start."""
+"""Arguments of commands: names of operations, and the message that ``start`` sends."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _COMPLETIONS: Final = 100
 
 @attrs.frozen
 class Named:
-    """An operation's name, and the server that was given with it, or an empty string."""
+    """An operation's name, and its server; the server is empty if the name came without one."""
 
     name: str
     server: str = ""
 
 
 def read_name(text: str, prefix: str) -> Named:
-    """Read an operation from its name, its URL, a token, or its JSON.
+    """Parse a text that names an operation: a name, a URL, a token, or the operation's JSON.
 
     Raises:
         click.UsageError: The text names no operation, or has a segment such as ``..``.
@@ -106,9 +106,10 @@ def _of_url(text: str, before: str) -> Named:
 
 
 def read_names(texts: Iterable[str], server: ServerOptions) -> tuple[list[str], str]:
-    """Read the distinct names, and the server to which they belong; empty if no name includes it.
+    """Read the distinct names, and their server; the server is empty if no name includes one.
 
-    A name without a server belongs to ``LRO_SERVER``. With ``--server``, any servers are allowed.
+    A name without a server belongs to ``LRO_SERVER``. With ``--server``, such a name may be
+    combined with names of any one server.
 
     Raises:
         click.UsageError: The operations are on different servers, or a text names no operation.

@@ -222,7 +222,7 @@ def left(path: str, body: object, stays: Callable[[lro.Service], bool]) -> list[
 
 @pytest.mark.parametrize("path", [JSONRPC, f"{REST}/message:send"])
 def test_disconnected_caller_ends_its_wait(path: str) -> None:
-    """The task continues, and the wait's slot is free; without a body nothing is sent."""
+    """The task continues, and the wait's slot is free; a caller who sent no body gets no reply."""
     body: Any = {"message": message()}
     if path == JSONRPC:
         body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": body}
@@ -306,7 +306,7 @@ def test_deep_data_is_refused(agent: Agent, way: str) -> None:
 
 
 def test_another_version_over_grpc_is_refused(agent: Agent) -> None:
-    """The SDK does not check it for gRPC (A2A 3.6.2); the patch number is ignored (A2A 3.6)."""
+    """The SDK checks no version over gRPC (A2A 3.6.2); patch numbers are ignored (A2A 3.6)."""
     stub: Any = a2a_pb2_grpc.A2AServiceStub(agent.channel)
     for version in ("2.0", "99", "1x", "0.2", "", "0.3.0", "1.0.1"):
         metadata = (("a2a-version", version),)

@@ -23,7 +23,7 @@ def raw(server: Server, verb: str, content_type: str) -> httpx.Response:
 
 @pytest.mark.parametrize("verb", NAMES)
 def test_verb_of_one_picture_accepts_it_as_the_body(verb: str, server: Server) -> None:
-    """Verbs of one picture accept it; the others name the media type that they accept."""
+    """Verbs that take one picture accept it as the body; other verbs refuse it, and name JSON."""
     assert raw(server, verb, "application/octet-stream").status_code == 415
     reply = raw(server, verb, "image/PNG; version=1")
     if verb not in RAW_VERBS:
@@ -38,7 +38,7 @@ def test_verb_of_one_picture_accepts_it_as_the_body(verb: str, server: Server) -
 
 
 def test_invalid_raw_body_is_refused_with_its_field(refused_by: Refused) -> None:
-    """The error for an empty, invalid or differently typed body names its field."""
+    """A body that is empty, invalid, or not of its media type gets an error with a field."""
     assert refused_by("score", b"", "image/png") == "image.content"
     assert refused_by("score", b"<svg/>", "image/svg+xml") == "image.content"
     assert refused_by("score", GRAVEL, "image/jpeg") == "image.mime_type"

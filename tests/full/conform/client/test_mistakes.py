@@ -1,4 +1,4 @@
-"""A plain client passes, and each of its mistakes is found by the right check."""
+"""A plain client passes; if it is told to make a mistake, the check for that mistake fails."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ MISTAKES: Final = {
 PACES: Final = {"gives-up", "hurries", "spins", "spins-on-wait"}
 """Mistakes that show in how often a client calls; they run after the others.
 
-Beside thirty others a client that spins makes few calls, and every pause is long.
+While thirty other clients run, a client that spins makes few calls, and every pause is long.
 """
 
 
