@@ -1,4 +1,4 @@
-"""Descriptor sets built by hand, for the tests of the linter and of the command."""
+"""Hand-built descriptor sets for the tests of the linter and its command."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TYPE_MESSAGE = FieldDescriptorProto.TYPE_MESSAGE
 
 @attrs.frozen
 class Declared:
-    """A method of the service ``acme.v1.Books``; ``info`` has the types of its operation_info."""
+    """A method of ``acme.v1.Books``; ``info`` has its response and metadata types, or is None."""
 
     name: str
     info: tuple[str, str] | None = None
@@ -44,7 +44,7 @@ def proto(
     messages: Iterable[str] = MESSAGES,
     service: str = "Books",
 ) -> FileDescriptorProto:
-    """Return a file of messages without fields, and with a service if there are methods."""
+    """Return a file with empty messages, and with a service if any methods are given."""
     file = FileDescriptorProto(name=name, package=package, dependency=imports)
     for message in messages:
         file.message_type.add(name=message)
@@ -64,14 +64,14 @@ def proto(
 def field(
     file: FileDescriptorProto, message: int, name: str, number: int, nested: str = ""
 ) -> None:
-    """Add a field to a message of the file: a string, or the message ``nested``."""
+    """Add a field to the message at an index: a string, or the message type ``nested``."""
     kind = TYPE_MESSAGE if nested else TYPE_STRING
     type_name = f".{nested}" if nested else None
     file.message_type[message].field.add(name=name, number=number, type=kind, type_name=type_name)
 
 
 def located(file: FileDescriptorProto, line: int, column: int) -> FileDescriptorProto:
-    """Return the file with source information: the position of its first method, from 0."""
+    """Return the file with source positions added; those of its first method count from 0."""
     for path, span in (
         ((6, 0), (0, 0, 9)),
         ((6, 0, 2, 0, 1), (9, 9, 9)),
@@ -82,15 +82,15 @@ def located(file: FileDescriptorProto, line: int, column: int) -> FileDescriptor
 
 
 def packed(*files: FileDescriptorProto) -> bytes:
-    """Return a serialized set of these files."""
+    """Return a serialized descriptor set of the files."""
     return FileDescriptorSet(file=files).SerializeToString()
 
 
 def empty_file() -> FileDescriptorProto:
-    """Return the file of google.protobuf.Empty."""
+    """Return the file descriptor of google/protobuf/empty.proto."""
     return FileDescriptorProto.FromString(empty_pb2.DESCRIPTOR.serialized_pb)
 
 
 def interface_file() -> FileDescriptorProto:
-    """Return the file of google.longrunning."""
+    """Return the file descriptor of google/longrunning/operations.proto."""
     return FileDescriptorProto.FromString(operations_pb2.DESCRIPTOR.serialized_pb)

@@ -1,4 +1,4 @@
-"""Allowances, unused allowances, and findings of ``breaking`` that no vector covers."""
+"""The allow list, and findings of ``breaking`` that no test vector covers."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ ALL = ("Request", "ExportResponse", "Metadata", "Inner")
 
 
 def codes(*sets: bytes, **options: Any) -> list[str]:
-    """Return the codes of the findings of ``breaking``, in order."""
+    """Return the codes of the findings of ``breaking``, in their order."""
     return [one.code for one in breaking(*sets, **options)]
 
 
 def test_finding_has_its_position_in_the_new_set() -> None:
-    """Only the finding of a removed method has a position in the old set."""
+    """Findings have positions in the new set; only a removed method has one in the old set."""
     old = packed(located(proto(GOOD), 6, 2))
     (removed,) = breaking(old, packed(located(proto(BARE), 9, 4)))
     assert (removed.code, removed.line, removed.column) == ("operation-info-removed", 10, 5)
@@ -64,14 +64,14 @@ def test_finding_has_its_position_in_the_new_set() -> None:
 def test_finding_of_changed_type_has_both_names(
     method: Declared, old: str, new: str, said: str
 ) -> None:
-    """The fields and the message of the finding have both names; the new name may be empty."""
+    """The finding and its message contain both type names; a missing new type is empty."""
     (found,) = breaking(packed(proto(GOOD, messages=ALL)), packed(proto(method, messages=ALL)))
     assert isinstance(found, Breaking)
     assert (found.old or "", found.new or "", found.message) == (old, new, said)
 
 
 def test_added_missing_import_is_not_a_change() -> None:
-    """The old set already had the type, without importing it."""
+    """Importing a file whose type the old set already used without an import is no change."""
     far = proto(name="far.proto", package="acme.v1", messages=["Far"])
     method = Declared("Export", ("ExportResponse", "Far"))
     old, new = proto(method), proto(method, imports=["far.proto"])
@@ -80,12 +80,12 @@ def test_added_missing_import_is_not_a_change() -> None:
 
 
 def test_omitted_operations_interface_is_not_a_removal() -> None:
-    """A set that omits its imports has not removed their methods."""
+    """A set without its imported files does not count as a set that removed their methods."""
     assert breaking(packed(proto(GOOD), interface_file()), packed(proto(GOOD))) == []
 
 
 def numbered(*numbers: int, method: Declared = GOOD) -> bytes:
-    """Return a set whose request, response, metadata and inner message have these field numbers."""
+    """Return a set with the given field numbers in its four messages, in the order of ``ALL``."""
     file = proto(method, messages=ALL)
     for index, number in enumerate(numbers):
         field(file, index, "name", number)
@@ -95,7 +95,7 @@ def numbered(*numbers: int, method: Declared = GOOD) -> bytes:
 
 
 def test_changed_field_number_is_a_finding() -> None:
-    """Old callers would decode another field; nested messages are compared too."""
+    """A changed number makes old callers decode the wrong field, in nested messages too."""
     (found,) = breaking(numbered(1, 1, 1, 1), numbered(2, 3, 4, 5))
     assert found.code == "field-number-changed"
     assert found.message == (
@@ -107,7 +107,7 @@ def test_changed_field_number_is_a_finding() -> None:
 
 
 def test_added_or_removed_field_is_not_a_changed_number() -> None:
-    """A message that exists in only one of the sets is not a change either."""
+    """Adding or removing a field or a whole message does not give a ``field-number-changed``."""
     assert breaking(numbered(1, 1), numbered(1, 1, 1)) == []
     assert breaking(numbered(1, 1, 1), numbered(1, 1)) == []
     bare = Declared("Export", None, request="acme.v1.Inner")
@@ -115,7 +115,7 @@ def test_added_or_removed_field_is_not_a_changed_number() -> None:
 
 
 def test_target_file_may_be_in_the_old_or_the_new_set() -> None:
-    """A method may move to another file."""
+    """A target file may be in only one of the sets, because a method may move to another file."""
     old, new = packed(proto(GOOD)), packed(proto(GOOD, name="moved.proto"))
     assert breaking(old, new, old_targets=[BOOKS]) == []
     assert codes(old, packed(proto(GOOD)), new_targets=[]) == ["method-removed"]
@@ -126,7 +126,7 @@ def test_target_file_may_be_in_the_old_or_the_new_set() -> None:
 
 
 def test_error_says_which_set_cannot_be_read() -> None:
-    """The error says whether it is the old or the new set."""
+    """If a set cannot be read, the error says whether the old or the new set is meant."""
     with pytest.raises(InvalidArgument, match="old: "):
         breaking(b"x", packed(proto(GOOD)))
     with pytest.raises(InvalidArgument, match="new: "):
@@ -134,7 +134,7 @@ def test_error_says_which_set_cannot_be_read() -> None:
 
 
 def test_field_name_that_is_not_utf_8_is_refused() -> None:
-    """The error names the message."""
+    """A field name that is not UTF-8 is refused; the error names the message of the field."""
     old, new = numbered(1), numbered(2)
     with pytest.raises(InvalidArgument, match=r"new: acme\.v1\.Request: a field is named by"):
         breaking(old, new.replace(b"\x0a\x04name", b"\x0a\x04na\xffe"))
@@ -168,13 +168,13 @@ FOUND = [
     ],
 )
 def test_allowed_findings_are_left_out(allow: list[str], left: list[tuple[str, str]]) -> None:
-    """Entries match a method, a code or both; ``lint`` accepts entries for ``breaking`` too."""
+    """An entry allows a method, a code or both; ``lint`` also accepts codes of ``breaking``."""
     assert [(one.method, one.code) for one in lint(DATA, allow=allow)] == left
 
 
 @pytest.mark.parametrize("entry", ["*:response-type-empty", "acme.v1.Books.Gone"])
 def test_an_unused_entry_is_a_warning(entry: str) -> None:
-    """The entry is misspelled, or the finding that it allowed has been fixed."""
+    """An entry that matches no finding is misspelled or outdated, so ``lint`` warns about it."""
     (unused,) = [one for one in lint(DATA, allow=[entry]) if one.code == "unused-allowance"]
     assert unused.severity == "warning"
     assert unused.method == entry.partition(":")[0]
@@ -192,18 +192,18 @@ def test_an_unused_entry_is_a_warning(entry: str) -> None:
     ],
 )
 def test_a_malformed_entry_is_refused(entry: str, why: str) -> None:
-    """The error has the entry, and the valid forms or codes."""
+    """The error quotes the malformed entry and lists the valid forms or codes."""
     with pytest.raises(InvalidArgument, match=f"allow: .*{why}"):
         lint(DATA, allow=[entry])
 
 
 def test_single_string_as_allow_list_is_refused() -> None:
-    """Otherwise each of its letters would be an entry."""
+    """A single string is refused; as a list, each of its letters would be an entry."""
     with pytest.raises(InvalidArgument, match="pass a list of entries"):
         lint(DATA, allow="*:response-type-missing")
 
 
 def test_allow_list_is_read_from_a_file() -> None:
-    """Comments, spaces and empty lines are ignored."""
+    """``read_allowances`` ignores comments, spaces and empty lines."""
     text = f"# old ones\n\n  {METHOD}  # AIP-151 came later\r\n*:method-removed"
     assert list(read_allowances(text)) == [METHOD, "*:method-removed"]

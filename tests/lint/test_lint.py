@@ -1,4 +1,4 @@
-"""Findings of ``lint``, their positions, and sets that it refuses; the vectors of spec §8."""
+"""Findings of ``lint``, the sets that it refuses, and the test vectors of spec §8."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ EMPTY = "google.protobuf.Empty"
 
 
 def codes(found: list[Finding]) -> list[str]:
-    """Return the codes of findings, in order."""
+    """Return the codes of the findings, in their order."""
     return [one.code for one in found]
 
 
 def said(method: Declared, *messages: str, **more: object) -> str:
-    """Return the message of this method's only finding, in a set that has Google's files too."""
+    """Return the message of the method's only finding, in a set that includes Google's files."""
     book = proto(method, messages=messages, imports=["google/protobuf/empty.proto"])
     (found,) = lint(packed(book, empty_file(), interface_file()))
     return found.message
 
 
 def test_finding_has_the_line_and_column_of_the_method() -> None:
-    """Lines and columns count from 1 and are those of the method, if the set has positions."""
+    """A finding has the method's line and column, from 1, if the set has source positions."""
     (known,) = lint(packed(located(proto(BARE), 41, 2)))
     assert (known.file, known.line, known.column) == (BOOKS, 42, 3)
     (unknown,) = lint(packed(proto(BARE)))
@@ -90,12 +90,12 @@ def test_finding_has_the_line_and_column_of_the_method() -> None:
     ],
 )
 def test_finding_says_what_was_found_and_expected(method: Declared, wanted: str) -> None:
-    """The message says what was found and what is expected."""
+    """The message of a finding says what was found and what is expected."""
     assert said(method, "Request", "ExportResponse", "M") == wanted
 
 
 def test_unknown_target_error_suggests_similar_files() -> None:
-    """The error names only the few most similar files, even if the set has many."""
+    """The error names only the few most similar files, even if the set has many files."""
     names = [f"acme/part{number}/v1/part{number}.proto" for number in range(300)]
     files = [proto(BARE, name=name, package=f"p{at}") for at, name in enumerate(names)]
     with pytest.raises(InvalidArgument) as refused:
@@ -148,7 +148,7 @@ def test_a_package_of_many_parts_takes_little_memory() -> None:
 def test_input_that_cannot_be_examined_is_refused_with_one_error(
     data: bytes, targets: list[str] | None, said: str
 ) -> None:
-    """There is one clear error, which suggests files if a target is unknown."""
+    """A set that cannot be examined gives one error; for an unknown target, it suggests files."""
     with pytest.raises(InvalidArgument, match=said):
         lint(data, targets=targets)
 
@@ -165,7 +165,7 @@ def test_input_that_cannot_be_examined_is_refused_with_one_error(
 def test_a_delete_of_many_or_one_may_respond_with_empty(
     name: str, response: str, expected: list[str]
 ) -> None:
-    """AIP-235 and AIP-135 allow it; other batch methods must not."""
+    """AIP-235 and AIP-135 let delete methods respond with Empty; other batch methods must not."""
     messages = ["Request", "BatchDeleteBooksResponse", "M"]
     method = Declared(name, (response, "M"))
     here = proto(method, imports=["google/protobuf/empty.proto"], messages=messages)
@@ -173,14 +173,14 @@ def test_a_delete_of_many_or_one_may_respond_with_empty(
 
 
 def test_file_may_be_in_the_set_twice() -> None:
-    """Joined sets repeat their imports; different source positions do not matter."""
+    """Joined sets repeat their imports; the copies may differ in their source positions."""
     assert codes(lint(packed(proto(BARE)) + packed(located(proto(BARE), 1, 1)))) == [
         "missing-operation-info"
     ]
 
 
 def test_public_imports_of_missing_files_are_skipped() -> None:
-    """A set may lack imports, and have dependency indexes out of range (spec §8.3(4))."""
+    """A set may lack imported files and have invalid dependency indexes (spec §8.3(4))."""
     far = proto(name="far.proto", package="far", messages=["Far"])
     via = proto(name="via.proto", package="via", messages=[], imports=["far.proto", "gone.proto"])
     via.public_dependency.extend([0, 1, 7, -1])
@@ -190,14 +190,14 @@ def test_public_imports_of_missing_files_are_skipped() -> None:
 
 
 def test_message_in_two_files_is_found_in_the_imported_one() -> None:
-    """After a file was moved, a set may have it twice; the imported copy is used."""
+    """If a message is in two files of the set, the copy in the imported file is used."""
     moved = [proto(name=name, package="far", messages=["Far"]) for name in ("a.proto", "b.proto")]
     method = Declared("Export", ("ExportResponse", "far.Far"))
     assert lint(packed(proto(method, imports=["b.proto"]), *moved)) == []
 
 
 def test_registry_is_filled_from_a_descriptor_set() -> None:
-    """Keys are full names; a method whose types have findings is left out."""
+    """``operation_infos`` maps full method names to types; methods with findings are left out."""
     bad = Declared("Import", ("ImportResponse", "Metadata"))
     registry = operation_infos(packed(proto(GOOD, bad), interface_file()))
     assert list(registry) == ["acme.v1.Books.Export"]
@@ -207,14 +207,14 @@ def test_registry_is_filled_from_a_descriptor_set() -> None:
 
 
 def test_method_declared_by_two_files_is_refused() -> None:
-    """Two files that declare the same method are refused."""
+    """A set in which two files declare the same method is refused."""
     files = proto(GOOD), proto(GOOD, name="again.proto")
     with pytest.raises(DeclarationError, match="declared twice"):
         operation_infos(packed(*files))
 
 
 def some() -> bytes:
-    """Return a set with every kind of element."""
+    """Return a descriptor set with every kind of element."""
     file = located(proto(GOOD, Declared("Get", ("far.Far", ""))), 3, 4)
     field(file, 0, "inner", 1, nested="acme.v1.Metadata")
     field(file, 2, "percent", 1)
@@ -226,7 +226,7 @@ SOME = some()
 
 @given(st.data())
 def test_any_bytes_give_findings_or_an_error(data: st.DataObject) -> None:
-    """Whatever the bytes are, the result is a list of findings or InvalidArgument."""
+    """``lint`` and ``breaking`` return findings or raise InvalidArgument, whatever the bytes."""
     at = data.draw(st.integers(0, len(SOME)))
     cut = data.draw(st.integers(0, 3))
     altered = SOME[:at] + data.draw(st.binary(max_size=4)) + SOME[at + cut :]
@@ -238,7 +238,7 @@ def test_any_bytes_give_findings_or_an_error(data: st.DataObject) -> None:
 
 
 def cases(name: str) -> list[Any]:
-    """Return the cases of a vector file, each with the common imports."""
+    """Return the cases of a vector file, each with the imports that all cases share."""
     content = vectors(name)
     assert len(content["cases"]) == content["count"]
     base = base64.b64decode(content["base_files"])
@@ -246,20 +246,20 @@ def cases(name: str) -> list[Any]:
 
 
 def facts_of(finding: Finding, *names: str) -> dict[str, object]:
-    """Return these attributes of a finding, without those that are None."""
+    """Return the named attributes of a finding that are not None."""
     facts = {name: getattr(finding, name) for name in names}
     return {name: fact for name, fact in facts.items() if fact is not None}
 
 
 def names_of(info: OperationInfo) -> dict[str, str]:
-    """Return the non-empty type names of a declaration."""
+    """Return the response and metadata type names of a declaration that are not empty."""
     named = {"response_type": info.response_type, "metadata_type": info.metadata_type}
     return {field: name for field, name in named.items() if name}
 
 
 @pytest.mark.parametrize(("case", "base"), cases("opinfo_lint"))
 def test_findings_of_lint_are_those_of_the_vector(case: dict[str, Any], base: bytes) -> None:
-    """The order is the same too."""
+    """``lint`` returns the findings of the vector, in the same order."""
     data = base + base64.b64decode(case["files"])
     found = lint(data, targets=case["targets"])
     assert [facts_of(one, "method", "code", "severity") for one in found] == case["expect"][
@@ -280,7 +280,7 @@ def test_findings_of_lint_are_those_of_the_vector(case: dict[str, Any], base: by
 
 @pytest.mark.parametrize(("case", "base"), cases("opinfo_breaking"))
 def test_findings_of_breaking_are_those_of_the_vector(case: dict[str, Any], base: bytes) -> None:
-    """Findings include the old and the new type."""
+    """``breaking`` returns the findings of the vector, with the old and the new type."""
     found = breaking(
         base + base64.b64decode(case["old_files"]),
         base + base64.b64decode(case["new_files"]),

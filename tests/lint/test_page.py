@@ -1,4 +1,4 @@
-"""The linter's reference page: each example compiles, and has exactly the finding it shows."""
+"""The linter's reference page: each example compiles and has exactly the finding it shows."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ NAME: Final = "library.proto"
 
 @pytest.fixture(scope="session")
 def imports(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Return the compiler options with the paths of Google's files."""
+    """Return the compiler options that set the import paths of Google's files."""
     own = importlib.resources.files("grpc_tools") / "_proto"
     return [write_googleapis(tmp_path_factory.mktemp("protos")), f"-I{own}"]
 
 
 def compiled(example: str, folder: Path, imports: list[str]) -> bytes:
-    """Return the set of the page's frame with an example inserted."""
+    """Insert an example into the page's frame, compile it, and return the descriptor set."""
     lines = example.splitlines()
     messages = "\n".join(line for line in lines if line.startswith("message "))
     methods = "\n".join(line for line in lines if not line.startswith("message "))
@@ -49,7 +49,7 @@ def compiled(example: str, folder: Path, imports: list[str]) -> bytes:
 
 
 def test_every_code_has_a_section() -> None:
-    """Each code has a section, and each section a code."""
+    """Each code of the linter has a section, and each section documents a code."""
     assert set(SECTIONS) == {*LINT_CODES, *BREAKING_CODES}
     assert [one for one in SECTIONS if one in LINT_CODES] == list(SECTIONS)[: len(LINT_CODES)]
 
@@ -58,7 +58,7 @@ def test_every_code_has_a_section() -> None:
 def test_corrected_lint_example_of_the_page_has_no_finding(
     code: str, tmp_path: Path, imports: list[str]
 ) -> None:
-    """The corrected examples have no finding."""
+    """The wrong example has only the finding of its section; the corrected examples have none."""
     wrong, *mended = SECTIONS[code]
     (found,) = lint(compiled(wrong, tmp_path, imports), targets=[NAME])
     assert (found.code, found.file, found.line) == (code, NAME, FRAME.count("\n"))
@@ -70,7 +70,7 @@ def test_corrected_lint_example_of_the_page_has_no_finding(
 def test_breaking_example_of_the_page_has_only_its_finding(
     code: str, tmp_path: Path, imports: list[str]
 ) -> None:
-    """From the first half to the second there is only this finding."""
+    """The change from the first half of the example to the second has only one finding."""
     (example,) = SECTIONS[code]
     _, before, after = re.split(r"^// (?:before|after)\n", example, flags=re.M)
     old, new = compiled(before, tmp_path, imports), compiled(after, tmp_path, imports)
