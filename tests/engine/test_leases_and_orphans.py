@@ -180,6 +180,37 @@ def test_work_that_its_worker_does_not_know_is_recovered(hung, store, clock):
         assert store.get(stray).lost_attempts == lost
 
 
+def test_an_idle_worker_recovers_work_that_it_does_not_know(make_service, build, store, clock):
+    """The reply to its claim was lost. It renews its lease before others count it as lost."""
+    executor = Held(busy=True)
+    idle, other = make_service(store, executor), build(executor=Held(busy=True))
+    method = method_of(idle)
+    for service in (idle, other):
+        service.run_maintenance()
+    name = method.start(WorkRequest("x")).name
+    whole = store.claim
+
+    def lost_reply(wanted):
+        if whole(wanted).works:
+            store.claim = whole
+            raise Unavailable("the reply is lost")
+        return whole(wanted)
+
+    store.claim, executor.busy = lost_reply, False
+    clock.advance(10)
+    with pytest.raises(Unavailable):
+        idle.run_maintenance()
+    owner = idle.edges.work.owner
+    assert store.get(name).owner == owner
+    for _ in range(25):
+        clock.advance(1)
+        for service in (other, idle):
+            service.run_maintenance()
+        assert not any(worker.lost for worker in store.workers())
+    record = store.get(name)
+    assert (record.owner, record.attempt, record.lost_attempts) == (owner, 2, 1)
+
+
 def test_a_cancellation_by_another_process_arrives(hung, build, clock):
     """The next renewal reads the cancel request (spec §2.6)."""
     one, other = hung(), build(never)

@@ -285,7 +285,8 @@ class Maintenance(PerProcess):
         before, self._overdue = self._overdue, {}
         lost = False
         for owner, until in found.overdue.items():
-            if owner == self._work.owner:  # this process: the store was unavailable
+            if owner == self._work.owner:  # it could not renew, or does not know of this work
+                self._renew()
                 continue
             known = before.get(owner)
             since = at if known is None or known[0] != until else known[1]
