@@ -376,6 +376,24 @@ def test_a_loop_that_is_being_ended_is_given_no_more_work():
     assert not freed.acquire(blocking=False)
 
 
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_task_that_is_cancelled_before_its_first_step_is_released(is_async):
+    """Otherwise its process would hold the work for ever, and never do it."""
+    executor = AsyncioExecutor(1, loop="running")
+    task = Work("a", is_async=is_async)
+
+    async def begin():
+        submit(executor, task)
+        for other in asyncio.all_tasks() - {asyncio.current_task()}:
+            other.cancel()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert executor.usage.running == 0
+
+    asyncio.run(begin())
+    assert (task.begun.is_set(), task.released.is_set()) == (False, True)
+
+
 # -- forks ----------------------------------------------------------------------------------------
 
 

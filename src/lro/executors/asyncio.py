@@ -205,14 +205,19 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
 
     def _start(self, place: WorkerPlace, task: Task) -> None:  # on the loop
         # Use a new context: the current one belongs to a start, or to the end of another task.
+        unbegun = [task]
         running = asyncio.get_running_loop().create_task(
-            self._run(task), context=contextvars.Context()
+            self._run(unbegun), context=contextvars.Context()
         )
         self._tasks.add(running)
-        running.add_done_callback(functools.partial(self._task_done, place))
+        running.add_done_callback(functools.partial(self._task_done, place, unbegun))
 
-    def _task_done(self, place: WorkerPlace, running: asyncio.Task[None]) -> None:  # on the loop
+    def _task_done(  # on the loop
+        self, place: WorkerPlace, unbegun: list[Task], running: asyncio.Task[None]
+    ) -> None:
         self._tasks.discard(running)
+        for task in unbegun:  # cancelled before its first step
+            task.release_later()
         # A loop that is ending would not run another task.
         self._places.end(place, tell=not running.cancelling())
 
@@ -241,7 +246,8 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
                 await asyncio.sleep(_RETRY_SECONDS)
         await asyncio.wait({over})
 
-    async def _run(self, task: Task) -> None:
+    async def _run(self, unbegun: list[Task]) -> None:
+        task = unbegun.pop()
         try:
             await (task.arun() if task.is_async else self._run_in_thread(task))
         except (asyncio.CancelledError, GeneratorExit):
