@@ -11,7 +11,7 @@ from datetime import timedelta
 
 import pytest
 
-from lro import Code, Duration, LroError
+from lro import Code, Duration, Limits, LroError
 from lro._engine import watching
 from lro.errors import InvalidTimeout, OperationNotFound, Unavailable
 from lro.executors.inline import InlineExecutor
@@ -453,6 +453,34 @@ def test_closed_loop_is_freed(service):
     gc.collect()
     assert gone() is None
     assert (service.edges.waiters.waiting, listeners(service)) == (0, 0)
+
+
+@virtually
+async def test_waits_collected_during_the_begin_of_another_are_not_counted(make_service):
+    """A garbage collection may come at any line of the count; here it comes within a look-up."""
+    service = make_service(limits=Limits(waits_per_caller=3))
+    waiters, name = service.edges.waiters, declared(service).start(WorkRequest()).name
+
+    def wait(caller):
+        call = waiters.wait_async(name, 60.0, caller)
+        call.send(None)
+        return call
+
+    class Caller(str):
+        __slots__ = ()
+
+        def __hash__(self):
+            if held:
+                held.pop().close()
+            return str.__hash__(self)
+
+    held = [wait("ann"), wait("ann")]
+    waiting = [wait(Caller("ann"))]
+    assert (waiters.waits, held) == (1, [])
+    waiting += [wait("ann"), wait("ann")]
+    for call in waiting:
+        call.close()
+    assert waiters.waits == 0
 
 
 @pytest.mark.parametrize("left", ["before the end", "before the read"])

@@ -54,7 +54,7 @@ class HeldCall:
         """Free the places. Idempotent."""
         count, self._count = self._count, None
         if count is not None and self._process == os.getpid():
-            count.give_back(self._caller, self._places)
+            count.freed.append((self._caller, self._places))
 
     def __enter__(self) -> HeldCall:
         return self
@@ -78,14 +78,19 @@ class CallCount(PerProcess):
         self._what = what
         self._limit, self._setting = limit, setting
         self._each, self._each_setting = each, each_setting
-        self._lock = threading.RLock()  # a place may be freed by the garbage collector
+        self._lock = threading.Lock()
         self._held = 0
         self._of_caller: dict[str, int] = {}
+        self.freed: collections.deque[tuple[str, int]] = collections.deque()
+        """Callers and their places to free later: the garbage collector, which may interrupt any
+        line of this class, takes no lock and changes no count."""
 
     @property
     def held(self) -> int:
         """The number of places that are held."""
-        return self._held
+        with self._lock:
+            self._take_freed()
+            return self._held
 
     def take(self, caller: str, places: int = 1) -> HeldCall:
         """Hold further places until the returned object frees them.
@@ -94,6 +99,7 @@ class CallCount(PerProcess):
             TooManyHeld: This caller, or all callers together, would hold too many places.
         """
         with self._lock:
+            self._take_freed()
             if self._held + places > self._limit:
                 raise TooManyHeld(self._what, self._limit, self._setting)
             if caller and self._each is not None:
@@ -105,9 +111,9 @@ class CallCount(PerProcess):
             self._held += places
         return HeldCall(self, caller, places)
 
-    def give_back(self, caller: str, places: int) -> None:
-        """Free places that :meth:`take` gave this caller."""
-        with self._lock:
+    def _take_freed(self) -> None:
+        while self.freed:
+            caller, places = self.freed.popleft()
             self._held -= places
             if caller and self._each is not None:
                 left = self._of_caller.pop(caller) - places
