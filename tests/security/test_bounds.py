@@ -45,7 +45,7 @@ from tests.grpc.serving import serving
 from tests.http.counting_service import Wrapped, ask, build
 from tests.http.test_asgi import Line, part, scope_of, serve
 from tests.virtual_loop import run_virtual
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, joined
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 TABLE: Final = Path(__file__).parent.parent.parent / "docs/reference/limits.md"
@@ -683,6 +683,35 @@ def test_waiting_replies_get_their_bytes_in_order() -> None:
 
     asyncio.run(main())
     assert got == ["a", "c", "d" * 100]
+    assert budget.held == 0
+
+
+def test_a_collected_call_may_interrupt_one_that_takes_bytes() -> None:
+    """A garbage collection may close a waiting coroutine at any line of the budget."""
+    budget = budget_of(100)
+    first = budget.take(90)
+    waiting: list[Any] = []
+    got: list[int] = []
+
+    class Size(int):
+        def __le__(self, other: int) -> bool:
+            while waiting:
+                waiting.pop().close()
+            return int(self) <= other
+
+    async def main() -> None:
+        taken = asyncio.create_task(budget.atake(20, Size(30)))
+        await asyncio.sleep(0)
+        later = budget.atake(50)
+        later.send(None)  # it waits behind the first
+        waiting.append(later)
+        first.release()
+        got.append((await taken).bytes)
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
+    thread.start()
+    joined(thread)
+    assert (got, waiting) == ([30], [])
     assert budget.held == 0
 
 

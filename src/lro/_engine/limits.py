@@ -6,6 +6,7 @@ import collections
 import contextlib
 import logging
 import os
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -150,7 +151,7 @@ class ReplyReservation:
 
     def __del__(self) -> None:
         if self.bytes or self._large:
-            self._budget.dropped.append((self.bytes, self._large))
+            self._budget.freed.append((self.bytes, self._large))
 
 
 class ByteBudget(PerProcess):
@@ -173,14 +174,16 @@ class ByteBudget(PerProcess):
         self._threads: ThreadPoolExecutor | None = None
         self._queue: collections.deque[Callable[[], None]] = collections.deque()
         self.sending: dict[ReplyReservation, tuple[float, Callable[[], object]]] = {}
-        self.dropped: collections.deque[tuple[int, bool]] = collections.deque()
-        """Bytes to free later: the garbage collector, which drops reservations, takes no lock."""
+        self.freed: collections.deque[tuple[int, bool]] = collections.deque()
+        """Bytes to free later: the garbage collector, which may interrupt any line of this class,
+        takes no lock and changes no count."""
 
     @property
     def held(self) -> int:
         """The number of bytes that are held."""
-        self.give_back(0)
-        return self._held
+        with self._lock:
+            self._take_freed()
+            return self._held
 
     @property
     def threads(self) -> ThreadPoolExecutor:
@@ -203,12 +206,12 @@ class ByteBudget(PerProcess):
         Raises:
             TooManyHeld: The wait took more than ``WAIT_SECONDS``.
         """
-        woken = threading.Event()
-        with self._queued(woken.set) as mine:
+        woken: queue.SimpleQueue[None] = queue.SimpleQueue()  # its put may interrupt its get
+        with self._queued(lambda: woken.put(None)) as mine:
             end = self.clock() + WAIT_SECONDS
             while (reservation := self._granted(mine, least, most)) is None:
-                woken.wait(self._look_within(end))
-                woken.clear()
+                with contextlib.suppress(queue.Empty):
+                    woken.get(timeout=self._look_within(end))
             return reservation
 
     async def atake(self, least: int, most: int | None = None) -> ReplyReservation:
@@ -231,30 +234,24 @@ class ByteBudget(PerProcess):
             return reservation
 
     def give_back(self, size: int, *, large: bool = False) -> None:
-        """Free these bytes, and those of dropped reservations."""
-        with self._lock:
-            self._held -= size
-            self._large -= large
-            self._take_dropped()
-            first = self._queue[0] if self._queue else None
-        if first is not None:
-            first()
+        """Free these bytes, and wake the first call that waits."""
+        self.freed.append((size, large))
+        with contextlib.suppress(IndexError):  # no call waits
+            self._queue[0]()
 
-    def _take_dropped(self) -> None:
-        while self.dropped:
-            size, large = self.dropped.popleft()
+    def _take_freed(self) -> None:
+        while self.freed:
+            size, large = self.freed.popleft()
             self._held -= size
             self._large -= large
 
     @contextlib.contextmanager
     def _queued(self, wake: Callable[[], None]) -> Iterator[Callable[[], None]]:
-        with self._lock:
-            self._queue.append(wake)
+        self._queue.append(wake)
         try:
             yield wake
         finally:
-            with self._lock:
-                self._queue.remove(wake)
+            self._queue.remove(wake)
             self.give_back(0)  # the next call may be granted its bytes
 
     def _granted(
@@ -263,7 +260,7 @@ class ByteBudget(PerProcess):
         with self._lock:
             if self._queue[0] is not mine:
                 return None
-            self._take_dropped()
+            self._take_freed()
             free = self.limit - self._held
             size, large = least, False
             if most is not None and most <= free and self._large < LARGE_AT_ONCE:
