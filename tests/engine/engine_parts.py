@@ -26,7 +26,7 @@ ID = "6f1c3b62-3c5e-4a53-9c1f-2b7f9a4d1e01"
 
 
 def method_of(service: Service, body: Any = None, **options: Any) -> Any:
-    """Register a method that returns the body's result, or else the text of the request."""
+    """Register a method that returns the result of `body`, or else echoes the request's text."""
 
     def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
         found = None if body is None else body(request, job)
@@ -42,7 +42,7 @@ def declared(service: Service, name: str = NAME, **options: Any) -> Any:
 
 
 def totals(service: Service, method: str = WORK) -> dict[str, float]:
-    """Return a method's counts over all minutes, after flushing those of this service."""
+    """Return a method's counts over all minutes, after flushing the counts of this service."""
     assert service.statistics is not None
     assert service.statistics.flush()
     store: Any = service.store
@@ -58,7 +58,7 @@ def counted(store: Any) -> dict[str, dict[str, float]]:
 
 
 def raising(error: BaseException) -> Callable[..., Any]:
-    """Return a function that takes any arguments and raises this error."""
+    """Return a function that takes any arguments and raises `error`."""
 
     def act(*_: object, **__: object) -> Any:
         raise error
@@ -67,7 +67,7 @@ def raising(error: BaseException) -> Callable[..., Any]:
 
 
 def once(part: Any, name: str, act: Callable[..., object], *, after: bool = False) -> None:
-    """Call ``act`` once, with the same arguments, before (or after) the next call of a method."""
+    """Call `act` once, with the same arguments, before (or after) the next call of ``name``."""
     whole = getattr(part, name)
 
     def call(*arguments: Any, **options: Any) -> Any:
@@ -83,7 +83,7 @@ def once(part: Any, name: str, act: Callable[..., object], *, after: bool = Fals
 
 
 class Held(InlineExecutor):
-    """An executor with a free worker (none if ``busy``), which leaves its tasks to the test."""
+    """An executor that collects tasks for the test to run; it has a free worker unless ``busy``."""
 
     def __init__(self, *, busy: bool = False) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class Held(InlineExecutor):
 
     @property
     def task(self) -> Any:
-        """The latest task."""
+        """The task that was submitted last."""
         return self.tasks[-1]
 
     def reserve(self) -> Any:
@@ -106,7 +106,7 @@ class Held(InlineExecutor):
 
 
 class FakeWork:
-    """The work of a process: holds the names that the test gives and records cancel requests."""
+    """A fake of a process's work: holds names set by the test and records cancel requests."""
 
     owner = "us"
     skipped: frozenset[str] = frozenset()
@@ -155,4 +155,4 @@ def maintenance_over(
         name: types.SimpleNamespace(full_name=name, function=print, **plain) for name in methods
     }
     workers: Any = FakeWork(store.now, held)
-    return Maintenance(runtime, workers, specs)  # maintenance uses nothing else of the specs
+    return Maintenance(runtime, workers, specs)  # maintenance reads no other field of the specs

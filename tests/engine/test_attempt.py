@@ -1,4 +1,4 @@
-"""Methods that run a function: how they end, and how cancellation and limits reach them."""
+"""How methods with a function end, and how cancellation and time limits reach the function."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ EACH = pytest.mark.parametrize("colour", ["sync", "async"])
 
 @pytest.fixture(params=EXECUTORS)
 def service(request, clock, tmp_path, make_service):
-    """A service on each executor that works in the background, and on each store."""
+    """A service on each background executor, each with another store."""
     kind = "memory" if request.param == "threads" else "sqlite"
     with store_of(kind, clock, tmp_path) as store:
         yield make_service(store, EXECUTORS[request.param]())
@@ -46,19 +46,19 @@ def service(request, clock, tmp_path, make_service):
 
 @pytest.fixture
 def quick(make_service):
-    """A service with a memory store, whose starts run the function before they return."""
+    """A service with a memory store whose starts run the function before they return."""
     return make_service(executor=InlineExecutor())
 
 
 def reports(found, result):
-    """Yield the reports of `found` if it is a generator; its return value goes into ``result``."""
+    """Yield the reports of `found` if it is a generator; append its return value to `result`."""
     result.append((yield from found) if inspect.isgenerator(found) else found)
 
 
 def method_of(service, colour, body, **options):
-    """Register a sync or async method whose function calls ``body(request, job)``.
+    """Register a sync or async method whose function calls ``body(request, job)`` for its result.
 
-    If the body is a generator, the function reports each metadata that it yields.
+    If the body is a generator, the function reports each metadata message that the body yields.
     """
 
     def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
@@ -79,7 +79,7 @@ def method_of(service, colour, body, **options):
 
 @EACH
 def test_function_result_becomes_the_response(service, colour):
-    """The return value is the response, the reports are the metadata, and the job has a name."""
+    """The response is the return value, the metadata are the last report; the job has a name."""
     jobs = []
 
     def body(request, job):
@@ -109,7 +109,7 @@ class Odd(BaseException):
     "error", [cls("hunter2") for cls in (ValueError, SystemExit, Odd, GeneratorExit)]
 )
 def test_function_that_raises_ends_with_internal(service, colour, error, caplog):
-    """Only this operation fails; the error is logged and not shown to callers."""
+    """If a function raises, only its operation fails; callers do not see the logged error."""
     method = method_of(service, colour, raising(error))
     with caplog.at_level(logging.INFO, "lro"):
         operation = method.start(WorkRequest())
@@ -180,7 +180,7 @@ class Odder(StatusError):
     ],
 )
 def test_error_that_cannot_be_described_is_internal(make_service, colour, part, given, caplog):
-    """If the error's own methods raise, the operation still ends, and the worker keeps working."""
+    """If the error's own methods raise, the operation still fails, and the worker keeps working."""
     service = make_service()
     method = method_of(service, colour, raising(Odder(part, given)))
     found = ended(service, method.start(WorkRequest()))
@@ -190,7 +190,7 @@ def test_error_that_cannot_be_described_is_internal(make_service, colour, part, 
 
 
 def test_error_details_with_surrogates_are_escaped():
-    """So are those in the field's name; the caller gets INVALID_ARGUMENT, not INTERNAL."""
+    """Surrogates in an error's text or field are escaped, and callers get INVALID_ARGUMENT."""
     description = "no file \\udcff.png"
     error = InvalidArgument("half\ud800", "no file \udcff.png")
     types = TypeRegistry()
@@ -204,7 +204,7 @@ def test_error_details_with_surrogates_are_escaped():
 
 @EACH
 def test_error_detail_without_json_ends_operation_with_internal(service, colour):
-    """This holds in every store. A reporter refuses such an error, and the operation stays open."""
+    """If an error detail has no JSON form, the operation fails; a reporter refuses the error."""
     odd = StatusError(
         Code.ABORTED, "odd", [AnyMessage("type.googleapis.com/acme.v1.Odd", {"a": {1}})]
     )
@@ -235,7 +235,7 @@ def test_error_detail_without_json_ends_operation_with_internal(service, colour)
     ids=["None", "str", "field", "surrogate", "metadata", "no metadata", "range"],
 )
 def test_result_that_cannot_be_encoded_ends_with_internal(service, colour, body, caplog):
-    """Only this operation fails, and the log does not show the value."""
+    """If a result or report cannot be encoded, only its operation fails; no value is logged."""
     method = method_of(service, colour, body)
     with caplog.at_level(logging.ERROR, "lro"):
         operation = method.start(WorkRequest())
@@ -249,7 +249,7 @@ def test_result_that_cannot_be_encoded_ends_with_internal(service, colour, body,
 
 @pytest.mark.parametrize("error", [ValueError("hunter2"), InvalidArgument("", "hunter2")])
 def test_result_that_cannot_be_written_ends_with_internal(make_service, error, caplog):
-    """If only the write of the result fails, the operation still ends with an internal error."""
+    """If only the write of the result fails, the operation still ends with INTERNAL."""
 
     class Picky(MemoryStore):
         def update(self, name, change):
@@ -269,11 +269,11 @@ def test_result_that_cannot_be_written_ends_with_internal(make_service, error, c
     assert "hunter2" not in str(operation)
 
 
-# -- too late -------------------------------------------------------------------------------------
+# -- reports after the end ------------------------------------------------------------------------
 
 
 def test_reports_after_the_end_are_dropped(service):
-    """A late report raises nothing: the function could not do anything about it (spec §2.10)."""
+    """A report after the operation's end is dropped without an error (spec §2.10)."""
     jobs = []
 
     def body(request, job):
@@ -291,7 +291,7 @@ def test_reports_after_the_end_are_dropped(service):
 
 @pytest.mark.parametrize("way", ["report", "raise_if_cancelled", "sleep", "sleep for ever"])
 def test_cancel_reaches_a_plain_function(service, way, step):
-    """The function's next report, check or pause raises."""
+    """After a cancel, a plain function's next report, check or pause raises."""
 
     def body(request, job):
         if way.startswith("sleep"):
@@ -315,7 +315,7 @@ def test_cancel_reaches_a_plain_function(service, way, step):
 
 
 def test_cancel_reaches_a_coroutine_once(service):
-    """Its ``await`` raises CancelledError once, however often callers cancel."""
+    """A cancelled coroutine's ``await`` raises CancelledError once, even after more cancels."""
     begun, tidied = threading.Event(), []
 
     @service.method(NAME)
@@ -341,7 +341,7 @@ def test_cancel_reaches_a_coroutine_once(service):
 @pytest.mark.parametrize("colour", ["sync", "async"])
 @pytest.mark.parametrize("by", ["itself", "another"])
 def test_cancelled_waiting_work_never_begins(make_service, store, colour, by):
-    """Any process can end it at once, because no worker has claimed it."""
+    """Any process can end an unclaimed operation at once when a caller cancels it."""
     service, step, calls = make_service(store, ThreadExecutor(1)), Step(), []
 
     def body(request, job):
@@ -369,7 +369,7 @@ def test_cancelled_waiting_work_never_begins(make_service, store, colour, by):
 
 @pytest.mark.parametrize("way", ["report", "sleep", "raise_if_cancelled"])
 def test_plain_function_over_its_time_limit_is_stopped(quick, clock, way):
-    """It ends with DEADLINE_EXCEEDED at the function's next report, check or pause."""
+    """A plain function past its time limit is stopped at its next report, check or pause."""
 
     def body(request, job):
         clock.advance(9.999)
@@ -392,7 +392,7 @@ def test_plain_function_over_its_time_limit_is_stopped(quick, clock, way):
 
 @pytest.mark.parametrize("way", ["stop", "return", "raise"])
 def test_coroutine_over_its_time_limit_is_cancelled(make_service, way):
-    """Its ``await`` is cancelled. A late result is still stored; a late error is not."""
+    """The coroutine's ``await`` is cancelled. A late result is still stored, but no late error."""
     service = make_service(executor=AsyncioExecutor(loop="running"))
 
     @service.method(NAME, time_limit=timedelta(seconds=2))
@@ -430,7 +430,7 @@ def test_coroutine_over_its_time_limit_is_cancelled(make_service, way):
     ],
 )
 def test_final_metadata_is_stored_with_the_end(service, body, state):
-    """The hook gets the latest metadata and the final state; its return value is stored."""
+    """The ``final_metadata`` hook gets the last metadata and the final state, and may use both."""
 
     def settle(metadata, coming):
         return WorkMetadata(percent=100, note=f"{metadata.percent} {coming.value}")
@@ -450,7 +450,7 @@ def test_final_metadata_is_stored_with_the_end(service, body, state):
 
 
 def settled(metadata, state):
-    """Return metadata that say how the operation ended."""
+    """Return metadata whose note is the final state."""
     return WorkMetadata(percent=100, note=state.value)
 
 
@@ -466,7 +466,7 @@ def settled(metadata, state):
 def test_cancellation_that_no_function_sees_has_final_metadata(
     make_service, store, clock, between, settle, meanwhile
 ):
-    """The cancel comes before or during a wait, a hand-back, a recovery or a retry."""
+    """The hook runs if work is cancelled in a queue or at a release, a recovery or a retry."""
     executor = Held()
     service = make_service(store, executor)
     other = make_service(store, Held(busy=True))
@@ -514,7 +514,7 @@ def test_cancellation_that_no_function_sees_has_final_metadata(
     ids=["raises", "unencodable", "class", "unavailable", "lease", "cancelled", "exit", "ctrl-c"],
 )
 def test_final_metadata_that_fails_ends_with_internal(service, settle, caplog):
-    """The hook's error is logged, and the metadata of the last report stay."""
+    """If the hook fails, its error is logged, and the metadata of the last report stay."""
 
     def body(request, job):
         job.report(WorkMetadata(40))
@@ -570,7 +570,7 @@ class Failing(MemoryStore):
 
 @pytest.fixture
 def no_patience(monkeypatch):
-    """Retry the store without a pause, and let a close wait for workers that give up."""
+    """Retry failed store writes without a pause, and let a close wait until workers give up."""
     monkeypatch.setattr(attempt, "_FIRST_PAUSE_SECONDS", 0.0)
     monkeypatch.setattr("lro._engine.local_work._LAST_SECONDS", PATIENCE)
 
@@ -580,7 +580,7 @@ def no_patience(monkeypatch):
 def test_result_is_retried_until_the_store_is_available(
     make_service, kind, colour, no_patience, monkeypatch
 ):
-    """The claim before it and a report are retried, too."""
+    """While the store is unavailable, the writes of a claim, a report and a result are retried."""
     store = Failing()
     service = make_service(store, EXECUTORS[kind]())
 
@@ -601,7 +601,7 @@ def test_result_is_retried_until_the_store_is_available(
 def test_work_is_left_to_others_if_the_store_is_unavailable_until_close(
     make_service, no_patience, monkeypatch, caplog, failing
 ):
-    """The function is stopped; the work is released, or recovered once the lease has expired."""
+    """The function is stopped; the work stays in progress, so that another process can take it."""
     store, step, raised = Failing(), Step(), []
     service = make_service(store, ThreadExecutor(1))
 
@@ -639,7 +639,7 @@ def test_work_is_left_to_others_if_the_store_is_unavailable_until_close(
     [(WorkMetadata(7), 7), (None, None), (AnyMessage("x/foreign.Type", {"percent": 1}), None)],
 )
 def test_job_metadata_begins_with_what_callers_see(quick, metadata, wanted):
-    """``job.metadata`` is the start's metadata, or None if that is not of the method's class."""
+    """``job.metadata`` is the metadata of the start, or None if they have another class."""
     seen = []
 
     def body(request, job):
@@ -651,7 +651,7 @@ def test_job_metadata_begins_with_what_callers_see(quick, metadata, wanted):
 
 
 def test_async_work_is_dropped_if_no_loop_can_be_made(make_service, monkeypatch):
-    """The worker lets the work go: its lease expires, and another process recovers it."""
+    """If no event loop can be created, the worker drops the work; another process recovers it."""
     tried = threading.Event()
 
     def no_loop(coroutine):
@@ -669,7 +669,7 @@ def test_async_work_is_dropped_if_no_loop_can_be_made(make_service, monkeypatch)
 
 
 def test_stop_listener_is_called_at_once(monkeypatch):
-    """Executors that run work elsewhere rely on it. The end of a pause does not call it."""
+    """A listener, which remote executors need, is called at a stop, not at the end of a pause."""
     woken = []
     patch_threads(monkeypatch, threading.Event, "set", lambda _: woken.append("pause"))
     control = JobControl(

@@ -41,7 +41,7 @@ SHARED = pytest.mark.parametrize("store", ["sqlite", "postgres"], indirect=True)
 
 
 class Harness:
-    """A service with a method that has no function: the test reports and ends the operations."""
+    """A service with a method without a function: the test reports and ends the operations."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -63,7 +63,7 @@ def harness(store, make_service):
     return Harness(make_service(store, InlineExecutor()))
 
 
-# -- names ------------------------------------------------------------------------------------
+# -- names ----------------------------------------------------------------------------------------
 
 
 MANY = {
@@ -94,7 +94,7 @@ def test_invalid_names_are_refused(make_service, call, names, error, field, word
 
 
 class Guard:
-    """An ``authorize`` hook that refuses names ending in "secret" and records its calls."""
+    """An ``authorize`` hook that raises an error for names ending in "secret"; records calls."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
@@ -138,7 +138,7 @@ def test_other_errors_of_a_hook_are_raised_unchanged(make_service, call, error):
 
 @EACH_STORE
 def test_other_peoples_operations_are_missing(store, make_service):
-    """With ``owner_only``, operations of other callers are missing and use up no byte limit."""
+    """With ``owner_only``, other callers' operations are missing and do not count as bytes."""
     limits = Limits(page_bytes=2000)
     service = make_service(store, InlineExecutor(), owner_only=True, limits=limits)
     harness = Harness(service)
@@ -164,7 +164,7 @@ def test_other_peoples_operations_are_missing(store, make_service):
 
 @EACH_STORE
 def test_batch_get_returns_operations_in_order(harness, clock):
-    """Each comes once, in both views; deleted, expired and unknown ones are missing."""
+    """BatchGet returns each operation once; deleted, expired and unknown operations are missing."""
     running, done, deleted, expired = (harness.start("projects/p") for _ in range(4))
     harness.finish(expired)
     clock.advance(days=29)
@@ -188,7 +188,7 @@ def test_batch_get_returns_operations_in_order(harness, clock):
 
 
 def test_the_extensions_can_be_switched_off(make_service):
-    """BatchGet and Watch are on by default; ``verbs`` can leave out each of them."""
+    """BatchGet and Watch are on by default; a ``verbs`` option can leave out either of them."""
     assert VERBS[5:] == ("BatchGetOperations", "WatchOperations")
     service = make_service(verbs=["ListOperations", "WatchOperations"])
     with pytest.raises(MethodNotSupported, match="BatchGetOperations"):
@@ -214,7 +214,7 @@ async def two_of(service: Service, names: list[str], **options: Any) -> list[Any
 
 @EACH_STORE
 def test_watch_reports_snapshots_progress_and_ends(harness):
-    """The stream ends after the last operation has ended."""
+    """A watch yields a snapshot of each name, then changes, and ends after the last end."""
     first, second = harness.start(), harness.start()
     acts = [
         lambda: harness.report(first, 50),
@@ -243,7 +243,7 @@ def test_watch_reports_snapshots_progress_and_ends(harness):
 
 @SHARED
 def test_unavailable_store_fails_the_watch_at_once(harness):
-    """``watch`` itself raises, before there is a stream."""
+    """If the store is unavailable, ``watch`` itself raises instead of returning a stream."""
     name = harness.start()
     harness.service.store.close()
     with pytest.raises(Unavailable):
@@ -310,7 +310,7 @@ def test_changes_of_another_process_reach_waiters_and_watchers(store, tmp_path, 
 
 @EACH_STORE
 def test_description_follows_life_of_operation(store, make_service, clock):
-    """Its fields change with each event, and its times are read from the store's clock."""
+    """The fields of a description change with each event; its times are from the store's clock."""
     service = make_service(store, InlineExecutor())
     began = clock()
     started = declared(service).start(WorkRequest("secret"), request_id="", caller="ann")
@@ -339,7 +339,7 @@ def test_description_follows_life_of_operation(store, make_service, clock):
 
 
 def test_description_survives_restart(tmp_path, make_service, clock):
-    """It is read from the stored record, so the new process need not even know the method."""
+    """The description is read from the record, so the new process need not know the method."""
     path = tmp_path / "operations.db"
     service = make_service(SQLiteStore(path, clock=clock), InlineExecutor())
     name = method_of(service).start(WorkRequest("x")).name
@@ -377,7 +377,7 @@ FOR_OPERATORS = "failures worker_host worker_pid"
 
 
 def test_nothing_else_of_record_is_shown(make_service):
-    """The caller, the owner of the lease, keys, target and request are not shown."""
+    """A FULL view hides the caller, the owner of the lease, keys, the target and the request."""
     service = make_service()
     name = method_of(service).start(WorkRequest("secret"), caller="ann").name
     found = service.get(name, view="FULL", caller="ann").description
@@ -385,7 +385,7 @@ def test_nothing_else_of_record_is_shown(make_service):
 
 
 def test_large_operations_are_refused_together(make_service):
-    """Messages and descriptions both count, but a single operation is always returned."""
+    """Messages and descriptions both count as bytes, but one operation is always returned."""
     service = make_service(MemoryStore(), limits=Limits(page_bytes=2700))
     method = declared(service)
     names = [method.start(WorkRequest()).name for _ in range(5)]
@@ -400,7 +400,7 @@ def test_large_operations_are_refused_together(make_service):
 
 
 def test_page_of_full_view_is_bounded(make_service):
-    """The bytes of descriptions count towards the size of a page."""
+    """With the FULL view, the bytes of descriptions count towards the size of a page."""
     service = make_service(MemoryStore(), limits=Limits(page_bytes=2700))
     method = declared(service)
     names = [method.start(WorkRequest()).name for _ in range(5)]

@@ -1,4 +1,4 @@
-"""Methods called like plain functions, in unit tests of the function."""
+"""Methods called like plain functions, as in a unit test of the function."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAME = "acme.v1.Works.Work"
 
 @pytest.fixture
 def service(make_service):
-    """A service on which the test starts no operation."""
+    """A service that must have no operations after the test."""
     service = make_service()
     yield service
     assert service.list(lro.wire.ListOperationsRequest()).operations == ()
@@ -40,7 +40,7 @@ def test_call_of_a_method_returns_the_function_result(service):
 
 
 def test_function_without_job_is_called_as_by_a_start(service):
-    """A None result becomes the empty response; the metadata begin as an operation's do."""
+    """In a direct call, a None result becomes the empty response; metadata get their defaults."""
 
     @service.method("acme.v1.Works.Pass")
     def passing(request: WorkRequest) -> None: ...
@@ -84,7 +84,7 @@ def test_a_method_without_a_function_cannot_be_called(service):
 
 
 def test_method_given_to_another_service_is_declared_with_its_function(service, make_service):
-    """It keeps its message classes, even without annotations, but none of its options."""
+    """The new method keeps the message classes, even without annotations, but no options."""
 
     @service.method(NAME, request=WorkRequest, metadata=WorkMetadata, validate=lambda _: False)
     def work(request, job) -> WorkResponse:
@@ -104,7 +104,7 @@ def passing(request: WorkRequest) -> None:
 
 
 def test_method_whose_work_is_done_outside_is_not_taken(service, make_service):
-    """The error names the method and the reason."""
+    """A method without a function cannot be passed on; the error names it and the reason."""
     classes = {"request": WorkRequest, "response": WorkResponse, "metadata": WorkMetadata}
     outside = service.declare("acme.v1.Works.Outside", **classes)
     known = r"AsOwn: was given the method acme\.v1\.Works\.Outside, whose work is done outside"
@@ -114,7 +114,7 @@ def test_method_whose_work_is_done_outside_is_not_taken(service, make_service):
 
 @on_a_loop
 async def test_job_for_tests_passes_reports_to_a_function():
-    """It begins with the given metadata and shows the last report; it also works on a loop."""
+    """The job begins with the given metadata and shows the last report, also on an event loop."""
     reports: list[WorkMetadata] = []
     job = testing.job(reports.append, metadata=WorkMetadata(1))
     assert (job.name, job.attempt, job.metadata) == ("operations/test", 1, WorkMetadata(1))
@@ -129,7 +129,7 @@ async def test_job_for_tests_passes_reports_to_a_function():
     ("seconds", "error"), [(timedelta(seconds=1), TypeError), (float("nan"), ValueError)]
 )
 def test_pause_that_is_not_a_number_of_seconds_is_refused(seconds, error):
-    """The library's other durations are timedeltas, so passing one here is an easy mistake."""
+    """A pause in seconds refuses a timedelta, which the library's other durations are."""
     job = testing.job(print)
     with pytest.raises(error, match="seconds: must be a number"):
         job.sleep(seconds)
@@ -138,7 +138,7 @@ def test_pause_that_is_not_a_number_of_seconds_is_refused(seconds, error):
 
 
 def test_pause_without_asyncio_does_not_import_it(monkeypatch):
-    """If nothing has imported asyncio, no loop can be running, and the import is slow."""
+    """Without asyncio loaded no event loop can run, so a pause skips that slow import."""
     monkeypatch.delitem(sys.modules, "asyncio")
     testing.job(print).sleep(0)
     assert "asyncio" not in sys.modules

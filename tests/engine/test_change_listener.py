@@ -1,4 +1,4 @@
-"""The change listener: notifications it receives, and store reads it makes between them."""
+"""The change listener: the notifications that it receives, and its store reads between them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 
 class Shared(MemoryStore):
-    """A store shared with other processes; the test decides which changes are notified."""
+    """A store shared with other processes; the test decides which notifications arrive."""
 
     shared = True
 
@@ -47,7 +47,7 @@ class Shared(MemoryStore):
 
 
 class Subscription:
-    """Returns the changes that the test has queued, or none after the timeout."""
+    """A subscription that returns the changes queued by the test, or none after the timeout."""
 
     def __init__(self, said):
         self.said = said
@@ -74,7 +74,7 @@ class Process:
         self.store = Shared()
         self.here = make_service(self.store)
         self.there = make_service(self.store, InlineExecutor())
-        self.there.edges.work.held = frozenset  # so that its listener never starts
+        self.there.edges.work.held = frozenset  # so that the listener of `there` never starts
         self.begin, self.method = Step(), declared(self.here)
         self.work = work(self.here, self.body, "acme.v1.Works.Held")
         declared(self.there)
@@ -123,7 +123,7 @@ def listening():
 
 
 def test_named_changes_end_waits_without_a_full_read(process):
-    """A notification that names an operation run elsewhere needs no full read."""
+    """A notification that names an awaited operation ends its wait without a full read."""
     first, second = (process.method.start(WorkRequest()).name for _ in range(2))
     one, two = process.waiting(first, second)
     process.store.said.put(())
@@ -143,7 +143,7 @@ def test_named_changes_end_waits_without_a_full_read(process):
 
 
 def test_names_that_come_when_a_full_read_is_due_are_notified(make_service):
-    """The full read would not do: it finds ends and cancel requests, but no new metadata."""
+    """Notified names are passed on even if a full read is due: it would not find new metadata."""
     service = make_service(Shared(), InlineExecutor())
     name, heard = declared(service).start(WorkRequest()).name, []
     service.edges.runtime.updater.notifier.listen(name, heard.append)
@@ -155,7 +155,7 @@ def test_names_that_come_when_a_full_read_is_due_are_notified(make_service):
 
 @pytest.mark.parametrize("said", [None, (WORK_WAITS,)])
 def test_work_of_another_process_is_claimed_after_a_notification(make_service, said):
-    """The notification is one without names, or WORK_WAITS."""
+    """Work of another process is claimed after WORK_WAITS or after a notification without names."""
     store = Shared()
     here = make_service(store, InlineExecutor(), maintenance=True)
     there = make_service(store, InlineExecutor())
@@ -169,7 +169,7 @@ def test_work_of_another_process_is_claimed_after_a_notification(make_service, s
 
 
 def test_change_without_a_name_reaches_watchers(process):
-    """Watchers read again soon, because the listener's full read finds no new metadata."""
+    """After a change without a name, watchers read again: a full read finds no new metadata."""
     name = process.method.start(WorkRequest()).name
 
     async def main():
@@ -200,7 +200,7 @@ def test_change_of_running_work_is_read_for_a_cancel_request(process):
 
 
 def test_claim_is_delayed_after_one_that_found_nothing(make_service, monkeypatch):
-    """After a claim that found nothing, the next one waits; the first is made at once."""
+    """After a claim that found nothing, the next claim is delayed; the first is made at once."""
     seconds, store, claimed_at = [0.0], Shared(), queue.SimpleQueue()
     claim = store.claim
 
@@ -244,7 +244,7 @@ def test_many_notifications_do_not_postpone_a_claim(make_service, monkeypatch):
 
 
 def test_all_awaited_operations_are_read_every_few_seconds(process, monkeypatch):
-    """This covers lost notifications of an end or a cancel request."""
+    """A regular read finds ends and cancel requests whose notifications were lost."""
     monkeypatch.setattr(change_listener, "LOOK_AGAIN_SECONDS", 0.05)
     name, other = process.held(), process.method.start(WorkRequest()).name
     (waiting,) = process.waiting(other)
@@ -258,7 +258,7 @@ def test_all_awaited_operations_are_read_every_few_seconds(process, monkeypatch)
 
 
 def test_unused_subscription_is_closed(process, monkeypatch):
-    """It is closed after a while, and opened again when it is needed."""
+    """An unused subscription is closed after a while, and a new one is opened when needed."""
     monkeypatch.setattr(change_listener, "LINGER_SECONDS", 0.01)
     for number in (1, 2):
         name = process.method.start(WorkRequest()).name
@@ -274,7 +274,7 @@ def test_unused_subscription_is_closed(process, monkeypatch):
 
 
 def test_subscription_stays_open_if_needed_while_it_closes(process, monkeypatch):
-    """A caller begins to wait just before the subscription would be closed."""
+    """The subscription stays open if a caller begins to wait just before it would be closed."""
     monkeypatch.setattr(change_listener, "LINGER_SECONDS", 0.0)
     answers = []
 
@@ -294,7 +294,7 @@ def test_subscription_stays_open_if_needed_while_it_closes(process, monkeypatch)
     known = len(subscription.waits)
     until(lambda: process.store.said.put(()) or len(subscription.waits) > known + 3)
     assert not subscription.closed.is_set()
-    process.store.said.put(raising(Unavailable("it is lost")))  # another one is opened
+    process.store.said.put(raising(Unavailable("it is lost")))  # the listener subscribes again
     until(lambda: len(process.store.subscriptions), lambda count: count == 2)
 
 
@@ -306,7 +306,7 @@ def test_subscription_stays_open_if_needed_while_it_closes(process, monkeypatch)
     ],
 )
 def test_listener_continues_after_errors(process, error, said, caplog):
-    """It logs the error, still reads the store, and subscribes again a moment later."""
+    """The listener logs the error, still reads the store, and subscribes again a moment later."""
     caplog.set_level(logging.INFO, "lro")
     process.store.refusals.append(error)
     began = time.monotonic()
@@ -321,7 +321,7 @@ def test_listener_continues_after_errors(process, error, said, caplog):
 
 
 def test_outage_is_logged_once(process, caplog):
-    """It retries every second but logs only the first failure; a new outage is logged again."""
+    """The listener retries every second but logs only the first failure of each outage."""
     caplog.set_level(logging.INFO, "lro")
     process.store.refusals += [Unavailable("away")] * 3
     name = process.method.start(WorkRequest()).name
@@ -335,7 +335,7 @@ def test_outage_is_logged_once(process, caplog):
 
 
 def test_close_ends_the_listener(listening, process, caplog):
-    """The closed subscription raises an error while the listener waits; it is not started again."""
+    """A close ends the listener without a warning, even if its closed subscription raises."""
     name = process.method.start(WorkRequest()).name
     process.waiting(name)
     (subscription,) = process.store.subscriptions
@@ -357,7 +357,7 @@ def test_close_ends_the_listener(listening, process, caplog):
 
 
 def test_listener_may_close_the_service(listening, process):
-    """A cancelled function that runs in the listener's thread may close the service."""
+    """A cancel callback that runs in the listener's thread may close the service."""
     name = process.held()
     process.waiting(process.method.start(WorkRequest()).name)
     process.here.edges.work.cancel_held = lambda _: process.here.close(0)
@@ -367,7 +367,7 @@ def test_listener_may_close_the_service(listening, process):
 
 
 def test_start_succeeds_if_the_listener_cannot_start(listening, make_service, monkeypatch, caplog):
-    """The next start tries again to start the listener's thread."""
+    """A start succeeds even if the listener's thread cannot start; the next start tries again."""
     service = make_service(Shared())
     method, whole = work(service), threading.Thread.start
 
@@ -385,7 +385,7 @@ def test_start_succeeds_if_the_listener_cannot_start(listening, make_service, mo
 
 
 def test_each_change_notifies_other_processes(make_service):
-    """Each stored change sends the operation's name, and nothing else."""
+    """Each stored change sends a notification with the operation's name, and nothing else."""
     store = Shared()
     announced = []
     store.notify_others = announced.append

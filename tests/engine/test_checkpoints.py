@@ -1,4 +1,4 @@
-"""Checkpoints and steps: the next attempt gets what is stored, and repeats no finished step."""
+"""Checkpoints and steps: the next attempt reads the stored values and skips finished steps."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Part:
 
 
 class Counting(MemoryStore):
-    """Counts how often checkpoints are read and written."""
+    """A store that counts how often checkpoints are read and written."""
 
     reads = 0
     kept = 0
@@ -65,21 +65,21 @@ class Counting(MemoryStore):
 
 
 def hand_back(service: Service, job: Job[Any]) -> None:
-    """End this attempt so that another one begins, as when the process stops."""
+    """End this attempt so that another attempt begins, as when the process stops."""
     released(service, job)
     service.edges.work.announce_work()
     raise LeaseLost(job.name, job.attempt, job.attempt)
 
 
 def released(service: Service, job: Job[Any]) -> None:
-    """Hand the operation back to the queue, due now."""
+    """Release the operation, due now."""
     service.store.update(
         job.name, lambda record: record.next_version(owner="", lease_until=record.create_time)
     )
 
 
 def repeated(service: Service, body: Callable[[WorkRequest, Job[Any]], Any], **more: Any) -> Any:
-    """Run an operation whose function calls the body (which may release it); return its end."""
+    """Run an operation whose function calls `body`, which may release it; return its end."""
 
     def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
         return WorkResponse(str(body(request, job)))
@@ -99,7 +99,7 @@ def finished(service: Service, operation: lro.Operation) -> lro.Operation:
     return ended(service, operation)
 
 
-# -- what an attempt reads back --------------------------------------------------------------------
+# -- what an attempt reads ------------------------------------------------------------------------
 
 
 @EACH_STORE
@@ -107,7 +107,7 @@ def finished(service: Service, operation: lro.Operation) -> lro.Operation:
 def test_completed_steps_do_not_run_again(
     store: Store, kind: str, make_service: MakeService
 ) -> None:
-    """An interrupted step does run again. The same holds with every executor and store."""
+    """With every executor and store, a later attempt skips finished steps only."""
     service, done = make_service(store, EXECUTORS[kind]()), list[str]()
 
     def effect(text: str, *, more: str = "") -> str:
@@ -164,7 +164,7 @@ VALUES: dict[str, Any] = {
 
 @EACH_STORE
 def test_values_are_returned_as_stored(store: Store, make_service: MakeService) -> None:
-    """JSON comes back unchanged, and a message as its class; each read returns a new object."""
+    """JSON values come back unchanged, messages in their class; each read returns a new object."""
     service = make_service(store, InlineExecutor(), types=TypeRegistry(Part))
     seen: list[dict[str, Any]] = []
 
@@ -222,7 +222,7 @@ def test_first_attempt_reads_no_checkpoints_and_a_later_one_reads_once(
 
 
 def test_attempt_after_a_failure_continues_after_the_last_step(make_service: MakeService) -> None:
-    """A retry after an error skips finished steps, as after a lost worker."""
+    """After an error, the retry skips finished steps, as after the loss of a worker."""
     service, done = make_service(executor=InlineExecutor()), list[int]()
 
     def body(_: WorkRequest, job: Job[Any]) -> str:
@@ -300,7 +300,7 @@ def test_a_message_that_cannot_be_encoded_is_refused(make_service: MakeService) 
 
 @pytest.mark.parametrize("key", ["", "x" * 201, "a\nb", "\0", "\ud800", None, 5, b"x"])
 def test_checkpoint_key_must_be_a_printable_string(key: Any, make_service: MakeService) -> None:
-    """Each job method says what a key must be, before it calls the step's function."""
+    """Each method of a job checks the key before it calls the step's function."""
     error = ValueError if isinstance(key, str) else TypeError
     with pytest.raises(error, match=r"^key: must be a"):
         job().checkpoint(key, 1)
@@ -311,7 +311,7 @@ def test_checkpoint_key_must_be_a_printable_string(key: Any, make_service: MakeS
 
 
 def test_limits_bound_a_value_and_all_of_an_operation(make_service: MakeService) -> None:
-    """The total spans all attempts; a value that replaces another counts once."""
+    """The limit on the sum holds for all attempts together; a replaced value no longer counts."""
     limits = Limits(checkpoint_bytes=200, checkpoints_bytes=1000)
     service = make_service(executor=InlineExecutor(), limits=limits)
 
@@ -342,7 +342,7 @@ def test_limits_bound_a_value_and_all_of_an_operation(make_service: MakeService)
 def test_replaced_attempt_cannot_store_checkpoints(
     make_service: MakeService, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its checkpoint raises LeaseLost and is counted as a late write."""
+    """A checkpoint of a replaced attempt raises LeaseLost and is logged as a refused write."""
     service = make_service(executor=InlineExecutor())
 
     def body(_: WorkRequest, job: Job[Any]) -> str:
@@ -363,7 +363,7 @@ def test_replaced_attempt_cannot_store_checkpoints(
 
 
 def test_attempt_frees_its_memory_at_its_end(make_service: MakeService) -> None:
-    """It does not wait for the garbage collector: a request may be large."""
+    """The request is freed at the attempt's end, without garbage collection: it may be large."""
     service = make_service()
     seen: list[weakref.ref[WorkRequest]] = []
 
@@ -382,7 +382,7 @@ def test_attempt_frees_its_memory_at_its_end(make_service: MakeService) -> None:
 
 
 def test_thread_left_behind_cannot_store_checkpoints(make_service: MakeService) -> None:
-    """A step raises LeaseLost once the function has returned and the operation has ended."""
+    """After the function has returned, a step in a thread that it left behind raises LeaseLost."""
     service, left, caught = make_service(), threading.Event(), list[BaseException]()
     threads: list[threading.Thread] = []
 
@@ -410,7 +410,7 @@ def test_thread_left_behind_cannot_store_checkpoints(make_service: MakeService) 
 def test_no_step_begins_once_the_work_is_to_stop(
     overdue: bool, make_service: MakeService, clock: ManualClock
 ) -> None:
-    """A step that is running is still stored. A checkpoint is stored, too, and then raises."""
+    """After a cancel or timeout, a running step and a checkpoint are stored, but no step begins."""
     store = Counting(clock)
     service = make_service(store, InlineExecutor())
     error = lro.errors.DeadlineExceeded if overdue else Cancelled
@@ -440,7 +440,7 @@ def test_no_step_begins_once_the_work_is_to_stop(
 def test_checkpoint_is_retried_until_the_store_is_available(
     make_service: MakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The write is retried, so the function does not notice the outage."""
+    """A checkpoint is retried while the store is unavailable; the function sees no error."""
     service = make_service(executor=InlineExecutor())
     whole, away = service.store.checkpoint, [True, True, False]
 
@@ -463,7 +463,7 @@ def test_checkpoint_is_retried_until_the_store_is_available(
 
 
 def test_blocking_checkpoint_call_on_a_loop_is_refused(make_service: MakeService) -> None:
-    """On the loop of an async function they raise RuntimeError; in other threads they work."""
+    """On the loop of an async function these calls raise RuntimeError, in other threads not."""
     service, said = make_service(executor=AsyncioExecutor()), list[str]()
 
     @service.method(NAME)
@@ -496,7 +496,7 @@ def test_a_step_of_a_plain_function_takes_no_coroutine_function() -> None:
 
 
 def test_a_cancelled_step_of_a_coroutine_runs_again(make_service: MakeService) -> None:
-    """The cancellation interrupts the step at its ``await``, so its result is not stored."""
+    """A cancel interrupts the step at its ``await``, so the step's result is not stored."""
     store = Counting()
     service, begun = make_service(store, AsyncioExecutor()), threading.Event()
 
@@ -521,7 +521,7 @@ def test_a_cancelled_step_of_a_coroutine_runs_again(make_service: MakeService) -
 
 
 def sync(_: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Run two steps, the first of which returns a message class that no service knows."""
+    """Run two steps; the first returns a message class that no service has registered."""
     part = job.step("part", Part, 3)
     return job.step("answer", answered, part)
 
@@ -530,7 +530,7 @@ answered: Callable[[Part], WorkResponse] = raising(ConnectionError())
 
 
 def test_a_function_with_steps_is_tested_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``checkpoints`` gets the stored values; a job made with them continues as attempt 2."""
+    """The dictionary ``checkpoints`` gets the stored values; a job made from it is attempt 2."""
     kept: dict[str, Any] = {}
     with pytest.raises(ConnectionError):
         sync(WorkRequest(), job(checkpoints=kept))
@@ -544,7 +544,7 @@ def test_a_function_with_steps_is_tested_alone(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_method_that_is_called_has_checkpoints(make_service: MakeService) -> None:
-    """A call without a job keeps the checkpoints in memory."""
+    """A direct call without a job keeps the checkpoints in memory."""
     method = make_service().method(NAME)(sync_of_step)
     assert method(WorkRequest("x")) == WorkResponse("x")
 
@@ -562,7 +562,7 @@ def store(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) ->
 
 
 def test_checkpoint_does_not_change_the_operation(make_service: MakeService) -> None:
-    """Its version and update time stay as they are."""
+    """A checkpoint leaves the version and the update time of the operation unchanged."""
     service = make_service(executor=InlineExecutor())
 
     def body(_: WorkRequest, job: Job[Any]) -> str:

@@ -60,7 +60,7 @@ def test_default_metadata_shows_verb_version_and_times(service):
 
 
 def test_a_failure_keeps_the_last_progress(service):
-    """Only a success sets it to 100 percent. Fractions are rounded to whole percents."""
+    """A failure keeps the last progress, rounded to a whole percent."""
 
     @service.method(NAME)
     def resize(request: WorkRequest, job: lro.Job) -> WorkResponse:
@@ -73,7 +73,7 @@ def test_a_failure_keeps_the_last_progress(service):
 
 
 def test_a_function_that_only_takes_a_request(service):
-    """Without a return value, the response is empty; the library fills the metadata."""
+    """A function that takes only a request and returns nothing gives an empty response."""
 
     @service.method("Images.Nap")
     def nap(request: WorkRequest) -> None: ...
@@ -85,7 +85,7 @@ def test_a_function_that_only_takes_a_request(service):
 
 
 def test_default_metadata_is_there_before_the_first_report(store, make_service):
-    """It exists from the start on. Metadata passed to the start get the verb, too."""
+    """Default metadata exist from the start on; metadata passed to the start get the verb, too."""
     service = make_service(store)
     method = service.declare(NAME, request=WorkRequest, response=WorkResponse)
     first = seen(service, method.start(WorkRequest()).operation)
@@ -96,7 +96,7 @@ def test_default_metadata_is_there_before_the_first_report(store, make_service):
 
 
 def test_report_keeps_verb_version_and_target(store, make_service):
-    """They stay unless the report sets them."""
+    """Verb, version and target stay unless a report sets them."""
     service = make_service(store)
     method = service.declare(NAME, request=WorkRequest, response=WorkResponse)
     started = method.start(WorkRequest(), target="images/1")
@@ -110,7 +110,7 @@ def test_report_keeps_verb_version_and_target(store, make_service):
 
 
 def test_default_metadata_shows_the_exclusive_target(service):
-    """``target`` names the resource that the operation locks."""
+    """The metadata's ``target`` names the resource that the operation locks."""
 
     @service.method(NAME, exclusive_target=lambda request: f"images/{request.text}")
     def resize(request: WorkRequest, job: lro.Job) -> None:
@@ -137,7 +137,7 @@ def test_retry_keeps_the_last_message(service, clock):
 
 
 def test_an_async_function_reports_without_holding_up_its_loop(make_service):
-    """``progress`` raises on the loop and points to ``progress_async``."""
+    """On an event loop, ``progress`` raises an error that points to ``progress_async``."""
     service = make_service(None, AsyncioExecutor(1))
     refused: list[str] = []
 
@@ -166,7 +166,7 @@ def test_invalid_progress_is_refused(fraction):
 
 
 def test_a_method_with_a_class_of_its_own_reports_in_it(service):
-    """``progress`` is refused, because it would erase the other fields of the method's class."""
+    """A method with its own metadata class refuses ``progress``, which would erase its fields."""
     found: list[str] = []
 
     @service.method(NAME)
@@ -213,7 +213,7 @@ class Flagless:
 
 @attrs.frozen
 class Requiring:
-    """Metadata with such a field, but also a required one, so it has no empty form."""
+    """Metadata with a field for a cancel request but also a required field: no empty form."""
 
     part: Flagless
     requested_cancellation: bool = False
@@ -239,7 +239,7 @@ def test_get_and_list_show_the_flag_after_a_cancel(service, first):
 
 @pytest.mark.parametrize("metadata", [Flagless, Requiring])
 def test_metadata_that_cannot_show_the_request_stay_absent(service, metadata):
-    """The class has no such field or cannot be made from it alone; the filter still matches."""
+    """Metadata stay absent if their class cannot show a cancel request; filters still match."""
     name = declared(service, metadata=metadata).start(WorkRequest()).name
     service.cancel(name)
     assert service.get(name).metadata is None

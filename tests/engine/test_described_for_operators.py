@@ -1,4 +1,4 @@
-"""Descriptions for operators: errors of failed attempts, and host and PID of the worker."""
+"""Descriptions for operators: errors of failed attempts, and the worker's host and PID."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def full(service: Service, names: list[str], caller: str | None = "") -> list[Op
 
 
 def hidden(found: OperationDescription) -> bool:
-    """Return whether a description has none of the fields that only operators see."""
+    """Return whether a description lacks all fields that only operators see."""
     return (found.failures, found.worker_host, found.worker_pid) == ((), "", 0)
 
 
@@ -54,7 +54,7 @@ def hidden(found: OperationDescription) -> bool:
 def test_operator_sees_each_failed_attempt(
     store: Store, make_service: MakeService, clock: ManualClock
 ) -> None:
-    """They see number, time, class and text, oldest first; a caller sees only the count."""
+    """Operators see number, time, class and text of each failure; callers see only the count."""
     service = make_service(store, InlineExecutor())
     began = clock()
     name = failing(service, caller="ann")
@@ -79,7 +79,7 @@ def test_operator_sees_each_failed_attempt(
 
 
 def test_last_20_attempts_are_described(make_service: MakeService, clock: ManualClock) -> None:
-    """``failed_attempts`` counts all of them. Failures stay after the operation has ended."""
+    """The last 20 failures are described, also after the end; ``failed_attempts`` counts all."""
     service = make_service(executor=InlineExecutor())
     method = method_of(service, raising(RetryLater(timedelta(0))), max_attempts=25)
     done = ended_in_time(service, clock, method.start(WorkRequest()).name)
@@ -90,7 +90,7 @@ def test_last_20_attempts_are_described(make_service: MakeService, clock: Manual
 
 @EACH_STORE
 def test_operator_sees_where_the_worker_is(store: Store, make_service: MakeService) -> None:
-    """The worker is shown as long as it has the operation."""
+    """An operator sees the worker's host and PID only while the worker has the operation."""
     executor = Held()
     service = make_service(store, executor)
     method = method_of(service)
@@ -111,7 +111,7 @@ def test_operator_sees_where_the_worker_is(store: Store, make_service: MakeServi
 
 @EACH_STORE
 def test_worker_that_is_not_known_is_left_out(store: Store, make_service: MakeService) -> None:
-    """The record has an owner, but that worker has not been registered yet."""
+    """If the record's owner is not a registered worker yet, the worker's fields are left out."""
     service = make_service(store, Held())
     name = method_of(service).start(WorkRequest()).name
     assert store.get(name).owner
@@ -119,7 +119,7 @@ def test_worker_that_is_not_known_is_left_out(store: Store, make_service: MakeSe
 
 
 def test_callers_see_when_waiting_work_expires(make_service: MakeService) -> None:
-    """The time is shown until the first attempt begins: a retry does not expire."""
+    """The expiry is shown until the first attempt begins: an operation never expires in a retry."""
     service = make_service(executor=InlineExecutor())
     method = method_of(service, raising(ConnectionError("away")), retry=Retry(**FIRST))
     waiting = service.get(
@@ -140,7 +140,7 @@ def test_callers_see_when_waiting_work_expires(make_service: MakeService) -> Non
 
 
 def test_caller_needs_the_verb_and_permission_for_each_name(make_service: MakeService) -> None:
-    """Operators' fields are left out where permission is missing; the others are still returned."""
+    """Without permission for a name, only the operators' fields of that operation are left out."""
     plain = make_service(executor=InlineExecutor())
     names = [failing(plain, caller="ann")]
     names.append(plain.start(NAME, WorkRequest("y"), caller="ann").name)
@@ -169,7 +169,7 @@ def test_caller_needs_the_verb_and_permission_for_each_name(make_service: MakeSe
 
 
 def test_list_has_no_fields_for_operators(make_service: MakeService) -> None:
-    """List returns all other fields, and calls ``authorize`` only for ListOperations."""
+    """List returns all fields but those for operators, and authorizes only ListOperations."""
     plain = make_service(executor=InlineExecutor())
     name = failing(plain, caller="ann")
     asked: list[str] = []
@@ -255,7 +255,7 @@ def test_call_without_a_caller_sees_all_operations(make_service: MakeService) ->
 
 
 def test_texts_of_errors_count_for_the_bound_of_a_reply(make_service: MakeService) -> None:
-    """The texts of 20 attempts may be larger than the operation itself."""
+    """Error texts count towards the byte limit: they may be larger than the operation itself."""
     service = make_service(executor=InlineExecutor(), limits=Limits(page_bytes=4000))
     method = method_of(service, raising(OSError("\x01" * 500)))
     names = [method.start(WorkRequest()).name for _ in range(3)]

@@ -39,7 +39,7 @@ def ask(request):
 
 @pytest.fixture
 def service(make_service, store):
-    """A service with threads, on each kind of store."""
+    """A service with a thread executor, on each kind of store."""
     made: lro.Service = make_service(store)
     return made
 
@@ -56,7 +56,7 @@ def echo(service: lro.Service) -> lro.Method[WorkRequest, WorkResponse, WorkMeta
 
 
 def test_result_of_finished_work_is_response(service, ask):
-    """It is an instance of the method's response class; the properties show the last state."""
+    """The result is an instance of the response class; the properties show the last state."""
     started = echo(service).start(WorkRequest("a"))
     assert ask(started, "result", timedelta(seconds=PATIENCE)) == WorkResponse("a")
     assert started.done
@@ -66,7 +66,7 @@ def test_result_of_finished_work_is_response(service, ask):
 
 
 def test_handle_shows_cached_state_until_it_is_refreshed(service, ask):
-    """Properties do not read the store; once the end was seen, ``refresh`` does not either."""
+    """Properties do not read the store; ``refresh`` stops reading it once the end was seen."""
     started = declared(service).start(WorkRequest())
     assert (started.done, started.metadata) == (False, None)
     reporter = service.reporter(started.name)
@@ -85,7 +85,7 @@ def test_handle_shows_cached_state_until_it_is_refreshed(service, ask):
 
 
 def test_result_on_loop_waits_without_limit(service, step):
-    """Other tasks of the loop run meanwhile."""
+    """Other tasks of the loop run while one task waits for a result."""
 
     @service.method(NAME)
     def work(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
@@ -104,7 +104,7 @@ def test_result_on_loop_waits_without_limit(service, step):
 
 
 def test_service_bounds_on_callers_do_not_bind_handles(make_service, store, ask):
-    """The application's own wait, refresh and cancel ignore verbs, hooks, owners and limits."""
+    """A handle's wait, refresh and cancel ignore verbs, hooks, owners and limits of callers."""
 
     def authorize(caller: str, verb: str, name: str) -> bool:
         return verb == NAME
@@ -136,7 +136,7 @@ def test_service_bounds_on_callers_do_not_bind_handles(make_service, store, ask)
 
 
 def test_failure_of_operation_is_raised_with_its_status(service, ask):
-    """The error has code, message and details; an edge would reply with the operation's status."""
+    """The error has the operation's code, message and details, which an edge would return."""
     started = declared(service).start(WorkRequest())
     detail = ErrorInfo(reason="NO_PAPER", domain="acme.test")
     error = lro.StatusError(lro.Code.ABORTED, "the printer is out of paper", why="NO_PAPER")
@@ -154,7 +154,7 @@ def test_failure_of_operation_is_raised_with_its_status(service, ask):
 
 
 def test_failure_without_details_has_reason_of_its_code(service, ask):
-    """Details whose class is unknown stay packed."""
+    """Without details, the reason is that of the code; details of an unknown class stay packed."""
     started = declared(service).start(WorkRequest())
     odd = lro.AnyMessage("type.googleapis.com/other.v1.Odd", {"a": 1})
     service.reporter(started.name).fail(lro.Status(lro.Code.ABORTED, "no", (odd,)))
@@ -184,7 +184,7 @@ def test_any_message_stays_packed(make_service):
 
 
 def test_end_without_result_gives_none_and_a_cancellation_its_error(service, ask):
-    """A worker outside has finished without a response (spec §2.5), or acknowledged a cancel."""
+    """The result is None if a worker finished without a response; after a cancel it raises."""
     finished, cancelled = (declared(service, name).start(WorkRequest()) for name in ("A.B", "A.C"))
     service.reporter(finished.name).finish()
     assert ask(finished, "result") is None
@@ -198,7 +198,7 @@ def test_end_without_result_gives_none_and_a_cancellation_its_error(service, ask
 @pytest.mark.parametrize("verb", ["result", "wait", "refresh", "cancel"])
 @pytest.mark.parametrize("why", ["deleted", "expired"])
 def test_operation_that_is_gone_is_not_found(service, clock, ask, verb, why):
-    """The error has its name; a handle that has not seen the end can no longer get it."""
+    """The error names the operation; a handle that never saw the end cannot get the result."""
     started = declared(service).start(WorkRequest())
     if why == "deleted":
         service.delete(started.name)
@@ -227,7 +227,7 @@ def test_timeout_is_raised_and_the_operation_continues(service, ask, timeout):
 
 @pytest.mark.parametrize("timeout", [-1, "soon", float("nan"), lro.Duration(-1)])
 def test_invalid_timeout_is_refused(service, ask, timeout):
-    """It is refused even if the operation is done, so that the mistake always shows."""
+    """An invalid timeout is refused even if the operation is done, so the mistake always shows."""
     started = declared(service).start(WorkRequest())
     with pytest.raises(lro.errors.InvalidTimeout):
         ask(started, "result", timeout)
@@ -240,7 +240,7 @@ def test_invalid_timeout_is_refused(service, ask, timeout):
 @pytest.mark.parametrize("verb", ["result", "wait"])
 @on_a_loop
 async def test_blocking_wait_on_event_loop_is_refused(service, verb):
-    """It would block the loop, and maybe the work on it; an ended operation needs no wait."""
+    """A blocking wait would block the loop, so it is refused unless the operation has ended."""
     started = declared(service).start(WorkRequest())
 
     wanted = rf"handle\.{verb} would hold up the event loop .*await handle\.{verb}_async\("

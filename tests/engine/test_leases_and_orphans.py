@@ -48,7 +48,7 @@ class Kept:
 
 
 class Hung:
-    """A service with a hanging function and no maintenance, so others see it as dead."""
+    """A service with a hanging function but no maintenance, so other services consider it dead."""
 
     def __init__(self, make_service, store, **options):
         self.executor = ThreadExecutor(1)
@@ -111,7 +111,7 @@ def alive_until(store):
 
 
 def test_the_lease_is_renewed_in_time(hung, store, clock):
-    """With work, it is renewed three times per lease, by the store's clock; else once a minute."""
+    """With work, the lease is renewed three times per lease time, otherwise once a minute."""
     one = hung()
     clock.advance(5)
     assert one.service.run_maintenance() == 5
@@ -128,7 +128,7 @@ def test_the_lease_is_renewed_in_time(hung, store, clock):
     assert one.service.run_maintenance() <= 15
     assert alive_until(store) == clock() + LEASE - timedelta(seconds=5)
     clock.advance(55)
-    one.service.run_maintenance()  # without work, it is renewed once a minute
+    one.service.run_maintenance()  # without work, the lease is renewed once a minute
     assert alive_until(store) == clock() + LEASE
 
 
@@ -145,7 +145,7 @@ def test_closed_service_removes_its_worker_row(hung, store, clock):
 
 
 def test_lost_worker_takes_a_new_name(hung, store, clock, caplog):
-    """Its running functions are asked to stop, and the store refuses their writes."""
+    """A lost worker's functions are asked to stop, and the store refuses their writes."""
     one = hung()
     one.service.run_maintenance()
     name, owner = one.start(text="raise").name, one.service.edges.work.owner
@@ -167,7 +167,7 @@ def test_lost_worker_takes_a_new_name(hung, store, clock, caplog):
 
 
 def test_work_that_its_worker_does_not_know_is_recovered(hung, store, clock):
-    """The reply to a claim was lost: at two renewals the claim is older than a lease."""
+    """If the reply to a claim was lost, the work is recovered after two renewals."""
     one = hung()
     one.service.run_maintenance()
     one.start()
@@ -212,7 +212,7 @@ def test_an_idle_worker_recovers_work_that_it_does_not_know(make_service, build,
 
 
 def test_a_cancellation_by_another_process_arrives(hung, build, clock):
-    """The next renewal reads the cancel request (spec §2.6)."""
+    """A worker reads another process's cancel request at its next renewal (spec §2.6)."""
     one, other = hung(), build(never)
     name = one.start(text="raise").name
     other.cancel(name)
@@ -227,7 +227,7 @@ def test_a_cancellation_by_another_process_arrives(hung, build, clock):
 
 
 def test_operation_of_a_dead_worker_ends_aborted(hung, build, store, clock, caplog):
-    """It ends with WORKER_LOST once the lease has expired; the dead worker's result is refused."""
+    """After the lease's expiry, the operation ends with WORKER_LOST; a late result is refused."""
 
     def settle(metadata, state):
         return WorkMetadata(percent=metadata.percent, note=f"settled {state}")
@@ -249,13 +249,13 @@ def test_operation_of_a_dead_worker_ends_aborted(hung, build, store, clock, capl
         one.executor.join(PATIENCE)
     assert other.get(name) == found
     assert f"{name}: the result of attempt 1 was refused" in caplog.text
-    assert len(one.raised) == 1  # its second report raised LeaseLost
+    assert len(one.raised) == 1  # the function's second report raised LeaseLost
     assert caplog.text.count("attempt 1 was refused") == 2
 
 
 @pytest.mark.parametrize("error", [ValueError("hunter2"), SystemExit()])
 def test_a_hook_that_fails_does_not_keep_an_orphan_alive(hung, build, clock, caplog, error):
-    """The operation still ends, with the metadata of the last report."""
+    """If the hook raises, the operation still ends, with the metadata of the last report."""
 
     def settle(metadata, state):
         raise error
@@ -273,7 +273,7 @@ def test_a_hook_that_fails_does_not_keep_an_orphan_alive(hung, build, clock, cap
 
 @pytest.mark.parametrize("text", ["return", "raise"])
 def test_work_that_may_run_twice_is_done_again(hung, store, clock, caplog, text):
-    """The stored request is used again; the old worker's report and result raise LeaseLost."""
+    """The stored request is run again; the old worker's report and result are refused."""
     one, two = (hung() for _ in range(2))
     name = one.start(text=text).name
     clock.advance(15)
@@ -294,7 +294,7 @@ def test_work_that_may_run_twice_is_done_again(hung, store, clock, caplog, text)
 
 @pytest.mark.parametrize("how", ["released", "lost"])
 def test_recovered_work_goes_before_waiting_work(store, make_service, clock, how):
-    """Otherwise each deployment would move it to the end of the queue."""
+    """Recovered work keeps its place: otherwise each deployment would move it to the end."""
     before, after = Held(), Held(busy=True)
     one, two = (make_service(store, executor) for executor in (before, after))
     method, _ = (method_of(service) for service in (one, two))
@@ -315,7 +315,7 @@ def test_recovered_work_goes_before_waiting_work(store, make_service, clock, how
 
 
 def test_work_that_loses_too_many_workers_ends(hung, build, store, clock):
-    """It runs again ``max_lost`` times, with growing pauses, and then ends ABORTED."""
+    """Work that loses its worker is rerun ``max_lost`` times, after growing pauses."""
     name = hung(max_lost=2).start().name
     for lost, pause in ((1, 0), (2, 2)):
         clock.advance(15)
@@ -335,7 +335,7 @@ def test_work_that_loses_too_many_workers_ends(hung, build, store, clock):
 
 
 def test_work_with_too_many_attempts_ends(store, make_service):
-    """Attempts that were stopped count too, so repeated evictions cannot rerun it for ever."""
+    """Stopped attempts count as well, so repeated evictions cannot rerun work forever."""
     name, steps = "", [Step(), Step()]
     for step in steps:
         service = make_service(store, ThreadExecutor(1))
@@ -353,7 +353,7 @@ def test_work_with_too_many_attempts_ends(store, make_service):
 
 @pytest.mark.parametrize("at_most_once", [True, False])
 def test_a_deleted_orphan_frees_its_target(hung, build, clock, at_most_once):
-    """It is hidden, but its target was busy until its worker counted as lost (spec §9.5)."""
+    """A deleted orphan locks its target until its worker counts as lost (spec §9.5)."""
     one = hung(at_most_once=at_most_once)
     name = one.start(target="t").name
     one.service.delete(name)
@@ -389,7 +389,7 @@ def test_work_of_unknown_methods_is_left_to_others(hung, make_service, build, st
 
 
 def test_live_work_is_not_lost_with_its_lease(make_service, store, clock):
-    """The lease expired during an outage of the store; the process does not end its own work."""
+    """A process does not take over its own work if the lease expired during a store outage."""
     kept = Kept(make_service, store)
     kept.service.run_maintenance()
     once(store, "renew", lambda *_: clock.advance(60), after=True)
@@ -402,7 +402,7 @@ def test_live_work_is_not_lost_with_its_lease(make_service, store, clock):
 
 
 def test_lost_work_needs_no_free_worker(hung, build, store, clock):
-    """It is recovered or ended at once, even if no worker is free."""
+    """Lost work is recovered or ended at once, even if no worker is free."""
     lost = [hung(at_most_once=one).start().name for one in (True, False)]
     executor = Held(busy=True)
     others = [build(executor=executor), build(never, executor=Held(busy=True), at_most_once=True)]
@@ -412,7 +412,7 @@ def test_lost_work_needs_no_free_worker(hung, build, store, clock):
 
 
 def test_failed_recovery_does_not_hold_up_others(hung, build, store, clock, caplog):
-    """The error is logged, and the next operation is still recovered."""
+    """The error of a failed recovery is logged, and the next operation is still recovered."""
     for _ in range(2):
         hung().start()
     other, whole, failed = build(executor=Held(busy=True)), store.update_later, []
@@ -440,7 +440,7 @@ def test_failed_recovery_does_not_hold_up_others(hung, build, store, clock, capl
 
 @pytest.fixture
 def next_store(store, tmp_path, clock):
-    """The same store as another process opens it later."""
+    """The same store, as another process would open it later."""
     if isinstance(store, MemoryStore):
         yield store
         return
@@ -453,7 +453,7 @@ def next_store(store, tmp_path, clock):
 def test_a_service_that_stops_hands_its_work_back(
     store, next_store, make_service, at_most_once, make
 ):
-    """The next process runs it at once. With ``at_most_once``, running work ends with an error."""
+    """The next process runs released work at once; with ``at_most_once``, running work fails."""
     one, begun, owners = make_service(store, make()), threading.Event(), []
 
     @one.method(NAME, at_most_once=at_most_once)
@@ -469,7 +469,7 @@ def test_a_service_that_stops_hands_its_work_back(
     waiting = work.start(WorkRequest("waiting", rest={"a": [1, {"b": None}]}))
     owner = one.edges.work.owner
     one.close(NOW)
-    assert owners == [owner]  # it is released only after the function has stopped
+    assert owners == [owner]  # the work is released only after the function has stopped
     left = [waiting] if at_most_once else [running, waiting]
     for operation in left:
         record = next_store.get(operation.name)
@@ -496,7 +496,7 @@ def kept(make_service, store):
 
 @pytest.mark.parametrize("taken", [False, True])
 def test_ended_or_lost_work_is_not_released(kept, store, clock, taken):
-    """The operation has ended, was deleted, or was claimed by another process."""
+    """At a close, work that has ended, was deleted or was claimed elsewhere is left alone."""
     if taken:
         store.update(kept.name, lose(1, clock(), clock()))
         store.update(kept.name, claim("them", clock() + LEASE, clock()))
@@ -517,7 +517,7 @@ def waiting(make_service, store):
 
 
 def test_cancel_of_work_just_claimed_is_left_to_its_worker(waiting, build, store, clock):
-    """The claim wins; the worker that made it reads the cancel request from the record."""
+    """If a claim comes before the cancel, the worker reads the cancel request from the record."""
     taken = claim("them", clock() + LEASE, clock())
     once(store, "update", lambda name, _: store.update(name, taken), after=True)
     build(never).cancel(waiting)
@@ -526,7 +526,7 @@ def test_cancel_of_work_just_claimed_is_left_to_its_worker(waiting, build, store
 
 
 def test_cancel_ends_waiting_work_of_an_unknown_method(waiting, make_service, store):
-    """It ends at once, because no process has claimed it."""
+    """A cancel ends unclaimed work at once, even if its method is unknown."""
     make_service(store).cancel(waiting)
     assert store.get(waiting).state is State.CANCELLED
 
@@ -534,14 +534,14 @@ def test_cancel_ends_waiting_work_of_an_unknown_method(waiting, make_service, st
 def test_lost_work_of_an_unknown_method_is_ended_by_callers(
     hung, make_service, build, store, clock
 ):
-    """A cancel or a delete ends it at once and frees its target, because no worker runs it."""
+    """A cancel or delete ends lost work at once and frees its target, because no worker runs it."""
     hung_ones = [hung(exclusive_target=lambda request: request.text) for _ in range(3)]
     early, cancelled, deleted = (
         one.start(text).name
         for one, text in zip(hung_ones, ("early", "cancelled", "deleted"), strict=True)
     )
     stranger = make_service(store)
-    stranger.delete(early)  # its worker may still be alive, so it is only hidden
+    stranger.delete(early)  # the worker may still be alive, so the operation is only hidden
     clock.advance(15)
     recovered(stranger, clock)
     stranger.cancel(cancelled)
@@ -559,9 +559,9 @@ def test_lost_work_of_an_unknown_method_is_ended_by_callers(
 
 @EACH_STORE
 def test_deletion_of_work_of_an_unknown_method_frees_its_target(make_service, store):
-    """Waiting work is removed if no worker declares its method; other work goes on, hidden.
+    """A delete removes waiting work if no worker declares its method; other work goes on, hidden.
 
-    Operations that a cancel has already ended are only removed.
+    Operations that a cancel has already ended are always removed.
     """
     options = {"exclusive_target": lambda request: request.text}
     executor = Held()
@@ -593,7 +593,7 @@ def test_deletion_of_work_of_an_unknown_method_frees_its_target(make_service, st
 
 
 def test_late_end_of_an_attempt_does_not_retire_a_later_one(make_service, store, clock):
-    """One process ran both attempts, because it lost its lease in between."""
+    """A late end of attempt 1 leaves attempt 2, which the same process runs, untouched."""
     made = Kept(make_service, store, print)
     first = made.task
     store.update(made.name, lose(1, clock(), clock()))
@@ -607,7 +607,7 @@ def test_late_end_of_an_attempt_does_not_retire_a_later_one(make_service, store,
 
 
 def test_start_during_close_is_kept(make_service, store):
-    """The service stops between the write and the submit, and hands the operation back."""
+    """If the service stops between a start's write and its submit, the work is released."""
 
     class Stopping(Held):
         def _run(self, task):
@@ -621,7 +621,7 @@ def test_start_during_close_is_kept(make_service, store):
 
 
 def test_claimed_work_that_fails_to_begin_waits_again(make_service, store, caplog):
-    """Otherwise its lease would be renewed although nobody runs it."""
+    """Claimed work that cannot begin is released; otherwise its lease would be renewed."""
     executor = Held(busy=True)
     service = make_service(store, executor)
     name = method_of(service, never).start(WorkRequest()).name
@@ -631,12 +631,12 @@ def test_claimed_work_that_fails_to_begin_waits_again(make_service, store, caplo
     assert f"{name}: could not be begun" in caplog.text
     service.run_maintenance()
     assert not service.edges.work.held()
-    assert (store.get(name).owner, executor.tasks) == ("", [])  # it is retried in a second
+    assert (store.get(name).owner, executor.tasks) == ("", [])  # the claim is retried in a second
 
 
 @pytest.mark.parametrize("how", ["start", "claim"])
 def test_work_of_a_process_that_has_counted_as_lost_is_not_begun(make_service, store, how):
-    """The process took a new name after the write that claimed the work; others will run it."""
+    """A process that was declared lost after its claim does not begin the work."""
     executor = Held(busy=how == "claim")
     service = make_service(store, executor)
     method, workers, whole = method_of(service, never), service.edges.work, store.claim
@@ -662,7 +662,7 @@ def test_work_of_a_process_that_has_counted_as_lost_is_not_begun(make_service, s
 
 @pytest.mark.parametrize("error", [Unavailable("away"), OSError("no disk")])
 def test_service_closes_while_its_store_is_unavailable(make_service, clock, error):
-    """It cannot release its work, so the leases expire."""
+    """A service closes even if it cannot release its work; the leases then expire."""
     store = MemoryStore(clock)
     kept = Kept(make_service, store)
     store.update = raising(error)
@@ -699,7 +699,7 @@ def away(clock):
 
 
 class Pair:
-    """A process with a claimed operation, and one that scans for orphans, on the same store."""
+    """Two services on one store: one has claimed an operation, the other scans for orphans."""
 
     def __init__(self, away, make_service, clock):
         self.clock, self.store = clock, away
@@ -713,7 +713,7 @@ class Pair:
         return self.worker.start(NAME, WorkRequest()).name
 
     def taken_over_after(self, *seconds):
-        """After each of these pauses, scan; return whether the work was found lost at each scan."""
+        """After each pause, scan; return for each scan whether the work has counted as lost."""
         found = []
         for some in seconds:
             self.clock.advance(some)
@@ -728,7 +728,7 @@ def pair(away, make_service, clock):
 
 
 def test_leases_are_renewed_before_orphan_scan_after_store_outage(away, pair, clock):
-    """A lease that expired during an outage of the store does not prove that a process died."""
+    """Leases are renewed first: one that expired in an outage does not prove a dead process."""
     away.away = True
     for _ in range(2):
         clock.advance(20)
@@ -737,25 +737,25 @@ def test_leases_are_renewed_before_orphan_scan_after_store_outage(away, pair, cl
                 service.run_maintenance()
     away.away = False
     pair.scanner.run_maintenance()  # takes nothing over for a third of a lease plus a second
-    pair.worker.run_maintenance()  # its last renewal
+    pair.worker.run_maintenance()  # the last renewal of this worker
     assert pair.taken_over_after(6, 9, 1) == [False, False, True]
 
 
 def test_leases_that_expired_during_an_outage_do_not_count_as_lost(away, pair, clock):
-    """A process that tried no write has not noticed the outage."""
+    """Leases that expired while writes failed are not lost; the scanner itself wrote nothing."""
     away.unwritten = True
     for _ in range(6):
         clock.advance(5)
         with pytest.raises(Unavailable):
             pair.worker.run_maintenance()
     away.unwritten = False
-    assert pair.taken_over_after(0) == [False]  # it scans before the worker has renewed its lease
+    assert pair.taken_over_after(0) == [False]  # scans before the worker renews its lease
     pair.worker.run_maintenance()
     assert pair.taken_over_after(1, 1, 1) == [False] * 3
 
 
 def test_outage_ends_with_a_successful_write(away, make_service, clock, caplog):
-    """A successful read is not enough to log the end of the outage."""
+    """Only a successful write, not a read, ends the outage in the log."""
     service = make_service(away, Held())
     method_of(service, never)
     service.run_maintenance()
@@ -775,14 +775,14 @@ def test_outage_ends_with_a_successful_write(away, make_service, clock, caplog):
 
 
 def test_scan_that_waited_for_a_lock_declares_no_worker_lost(away, pair, clock):
-    """Renewals may have waited for the same lock, so the grace period begins again."""
+    """After a scan that waited for a lock, the grace period restarts: renewals may wait too."""
     assert pair.taken_over_after(15) == [False]
     once(away, "orphans", lambda *_: clock.advance(0.6))
     assert pair.taken_over_after(1, 1) == [False, True]
 
 
 def test_slow_scans_find_lost_work(away, pair, clock):
-    """If every scan takes long, the database is slow or far away, and no lock delays the scans."""
+    """Scans that are always slow still find lost work: a slow database is not a lock."""
     whole = away.orphans
 
     def orphans(methods, limit):
@@ -794,12 +794,12 @@ def test_slow_scans_find_lost_work(away, pair, clock):
 
 
 def test_scan_after_a_stall_declares_no_worker_lost(pair):
-    """The scanning process may have stalled, and all others with it."""
+    """After the scanning process stalled, it waits: all other processes may have stalled, too."""
     assert pair.taken_over_after(15, 60, 0.5, 0.5) == [False, False, False, True]
 
 
 def test_work_that_waited_for_the_store_is_renewed_at_once(away, make_service, clock):
-    """The slow insert has used up most of its lease: it would expire before the usual renewal."""
+    """After a slow insert, the lease is renewed at once, before it expires."""
     service = make_service(away, Held())
     method = method_of(service, never)
     method.start(WorkRequest())
@@ -812,7 +812,7 @@ def test_work_that_waited_for_the_store_is_renewed_at_once(away, make_service, c
 
 @pytest.mark.parametrize("seconds", [0.9, 5])
 def test_slow_clock_read_is_not_a_clock_change(away, make_service, clock, caplog, seconds):
-    """The read may be slow because the store had to connect or the machine stalled."""
+    """A slow read of the store's clock is not logged as a clock change."""
     service = make_service(away, Held())
     for after in (False, True):
         once(away, "now", lambda: clock.advance(seconds), after=after)
@@ -823,7 +823,7 @@ def test_slow_clock_read_is_not_a_clock_change(away, make_service, clock, caplog
 
 
 def test_slow_renewal_is_repeated_at_once(away, make_service, clock):
-    """A renewal that took long is repeated before the next scan for orphans."""
+    """A renewal that took long is repeated at once, before the next scan for orphans."""
     service = make_service(away, Held())
     method_of(service, never)
     service.run_maintenance()
@@ -839,11 +839,11 @@ def test_slow_renewal_is_repeated_at_once(away, make_service, clock):
     assert alive_until(away) == clock() + LEASE
 
 
-# -- when it begins -------------------------------------------------------------------------------
+# -- when work begins -----------------------------------------------------------------------------
 
 
 def test_waiting_work_begins_as_soon_as_its_method_is_declared(waiting, make_service, store):
-    """An earlier claim, before the declaration, found nothing; the next one is not delayed."""
+    """After a declaration a claim is made at once, although the last claim found nothing."""
     service = make_service(store, Held())
     service.run_maintenance()
     method_of(service, never)
@@ -861,7 +861,7 @@ def suspect(waiting, store, clock):
 
 
 def test_suspect_is_begun_before_other_work(suspect, make_service, build, store):
-    """Otherwise a steady load of other work would keep the suspect waiting for ever."""
+    """A suspect begins before other work, which could otherwise keep it waiting for ever."""
     method_of(make_service(store, Held(busy=True)), never).start(WorkRequest())
     executor = Held()
     build(never, executor).run_maintenance()
@@ -870,7 +870,7 @@ def test_suspect_is_begun_before_other_work(suspect, make_service, build, store)
 
 
 def test_suspect_is_begun_before_what_starts_later(suspect, make_service, store):
-    """A worker that becomes free is not given to the next start."""
+    """A free worker is kept for a suspect that waits and not given to the next start."""
     executor = Held(busy=True)
     service = make_service(store, executor)
     method = method_of(service, never)
@@ -883,7 +883,7 @@ def test_suspect_is_begun_before_what_starts_later(suspect, make_service, store)
 
 
 def test_failed_look_for_work_is_retried_in_a_second(waiting, build, store, clock):
-    """It does not wait for the usual five seconds."""
+    """A failed claim is retried after one second instead of the usual five."""
     service = build(never, Held())
     once(store, "claim", raising(Unavailable("away")))
     with pytest.raises(Unavailable):
@@ -894,7 +894,7 @@ def test_failed_look_for_work_is_retried_in_a_second(waiting, build, store, cloc
 
 
 def test_failed_claim_of_a_suspect_is_retried_in_a_second(suspect, build, store, clock):
-    """A store that can be read but not written is not asked again and again."""
+    """While the store can be read but not written, a failed claim is made only once a second."""
     service, whole, claims = build(never, Held()), store.claim, []
 
     def read_only(wanted):
@@ -926,7 +926,7 @@ def test_failed_claim_of_a_suspect_is_retried_in_a_second(suspect, build, store,
     ],
 )
 def test_maintenance_thread_survives_errors(make_service, caplog, error, said, pause):
-    """It logs them and continues soon."""
+    """The thread logs an error and continues soon."""
     turns = []
 
     class Failing(MemoryStore):
@@ -954,7 +954,7 @@ def test_maintenance_thread_survives_errors(make_service, caplog, error, said, p
 
 
 def test_maintenance_thread_may_close_the_service(make_service):
-    """An application's hook that runs in this thread may close it."""
+    """An application's hook that runs in the maintenance thread may close the service."""
     before, store = set(threading.enumerate()), MemoryStore()
     service = make_service(store, Held(), maintenance=True, clock=time.monotonic)
     once(store, "orphans", lambda *_: service.close(0))
@@ -965,7 +965,7 @@ def test_maintenance_thread_may_close_the_service(make_service):
 
 
 def test_orphan_that_ended_before_its_recovery_keeps_its_end(hung, build, store, clock, caplog):
-    """The recovery comes after the worker's result, and is refused."""
+    """If the worker's result is stored first, the recovery is refused and the result stays."""
     one = hung()
     name = one.start().name
     other = build(never)

@@ -1,4 +1,4 @@
-"""Life of operations and paging of lists: the test vectors, on both stores, with a manual clock."""
+"""The test vectors for states and pages of operations, on both stores, with a manual clock."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MUTATIONS = {
 
 
 class Life:
-    """One case of the vectors: its service, and its operations by their aliases."""
+    """A case of the vectors: its service, and its operations by their aliases."""
 
     def __init__(self, case, store, clock, make_service):
         self.clock = clock
@@ -134,7 +134,7 @@ class Life:
     ("store", "maintained"), [("sqlite", False), ("memory", True)], indirect=["store"]
 )
 def test_state_changes_follow_the_model(case, store, clock, make_service, maintained):
-    """Each step has the expected effect and reply, even if maintenance runs after each."""
+    """Each step has the expected effect and reply, even if maintenance runs after each step."""
     life = Life(case, store, clock, make_service)
     for step in case["steps"]:
         life.step(step)
@@ -143,7 +143,7 @@ def test_state_changes_follow_the_model(case, store, clock, make_service, mainta
 
 
 class Walk:
-    """One paging case of the vectors: its service, and the page tokens that it has saved."""
+    """A paging case of the vectors: its service, and the page tokens that it has saved."""
 
     def __init__(self, service, clock):
         self.service, self.clock = service, clock
@@ -221,7 +221,7 @@ def test_page_walk_follows_the_model(case, store, clock, make_service):
 
 
 def test_page_constants_match_the_vectors():
-    """The page sizes and the lifetime of page tokens match."""
+    """The page sizes and the lifetime of page tokens equal those in the vectors."""
     from lro._model import page_tokens
 
     wanted = [CONTENT[key] for key in ("default_page_size", "max_page_size", "token_ttl_seconds")]

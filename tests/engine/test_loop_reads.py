@@ -1,4 +1,4 @@
-"""Reads of a blocking store on an event loop: reads requested in the same moment are batched."""
+"""Reads of a blocking store on an event loop: reads requested at the same moment are batched."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def outcomes(service: Service, *names: str) -> list[Any]:
 
 
 def test_concurrent_reads_share_one_store_call(service, store, names):
-    """A repeated name is read once; a missing one gets its own error."""
+    """Concurrent reads of a name share one read; a missing name gets its own error."""
     a, b, c, x = names
     assert outcomes(service, a) == [a]
     assert store.calls == [[a]]
@@ -108,7 +108,7 @@ class Odd(BaseException):
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("error", [Unavailable("away"), Odd()])
 def test_an_error_of_the_store_reaches_each_read(service, store, names, error, count):
-    """Later reads work normally again."""
+    """A store's error reaches each read of a batch; later reads work again."""
     store.error = error
     assert outcomes(service, *names[:count]) == [type(error)] * count
     store.error = None
@@ -132,13 +132,13 @@ def test_cancelled_read_does_not_affect_other_reads(service, store, names, error
 
 @pytest.fixture
 def held(store, names):
-    """A step at which the store's reads wait until the test lets them go on."""
+    """A step at which the store's reads wait for the test."""
     store.step = step = Step()
     return step
 
 
 def test_read_succeeds_while_all_tasks_are_cancelled(service, names, held):
-    """All tasks are cancelled during a read, as when a loop ends; one of them reads again."""
+    """A cancelled task can read again, even if all other tasks are cancelled during its read."""
 
     async def reads_again() -> str:
         try:
@@ -161,7 +161,7 @@ def test_read_succeeds_while_all_tasks_are_cancelled(service, names, held):
 
 
 def test_loop_closed_during_a_read_is_freed(service, names, held):
-    """Its memory is freed, with the tasks that nothing will wake any more."""
+    """A loop closed during a read is freed, together with the tasks that nothing will wake."""
     loop, threads = asyncio.new_event_loop(), ThreadPoolExecutor(1)
     loop.set_default_executor(threads)
     gone = weakref.ref(loop)
@@ -184,7 +184,7 @@ def test_loop_closed_during_a_read_is_freed(service, names, held):
 
 
 def test_failed_read_of_a_cancelled_task_is_ignored(service, store, names, held):
-    """A read that fails after a task was cancelled does not affect the next read."""
+    """A read that fails after its task was cancelled does not affect the next read."""
 
     async def main() -> str:
         (task,) = reads(service, names[0])
@@ -203,7 +203,7 @@ def test_failed_read_of_a_cancelled_task_is_ignored(service, store, names, held)
 
 
 def test_reads_end_with_the_threads_that_would_make_them(service, names):
-    """An application may shut down the loop's threads and cancel the calls that have not begun."""
+    """If the loop's threads are shut down, reads that have not begun are cancelled."""
     handed_in, step = [], Step()
 
     class Threads(ThreadPoolExecutor):
@@ -227,7 +227,7 @@ def test_reads_end_with_the_threads_that_would_make_them(service, names):
 
 
 def test_reads_run_on_the_loop_if_its_threads_are_shut_down(service, store, names):
-    """The loop's threads are shut down, as at interpreter exit; errors still reach each read."""
+    """If the loop's threads are shut down, reads run on the loop; errors reach each read."""
 
     async def main() -> list[Any]:
         threads = ThreadPoolExecutor(1)

@@ -37,14 +37,14 @@ def start(service: lro.Service, count: int, **options: Any) -> list[str]:
 
 
 def left(service: lro.Service, wanted: str = "", parent: str = "") -> int:
-    """Return how many operations a list returns, at most a thousand."""
+    """Return how many operations match a filter, at most a thousand."""
     found = service.list(ListOperationsRequest(name=parent, filter=wanted, page_size=1000))
     return len(found.operations)
 
 
 @EACH_STORE
 def test_all_that_match_are_deleted(store: Store, make_service: MakeService) -> None:
-    """They fill several pages and belong to one parent; a dry run only counts them."""
+    """Matches on several pages are deleted, only in the given parent; a dry run counts them."""
     service = make_service(store, InlineExecutor())
     names = start(service, 450)
     other = start(service, 3, parent="projects/p")
@@ -61,7 +61,7 @@ def test_all_that_match_are_deleted(store: Store, make_service: MakeService) -> 
 
 @EACH_STORE
 def test_all_in_progress_that_match_are_cancelled(store: Store, make_service: MakeService) -> None:
-    """Operations that have ended are neither counted nor changed."""
+    """``cancel_all`` neither counts nor changes operations that have ended."""
     service = make_service(store, InlineExecutor())
     names = start(service, 250)
     assert service.reporter(names[0]).complete(WorkResponse())
@@ -122,7 +122,7 @@ def test_operations_removed_during_delete_all_are_left_out(service: lro.Service)
 def test_operations_started_during_delete_all_are_kept(
     service: lro.Service, clock: ManualClock
 ) -> None:
-    """So the call ends, however fast operations are started."""
+    """``delete_all`` keeps operations started after the call began, so it always ends."""
     start(service, 3)
     clock.advance(1)
     store: Any = service.store
@@ -132,7 +132,7 @@ def test_operations_started_during_delete_all_are_kept(
 
 
 def test_outage_during_delete_all_is_raised(service: lro.Service) -> None:
-    """Deletions made before the outage stay; the next call does the rest."""
+    """Deletions made before the outage stay; the next call deletes the other operations."""
     start(service, 3)
     store: Any = service.store
     once(store, "page", raising(Unavailable("away")))
@@ -145,7 +145,7 @@ def test_outage_during_delete_all_is_raised(service: lro.Service) -> None:
 
 
 def test_empty_filter_for_all_operations_is_refused(service: lro.Service) -> None:
-    """An empty filter would match all operations, so it is refused: pass ``name:*`` for that."""
+    """An empty filter, which would match all operations, is refused: pass ``name:*`` instead."""
     start(service, 1)
     for verb in (service.cancel_all, service.delete_all, service.rerun_all):
         for empty in ("", "  "):
@@ -161,7 +161,7 @@ def test_empty_filter_for_all_operations_is_refused(service: lro.Service) -> Non
 
 
 def test_hook_is_not_asked_and_every_owner_is_included(make_service: MakeService) -> None:
-    """These calls are for operators: no hook runs, and all owners' operations are included."""
+    """Calls for operators run no hook and include the operations of all owners."""
     asked: list[tuple[str, ...]] = []
     service = make_service(
         executor=InlineExecutor(), owner_only=True, authorize=lambda *about: asked.append(about)
@@ -193,7 +193,7 @@ class Server:
 def test_rerunning_all_twice_starts_nothing_twice(
     store: Store, make_service: MakeService, clock: ManualClock
 ) -> None:
-    """Only failed and cancelled operations of the parent are rerun, at most once a day."""
+    """Failed and cancelled operations of the parent are rerun, each at most once a day."""
     service, work = make_service(store, InlineExecutor()), Server()
     method = method_of(service, work)
     texts = [str(count) for count in range(230)]
@@ -233,7 +233,7 @@ def newest(service: lro.Service, count: int) -> list[lro.Operation]:
 def test_operations_that_cannot_be_rerun_are_left_out(
     store: Store, make_service: MakeService, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its method is gone, or now refuses the request; the log says why."""
+    """An operation whose method is gone or refuses the request is skipped; the log says why."""
     first, work = make_service(store, InlineExecutor()), Server()
     method = method_of(first, work)
     names = [method.start(WorkRequest(text)).name for text in ("a", "b", "c")]
@@ -255,7 +255,7 @@ def test_operations_that_cannot_be_rerun_are_left_out(
 def test_rerunning_all_ends_where_the_queue_is_full_and_can_be_called_again(
     make_service: MakeService, clock: ManualClock
 ) -> None:
-    """An error that would also stop the other reruns is raised, and the call ends."""
+    """An error that would also stop the other reruns, such as a full queue, ends the call."""
     service, work = make_service(executor=InlineExecutor()), Server()
     method = method_of(service, work)
     for text in ("a", "b", "c"):
@@ -276,7 +276,7 @@ def test_rerunning_all_ends_where_the_queue_is_full_and_can_be_called_again(
 
 
 def test_rerunning_all_awaits_hooks_of_a_loop(make_service: MakeService) -> None:
-    """The async form can await coroutine hooks, which a thread cannot."""
+    """The async form of ``rerun_all`` can await coroutine hooks, which a thread cannot."""
 
     asked: list[str] = []
 

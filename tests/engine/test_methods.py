@@ -26,7 +26,7 @@ from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
     ],
 )
 def test_method_name_has_package_service_and_method(text, parts):
-    """The package is optional."""
+    """A method's full name has a service and a method; its package is optional."""
     name = MethodName.parse(text)
     assert (name.package, name.service, name.name) == parts
     assert str(name) == text
@@ -48,7 +48,7 @@ def test_type_names_of_a_method():
 
 
 def test_operation_info_has_full_type_names():
-    """A method can be registered only once (spec §8.2)."""
+    """Operation info gets full type names; a method can be registered only once (spec §8.2)."""
     methods = OperationInfoRegistry()
     assert methods.register("acme.v1.Works.Do", OperationInfo("DoResponse", "M")) == []
     assert methods["acme.v1.Works.Do"] == OperationInfo("acme.v1.DoResponse", "acme.v1.M")
@@ -70,7 +70,7 @@ def test_operation_info_has_full_type_names():
     ],
 )
 def test_unregistered_types_are_refused(name, info, why):
-    """The reason is a code from spec §8.2 if there is one."""
+    """If spec §8.2 has a code for a refused declaration, the error contains it."""
     methods = OperationInfoRegistry()
     methods.register("acme.v1.Works.Do", OperationInfo("DoResponse", "M"))
     with pytest.raises(DeclarationError, match=why):
@@ -101,7 +101,7 @@ def lost(request: Missing) -> None: ...  # noqa: F821 - deliberately undefined
     ],
 )
 def test_missing_annotations_are_refused(function, why):
-    """The error names the function if it has a name."""
+    """An error about annotations names the function if it has a name."""
     with pytest.raises(DeclarationError, match=why):
         Signature.of(function)
 
@@ -142,7 +142,7 @@ def test_annotation_that_is_not_a_message_class_is_refused(function, where, inst
 
 
 def test_option_that_is_not_a_message_class_is_refused(make_service):
-    """The error names only the class, because it comes from an option, not an annotation."""
+    """The error names only the class, because the class comes from an option."""
     with pytest.raises(DeclarationError, match=r"^Model: is not an attrs class"):
         make_service().method("acme.v1.Works.Odd", request=Model, metadata=WorkMetadata)(plain)
 
@@ -155,7 +155,7 @@ def record(**fields):
 
 @attrs.frozen
 class Other:
-    """A class with the conventional names but other types, and with the other flag."""
+    """A class whose fields have conventional names but mostly other types."""
 
     create_time: str = ""
     end_time: datetime | None = None
@@ -179,7 +179,7 @@ def test_conventional_fields_are_found_by_type():
 
 
 def test_stamp_fills_in_what_the_record_knows():
-    """It keeps fields that the function has set, and returns the same object if nothing changes."""
+    """A stamp keeps the fields that the function set, and returns an unchanged object as it is."""
     known = StandardMetadata.of(shape_of(WorkMetadata))
     stamped = known.stamp(record(metadata=AnyMessage("x/a.M", {"percent": 1, "endTime": "mine"})))
     create = {"createTime": "2030-01-01T00:00:00Z"}

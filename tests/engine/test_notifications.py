@@ -62,7 +62,7 @@ ENDS = {raised: State.FAILED, withdrawn: State.CANCELLED, lost: State.FAILED}
 
 @pytest.mark.parametrize(("end", "state"), ENDS.items(), ids=[end.__name__ for end in ENDS])
 def test_each_end_has_a_pending_notification(store, make_service, clock, end, state):
-    """It is stored in the update that ends the operation; then the notifier is woken."""
+    """A pending notification is stored with the operation's end; then the notifier is woken."""
     notifier = RecordingNotifier()
     name = end(make_service(store, ThreadExecutor(1), webhooks=notifier), store, clock)
     assert store.get(name).state is state
@@ -72,7 +72,7 @@ def test_each_end_has_a_pending_notification(store, make_service, clock, end, st
 
 
 def test_reporter_end_has_a_pending_notification(store, make_service):
-    """The end is a response, an error, no result or a cancel; a second end changes nothing."""
+    """Each way to end an operation with a reporter notifies; a second end changes nothing."""
     notifier = RecordingNotifier()
     service = make_service(store, webhooks=notifier)
     method = declared(service)
@@ -98,7 +98,7 @@ def test_reporter_end_has_a_pending_notification(store, make_service):
 
 
 def test_notifier_selects_the_ends_to_notify(store, make_service):
-    """It gets the ended record; if it wants no notification, it is not woken."""
+    """The notifier gets the ended record; if it wants no notification, it is not woken."""
     notifier = RecordingNotifier(lambda record: record.state is State.FAILED)
     service = make_service(store, InlineExecutor(), webhooks=notifier)
 
@@ -114,7 +114,7 @@ def test_notifier_selects_the_ends_to_notify(store, make_service):
 
 
 def test_delete_is_logged_with_caller_and_pending_webhooks(store, make_service, caplog):
-    """The log does not contain their URLs."""
+    """The log line of a delete names the caller but not the URLs of pending webhooks."""
     caplog.set_level(logging.INFO, "lro")
     service = make_service(store, InlineExecutor(), webhooks=RecordingNotifier())
     method = work(service)
@@ -129,7 +129,7 @@ def test_delete_is_logged_with_caller_and_pending_webhooks(store, make_service, 
 
 
 def test_a_start_keeps_its_endpoints(store, make_service):
-    """They are stored in the record and not shown to callers."""
+    """Endpoints of a start are stored in the record and not shown to callers."""
     service = make_service(store, InlineExecutor(), webhooks=RecordingNotifier())
     method = work(service)
     name = method.start(WorkRequest(), notify=(ENDPOINT,)).name
@@ -154,13 +154,13 @@ def test_invalid_endpoint_is_refused(store, make_service, wrong):
             method.start(WorkRequest(), notify=wrong)
         assert refused.value.field == "notify"
     with pytest.raises(InvalidArgument, match="the service sends no webhooks"):
-        method.start(WorkRequest(), notify=[ENDPOINT])  # nobody would ever send it
+        method.start(WorkRequest(), notify=[ENDPOINT])  # nobody would ever send the webhook
     assert list(store.page("", None, 9).records) == []
     assert method.start(WorkRequest(), notify=[]).operation.done
 
 
 def test_refused_store_leaves_no_executor_or_exit_handler():
-    """The constructor raises, and neither the executor nor the exit handler keeps the service."""
+    """If the notifier refuses the store, the constructor raises and leaves no exit handler."""
     executor, notifier = InlineExecutor(), RecordingNotifier()
     once(notifier, "attach", raising(DeclarationError("store", "keeps no outbox")))
     with pytest.raises(DeclarationError, match="keeps no outbox"):
@@ -170,7 +170,7 @@ def test_refused_store_leaves_no_executor_or_exit_handler():
 
 
 def test_the_thread_begins_and_ends_with_that_of_maintenance():
-    """It begins once, at the first use, and stops before the store is closed."""
+    """The notifier's thread begins once, at the first use, and stops before the store closes."""
     notifier, store = RecordingNotifier(), MemoryStore()
     store.close = lambda: notifier.calls.append("store closed")
     service = Service(store, ThreadExecutor(1), webhooks=notifier)
@@ -183,7 +183,7 @@ def test_the_thread_begins_and_ends_with_that_of_maintenance():
 
 
 def test_notifier_thread_is_retried_if_it_cannot_start(caplog):
-    """A later call of the service tries again to start it."""
+    """If the notifier's thread cannot start, a later call of the service tries again."""
     notifier = RecordingNotifier()
     once(notifier, "begin", raising(RuntimeError("can't start new thread")), after=True)
     with Service(MemoryStore(), InlineExecutor(), webhooks=notifier) as service:
@@ -203,7 +203,7 @@ def test_run_maintenance_sends_due_notifications(make_service):
 
 
 def test_notifier_stops_even_if_other_parts_fail(make_service):
-    """Stopping the change listener raises, but the notifier's thread still ends."""
+    """If stopping the change listener raises, the notifier's thread still ends."""
     notifier = RecordingNotifier()
     service = make_service(webhooks=notifier)
     service.edges.background.change_listener.stop = raising(Unavailable("the connection is lost"))

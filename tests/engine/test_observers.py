@@ -1,4 +1,4 @@
-"""Observers of a service, event by event; its log records and its counts in the store."""
+"""Observers of a service, event by event; the log records and the stored counts."""
 
 from __future__ import annotations
 
@@ -90,9 +90,9 @@ def observed(make_service, store, recorder):
 
 
 def test_life_of_an_operation_is_observed_and_logged_in_order(observed, recorder, clock, caplog):
-    """Each event has name, method and times; the caller is in the first.
+    """Each event has the operation's name, the method and times; the first has the caller, too.
 
-    Log lines begin with the name and have the facts as attributes, but no text of messages.
+    Log lines begin with the name and have these facts as attributes, but no text of messages.
     """
     service = observed(InlineExecutor())
 
@@ -123,7 +123,7 @@ def test_life_of_an_operation_is_observed_and_logged_in_order(observed, recorder
 
 
 def test_repeated_and_refused_starts_are_observed(observed, recorder):
-    """A repeat names the first operation; a refused start has the error code and no name."""
+    """A repeated start names the first operation; a refused start has an error code but no name."""
     service = observed(InlineExecutor())
     method = work(service)
     first = method.start(WorkRequest("a"), request_id=ID)
@@ -160,7 +160,7 @@ class Speechless(LroError):
 
 @pytest.mark.parametrize("raised", [ValueError, SystemExit, KeyboardInterrupt])
 def test_refusal_that_cannot_say_its_code_is_observed_as_internal(make_service, recorder, raised):
-    """A KeyboardInterrupt raised while the code is read is passed on."""
+    """If reading an error's code raises, the code is INTERNAL; a KeyboardInterrupt is passed on."""
     error = Speechless()
     error.raised = raised
     service = make_service(None, InlineExecutor(), observers=[recorder])
@@ -181,9 +181,9 @@ def test_refusal_that_cannot_say_its_code_is_observed_as_internal(make_service, 
     ],
 )
 def test_failures_are_observed_by_code(make_service, recorder, error, state, code):
-    """Events have the name of the code, and no text of the message.
+    """Events have the name of the error's code but not its text.
 
-    They show the stored end: a failing metadata hook makes a successful function fail.
+    They describe the stored end: if the metadata hook fails, so does a successful function.
     """
     service = make_service(None, InlineExecutor(), observers=[recorder])
 
@@ -217,7 +217,7 @@ def test_failures_are_observed_by_code(make_service, recorder, error, state, cod
 def test_cancellation_is_observed_with_its_time(observed, recorder, clock, support, reach):
     """Several cancels are one event; the end has the seconds that the function took to stop.
 
-    The count is per kind of executor; work that no worker had claimed is counted as withdrawn.
+    Cancels are counted per kind of executor, and those of unclaimed work as withdrawn.
     """
 
     class Executor(ThreadExecutor):
@@ -255,7 +255,7 @@ def test_cancellation_is_observed_with_its_time(observed, recorder, clock, suppo
 def test_work_that_no_process_has_is_observed_when_it_is_cancelled(
     observed, make_service, recorder, store, step
 ):
-    """The process that cancels the waiting operation also ends it."""
+    """The process that cancels unclaimed work also ends it, and its observers get both events."""
     first, second = make_service(store, ThreadExecutor(1)), observed(ThreadExecutor(1))
     method = work(first, step)
     method.start(WorkRequest())
@@ -267,7 +267,7 @@ def test_work_that_no_process_has_is_observed_when_it_is_cancelled(
 
 
 def test_end_of_a_deleted_operation_is_observed(observed, recorder, clock, step):
-    """Every started operation is counted as ended, although callers can no longer see this one."""
+    """The end of a deleted operation is observed, so starts and ends agree in number."""
     service = observed()
     name = work(service, step).start(WorkRequest()).name
     step.reached()
@@ -281,7 +281,7 @@ def test_end_of_a_deleted_operation_is_observed(observed, recorder, clock, step)
 
 @pytest.mark.parametrize(("asked", "outcome"), [(True, "cancelled"), (False, "failed")])
 def test_work_that_ends_as_it_is_stopped_is_observed(make_service, recorder, step, asked, outcome):
-    """It is not released: it was cancelled, or it must not be run again."""
+    """At a close, work that was cancelled or must not run again is ended, not released."""
     service = make_service(observers=[recorder])
     name = work(service, step, at_most_once=not asked).start(WorkRequest()).name
     step.reached()
@@ -296,7 +296,7 @@ def test_work_that_ends_as_it_is_stopped_is_observed(make_service, recorder, ste
 
 @pytest.mark.parametrize("reading", [False, True])
 def test_work_that_is_released_as_it_begins_is_not_entered(make_service, recorder, reading):
-    """The close comes before a worker takes the task, or while it decodes the request."""
+    """If a close comes before the function is called, the function is never called."""
     executor = Held(busy=reading)
     service, entered = make_service(None, executor, observers=[recorder]), []
     work(service, lambda *_: entered.append(1)).start(WorkRequest())
@@ -313,7 +313,7 @@ def test_work_that_is_released_as_it_begins_is_not_entered(make_service, recorde
 
 
 def test_attempt_whose_release_is_refused_is_over(make_service, store, clock, recorder):
-    """Its lease had expired and another process recovered it before the attempt was given up."""
+    """If another process has recovered the work, the attempt is observed as superseded."""
     executor = Held(busy=True)
     service = make_service(store, executor, observers=[recorder])
     other = make_service(store, Held(busy=True))
@@ -335,7 +335,7 @@ def test_attempt_whose_release_is_refused_is_over(make_service, store, clock, re
 
 @pytest.mark.parametrize(("at_most_once", "decision"), [(True, "failed"), (False, "retried")])
 def test_lost_work_is_observed(make_service, recorder, clock, tmp_path, at_most_once, decision):
-    """The process that recovers it observes the loss; the one that lost it, its late writes."""
+    """The process that recovers work observes the loss, and the old process its late writes."""
     path, late, step = tmp_path / "operations.db", Recorder(), Step()
     dead = make_service(SQLiteStore(path, clock=clock), observers=[late])
     name = work(dead, step, at_most_once=at_most_once).start(WorkRequest()).name
@@ -365,7 +365,7 @@ def test_lost_work_is_observed(make_service, recorder, clock, tmp_path, at_most_
 def test_lost_work_that_does_not_wait_again_is_observed_as_failed(
     make_service, recorder, clock, tmp_path, verbs
 ):
-    """A caller has cancelled it, and maybe deleted it, so the loss ends it or removes it."""
+    """If lost work was cancelled or deleted by a caller, its loss is observed as a failure."""
     path, step = tmp_path / "operations.db", Step()
     dead = make_service(SQLiteStore(path, clock=clock))
     name = work(dead, step).start(WorkRequest()).name
@@ -383,7 +383,7 @@ def test_lost_work_that_does_not_wait_again_is_observed_as_failed(
 
 
 def test_renewals_and_expiry_are_observed(observed, recorder, clock, step):
-    """New work is renewed with its full lease left; a late renewal has less time left."""
+    """A renewal event has the time that was left of the lease; an expiry counts operations."""
     service = observed(lease=timedelta(seconds=15), keep_for=timedelta(days=1))
     name = work(service, step).start(WorkRequest()).name
     step.reached()
@@ -401,7 +401,7 @@ def test_renewals_and_expiry_are_observed(observed, recorder, clock, step):
     clock.advance(days=2)
     service.run_maintenance()
     assert recorder.only(OperationsExpired).methods == {METHOD: 1}
-    assert totals(service)["expired"] == 1  # leases belong to no method
+    assert totals(service)["expired"] == 1  # the lease's count is not under a method
     assert totals(service, "") == {
         "lease_margin.6": 1,
         "lease_margin.7": 1,
@@ -411,7 +411,7 @@ def test_renewals_and_expiry_are_observed(observed, recorder, clock, step):
 
 @pytest.mark.parametrize("finder", ["maintenance", "claim"])
 def test_end_of_expired_work_is_flagged(observed, recorder, clock, finder):
-    """Its end is flagged, unlike others with this code; maintenance or a late claim finds it."""
+    """The end of expired work is flagged, whether maintenance or a late claim ends the work."""
     service = observed(InlineExecutor())
     method = work(service, expires=timedelta(minutes=1), concurrency=1)  # a start leaves it waiting
     name = method.start(WorkRequest()).name
@@ -430,7 +430,7 @@ def test_end_of_expired_work_is_flagged(observed, recorder, clock, finder):
 
 
 def test_work_that_is_done_outside_is_observed(observed, recorder):
-    """The process that calls the reporter observes its reports and the end."""
+    """The process that calls a reporter observes the reports and the end."""
     service = observed()
     method = service.declare(
         METHOD, request=WorkRequest, response=WorkResponse, metadata=WorkMetadata
@@ -443,7 +443,7 @@ def test_work_that_is_done_outside_is_observed(observed, recorder):
 
 
 def test_starts_within_transactions_are_observed(make_service, recorder, tmp_path, clock):
-    """They are observed after the statement, because no database reports the commit."""
+    """A start in a transaction is observed after its statement: no database reports the commit."""
     path = tmp_path / "operations.db"
     service = make_service(SQLiteStore(path, clock=clock), observers=[recorder])
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
@@ -457,7 +457,7 @@ def test_starts_within_transactions_are_observed(make_service, recorder, tmp_pat
 
 
 def test_other_events_are_logged_at_info(make_service, store, clock, caplog, step):
-    """A repeated start, a cancel, work released and begun again, and an expiry."""
+    """These are a repeated start, a cancel, work released and begun again, and an expiry."""
     service = make_service(store, ThreadExecutor(1), keep_for=timedelta(seconds=1))
     method = work(service, step)
     with caplog.at_level(logging.INFO, "lro"):
@@ -489,7 +489,7 @@ def test_other_events_are_logged_at_info(make_service, store, clock, caplog, ste
 
 
 def in_colour(service, executor, body, **options):
-    """Register a method that calls the body: async for an asyncio executor, otherwise plain."""
+    """Register a method that calls `body`: async for an asyncio executor, otherwise plain."""
 
     async def coroutine(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
         await asyncio.sleep(0)
@@ -508,7 +508,7 @@ EACH_EXECUTOR = pytest.mark.parametrize(
 
 @EACH_EXECUTOR
 def test_records_within_a_function_get_the_facts_of_its_operation(make_service, store, executor):
-    """This holds in threads and tasks; log records made elsewhere get nothing added."""
+    """In a function's thread or task, log records get the operation's facts; others do not."""
     service = make_service(store, executor())
     inside, outside = logging.makeLogRecord({}), logging.makeLogRecord({})
     about_another = logging.makeLogRecord({"lro.operation": "operations/other"})
@@ -567,7 +567,7 @@ def test_error_swallowed_by_the_around_hook_fails_the_operation(make_service, ex
 
 
 def test_around_must_be_importable_for_child_processes(tmp_path):
-    """A nested function cannot be imported, so the declaration raises."""
+    """A nested function cannot be imported by a child process, so the declaration raises."""
     store = SQLiteStore(tmp_path / "operations.db")
     with (
         Service(store, ProcessExecutor(1), around=lambda _: contextlib.nullcontext()) as service,
@@ -581,7 +581,7 @@ def test_around_must_be_importable_for_child_processes(tmp_path):
 def test_failing_observer_is_logged_and_the_work_continues(
     make_service, recorder, kind, error, caplog
 ):
-    """The work still runs to its end; the operation does not stay open."""
+    """If an observer raises, the error is logged, and the work still runs to its end."""
     broken = Observer()
     setattr(broken, kind, raising(error))
     service = make_service(None, ThreadExecutor(1), observers=[broken, recorder])
@@ -592,7 +592,7 @@ def test_failing_observer_is_logged_and_the_work_continues(
 
 
 def test_callers_who_cancel_at_once_are_one_request(observed, recorder, store):
-    """Both callers have read the record before the first one changes it."""
+    """If two callers cancel at once, having both read the same record, one request is observed."""
     service = observed(ThreadExecutor(1))
     go = threading.Event()
     name = work(service, lambda *_: go.wait(PATIENCE)).start(WorkRequest()).name
@@ -604,7 +604,7 @@ def test_callers_who_cancel_at_once_are_one_request(observed, recorder, store):
 
 
 def test_interrupt_within_an_observer_is_passed_on(make_service):
-    """Ctrl-C is for the main thread, even in the middle of an observer."""
+    """A KeyboardInterrupt raised in an observer is passed on: it is meant for the main thread."""
     observer = Observer()
     observer.started = raising(KeyboardInterrupt())
     service = make_service(None, InlineExecutor(), observers=[observer])
@@ -613,7 +613,7 @@ def test_interrupt_within_an_observer_is_passed_on(make_service):
 
 
 def test_name_of_a_caller_forges_no_line(make_service, caplog):
-    """The name is shortened, and line breaks and direction marks in it are escaped."""
+    """A caller's name is shortened in the log, with its line breaks and direction marks escaped."""
     caplog.set_level(logging.INFO, "lro")
     service = make_service(None, ThreadExecutor(1))
     go = threading.Event()
@@ -631,7 +631,7 @@ def test_name_of_a_caller_forges_no_line(make_service, caplog):
 
 
 def test_successes_are_counted_with_their_times(make_service, store, clock):
-    """Times are counted per bucket, by its upper bound, and summed up in seconds."""
+    """Times are counted in buckets, named by number, and summed up in seconds."""
     service = make_service(store, InlineExecutor())
 
     def body(request: WorkRequest, _: object) -> None:
@@ -670,7 +670,7 @@ def test_success_after_a_cancel_request_counts_as_success(make_service, store, s
 
 
 def test_counts_are_given_every_15_seconds(make_service, store, clock):
-    """Maintenance adds them to the current minute of the store, unless there are none."""
+    """Maintenance adds the counts to the current minute in the store, if there are any."""
     assert keeps_statistics(store)
     service = make_service(store, InlineExecutor(), lease=timedelta(hours=1))
     method = work(service)
@@ -689,7 +689,7 @@ def test_counts_are_given_every_15_seconds(make_service, store, clock):
 
 
 def test_counts_are_kept_during_an_outage_of_the_store(make_service, clock, caplog):
-    """They are added when the store is back; the outage is logged once."""
+    """Counts are kept until the store is available again; the outage is logged once."""
     store, away = MemoryStore(clock), raising(Unavailable("it is away"))
     service = make_service(store, InlineExecutor())
     method = work(service)
@@ -710,7 +710,7 @@ def test_counts_are_kept_during_an_outage_of_the_store(make_service, clock, capl
 
 
 def test_service_may_keep_no_statistics(make_service, clock):
-    """Statistics are switched off, or the store does not keep any."""
+    """A service has no statistics if they are off or its store cannot keep them."""
 
     class Plain(MemoryStore):
         add_counts = property()
@@ -721,7 +721,7 @@ def test_service_may_keep_no_statistics(make_service, clock):
 
 
 def test_concurrent_counts_are_not_lost(monkeypatch):
-    """No count is lost while others flush, and when many values come at once."""
+    """No count is lost while another thread flushes or when many values come at once."""
     monkeypatch.setattr(module, "_MOST_VALUES", 7)
     store, over = MemoryStore(), threading.Event()
     statistics = Statistics(store, lambda: 0.0)
@@ -752,7 +752,7 @@ def test_concurrent_counts_are_not_lost(monkeypatch):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_fork_counts_only_its_own(make_service, clock, tmp_path):
-    """The parent itself stores its counts that were not flushed before the fork."""
+    """A forked child does not store the counts that its parent had not flushed."""
     path = tmp_path / "operations.db"
     service = make_service(SQLiteStore(path, clock=clock), InlineExecutor())
     method = work(service)
@@ -773,7 +773,7 @@ def test_fork_counts_only_its_own(make_service, clock, tmp_path):
 
 @pytest.mark.parametrize("seconds", [-3.0, float("nan"), float("inf"), float("-inf")])
 def test_negative_duration_counts_as_zero(seconds):
-    """A clock was set back or returned nonsense; sums must never fall."""
+    """If a clock was set back or returned nonsense, the duration is zero: sums must never fall."""
     store = MemoryStore()
     statistics = Statistics(store, lambda: 0.0)
     for each in (2.0, seconds):

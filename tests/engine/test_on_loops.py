@@ -1,4 +1,4 @@
-"""Starts, work, reports and ends on the application's event loop, which block no thread."""
+"""Starts, work, reports and ends on the application's event loop, without other threads."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 
 def running(**options: Any) -> AsyncioExecutor:
-    """Return an executor on the loop of the test."""
+    """Return an executor on the running event loop."""
     return AsyncioExecutor(loop="running", **options)
 
 
 def declared(service: Service, **options: Any) -> Any:
-    """Register a method that reports once and returns the name of its thread."""
+    """Register a method that reports once and returns the request's text and its thread's name."""
 
     @service.method(NAME, **options)
     async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
@@ -46,7 +46,7 @@ def declared(service: Service, **options: Any) -> Any:
 
 
 async def over(service: Service, operation: Operation) -> Operation:
-    """Wait for an operation and return it."""
+    """Wait for an operation to end and return it."""
     found = await service.wait_async(operation.name, PATIENCE)
     assert found.done
     return found
@@ -98,7 +98,7 @@ class Blocked:
 @EACH_STORE
 @on_a_loop
 async def test_work_is_done_on_the_loop_that_starts_it(service, store):
-    """All steps run on it: starts, reports and ends use no thread."""
+    """Starts, reports and ends run on the loop and use no thread."""
     work = declared(service)
     first = await service.start_async(NAME, WorkRequest())  # may use a thread once
     await over(service, first)
@@ -126,7 +126,7 @@ async def test_work_is_done_on_the_loop_that_starts_it(service, store):
 @EACH_STORE
 @on_a_loop
 async def test_async_work_is_cancelled_as_it_begins_and_not_by_itself(service):
-    """A caller's cancel ends it CANCELLED; a CancelledError that nobody requested is a failure."""
+    """A caller's cancel ends work CANCELLED; a CancelledError of its own is a failure."""
 
     @service.method(NAME)
     async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
@@ -172,7 +172,7 @@ async def test_work_on_a_loop_does_not_block_it(service):
 @pytest.mark.parametrize("executor", [running, InlineExecutor])
 @on_a_loop
 async def test_plain_functions_are_called_in_a_thread(make_service, store, executor):
-    """So are plain hooks that validate a request or compute its exclusive target."""
+    """On a loop, plain functions and hooks run in a thread."""
     service = make_service(store, executor())
     where: list[bool] = []
 
@@ -199,7 +199,7 @@ async def test_plain_functions_are_called_in_a_thread(make_service, store, execu
 @EACH_STORE
 @on_a_loop
 async def test_a_repeated_start_finds_the_first(make_service, store):
-    """As in a thread, a repeat succeeds even if the queue is full."""
+    """A repeated start finds the first one even if the queue is full."""
     service = make_service(store, running(concurrency=1), limits=lro.Limits(backlog=0))
     go = asyncio.Event()
 
@@ -246,7 +246,7 @@ def test_many_are_started_together(make_service, store, how):
 
 
 def test_start_many_takes_one_request_id_per_request(make_service, store):
-    """A wrong number of ids is the caller's mistake: the call raises, and nothing is started."""
+    """A wrong number of request ids raises, and nothing is started."""
     service = make_service(store)
     work = declared(service)
     with pytest.raises(InvalidArgument, match="must be one for each of the 2 requests, got 1"):
@@ -256,7 +256,7 @@ def test_start_many_takes_one_request_id_per_request(make_service, store):
 
 
 def test_many_are_refused_by_an_async_hook_in_a_thread(make_service, store):
-    """Only an event loop can await the hook."""
+    """From a thread, a start with an async hook is refused: only an event loop can await it."""
 
     async def authorize(caller: str, verb: str, name: str) -> bool:
         return caller == "ann"
@@ -272,7 +272,7 @@ def test_many_are_refused_by_an_async_hook_in_a_thread(make_service, store):
 
 @EACH_WAY
 def test_start_many_returns_errors_that_the_store_raises_at_once(make_service, how):
-    """They are returned like errors that the store reports later."""
+    """``start_many`` returns an error that the store raises like one that it reports later."""
     store = MemoryStore()
     store.writes_block, store.insert_later = True, raising(Unavailable("the store is closed"))
     work = declared(make_service(store))
@@ -282,7 +282,7 @@ def test_start_many_returns_errors_that_the_store_raises_at_once(make_service, h
 
 @EACH_WAY
 def test_an_error_of_the_application_is_raised(make_service, store, how):
-    """An error that is not an `LroError` is raised and not returned."""
+    """``start_many`` raises an error that is not an `LroError`."""
     work = declared(make_service(store), validate=lambda request: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         started_together(work, how, [WorkRequest("a")])
@@ -292,7 +292,7 @@ def test_an_error_of_the_application_is_raised(make_service, store, how):
 
 
 class Slow(MemoryStore):
-    """A store whose writes end or fail when the test says so."""
+    """A store whose writes succeed or fail when the test says so."""
 
     writes_block = True
 
@@ -320,7 +320,7 @@ class Slow(MemoryStore):
             self.pending.append(go)
 
     async def handed_in(self) -> None:
-        """Let the loop run until a write waits."""
+        """Let the loop run until a write is pending."""
         await until_async(lambda: self.pending)
 
     async def let(self, error: BaseException | None = None) -> None:
@@ -370,7 +370,7 @@ async def test_start_whose_caller_disconnects_during_the_commit_is_run(
 
 @on_a_loop
 async def test_caller_who_disconnects_before_the_write_starts_nothing(make_service, clock):
-    """Here the caller leaves while a hook is running."""
+    """If the caller leaves while a hook runs, nothing is stored."""
     asked = asyncio.Event()
 
     async def authorize(caller: str, verb: str, name: str) -> None:
@@ -391,7 +391,7 @@ async def test_caller_who_disconnects_before_the_write_starts_nothing(make_servi
 
 @on_a_loop
 async def test_store_that_raises_a_cancellation_fails_only_the_call(make_service, monkeypatch):
-    """A write that does not block may raise CancelledError, although nobody cancelled the task."""
+    """A CancelledError of the store's driver fails only its call; nobody cancelled the task."""
     store = MemoryStore()
     service = make_service(store, running(concurrency=1))
     work = declared(service)
@@ -404,7 +404,7 @@ async def test_store_that_raises_a_cancellation_fails_only_the_call(make_service
 
 
 def test_a_start_whose_loop_ends_is_released(make_service, clock):
-    """The loop ends during the commit, so there is none that could run the function."""
+    """If the loop ends during a start's commit, the work is released for another loop."""
     store = Slow(clock)
     service = make_service(store, running(concurrency=2))
     work = declared(service)
@@ -423,7 +423,7 @@ def test_a_start_whose_loop_ends_is_released(make_service, clock):
     assert [record.waits for record in records(store)] == [True]
 
     async def again() -> None:
-        operation = await work.start_async(WorkRequest("b"))  # the handed-back operation is older
+        operation = await work.start_async(WorkRequest("b"))  # the released operation is older
         await asyncio.to_thread(service.run_maintenance)  # both workers are free
         assert answer(service, await over(service, operation)) == "b MainThread"
 
@@ -431,7 +431,7 @@ def test_a_start_whose_loop_ends_is_released(make_service, clock):
 
 
 def test_a_start_on_a_loop_that_is_closed_is_carried_through(make_service, clock):
-    """The task is never cancelled but garbage collected; the started operation is still run."""
+    """If a closed loop's task is garbage collected in a start, the operation is still run."""
     store, executor = Slow(clock), ThreadExecutor(1)
     service = make_service(store, executor)
     work = method_of(service)
@@ -456,7 +456,7 @@ def test_a_start_on_a_loop_that_is_closed_is_carried_through(make_service, clock
 
 @on_a_loop
 async def test_cancel_ends_a_report_that_waits_for_the_store(make_service, clock, monkeypatch):
-    """The report waits for the store when the function is cancelled, and is never written."""
+    """A cancel ends a report that waits for the store; the report is never written."""
     monkeypatch.setattr(attempt, "_FIRST_PAUSE_SECONDS", 3600.0)
     store, refused = MemoryStore(clock), []
     store.writes_block = True
@@ -483,7 +483,7 @@ async def test_cancel_ends_a_report_that_waits_for_the_store(make_service, clock
 
 
 def test_recovered_work_waits_for_an_event_loop(make_service, store, clock, step):
-    """A start is refused; recovered work runs when a loop has used the service."""
+    """Without a loop, a start is refused; recovered work runs once a loop has used the service."""
     service = make_service(store, running(), lease=timedelta(seconds=5))
     work = declared(service)
     with pytest.raises(Unavailable, match="no event loop of the application has used the service"):
@@ -536,7 +536,7 @@ def test_work_of_a_loop_that_ends_is_released(make_service, store, how):
 
 @pytest.mark.parametrize("wrong", [None, 5, "ab", iter([])])
 def test_requests_of_start_many_must_be_a_list(make_service, store, wrong):
-    """A string is not accepted, although it is a sequence."""
+    """Requests and ids must be in a list or tuple; a string is refused."""
     work = declared(make_service(store))
     with pytest.raises(InvalidArgument, match="requests: must be a list or a tuple"):
         work.start_many(wrong)
@@ -545,7 +545,7 @@ def test_requests_of_start_many_must_be_a_list(make_service, store, wrong):
 
 
 def test_work_of_a_service_closed_on_its_loop_is_released(service, store):
-    """The close cannot wait for the work, because waiting would block the loop that runs it."""
+    """A close on the loop cannot wait for work on that loop, so the work is released."""
     blocked = Blocked(service)
 
     async def main() -> None:
@@ -563,14 +563,14 @@ def test_work_of_a_service_closed_on_its_loop_is_released(service, store):
 
 @on_a_loop
 async def test_stop_iteration_of_a_function_does_not_hang(service):
-    """A future cannot carry a StopIteration, so the call raises RuntimeError."""
+    """A StopIteration, which no future can carry, is raised as a RuntimeError."""
     work = declared(service, validate=lambda request: next(iter(())))
     with pytest.raises(RuntimeError):
         await asyncio.wait_for(work.start_async(WorkRequest()), PATIENCE)
 
 
 def test_failed_start_frees_its_worker(make_service, clock, monkeypatch):
-    """The start fails because the store's clock raises."""
+    """If the store's clock raises in a start, the worker is free again."""
     store, executor = MemoryStore(clock), ThreadExecutor(1)
     work = method_of(make_service(store, executor))
     with monkeypatch.context() as patched:

@@ -39,7 +39,7 @@ def method_as(service: lro.Service, name: str = OTHER, **options: Any) -> Any:
 def test_starts_of_a_paused_method_wait(
     store: Store, make_service: MakeService, clock: ManualClock
 ) -> None:
-    """Other methods start. The pause survives the process; a resume lets the waiting work begin."""
+    """A pause outlives its process and leaves other methods alone; after a resume, work begins."""
     service = make_service(store, InlineExecutor())
     method, beside = method_of(service), method_as(service)
     assert method.start(WorkRequest()).done
@@ -67,7 +67,7 @@ def test_starts_of_a_paused_method_wait(
 
 
 def test_running_work_of_a_paused_method_continues(make_service: MakeService, step: Step) -> None:
-    """A cancel of waiting work still ends it at once."""
+    """A pause leaves running work alone, and waiting work can still be cancelled."""
     service = make_service(executor=ThreadExecutor(2))
     method = method_of(service, lambda *_: step())
     running = method.start(WorkRequest("a"))
@@ -81,7 +81,7 @@ def test_running_work_of_a_paused_method_continues(make_service: MakeService, st
 
 
 def test_work_under_an_alias_is_paused_too(make_service: MakeService) -> None:
-    """Either name pauses and resumes it; ``paused`` lists the current name."""
+    """Either name of a method pauses and resumes its work; ``paused`` lists the current name."""
     before = make_service(executor=Held(busy=True))
     name = method_of(before).start(WorkRequest()).name
     service = make_service(before.store, InlineExecutor())
@@ -103,7 +103,7 @@ def test_work_under_an_alias_is_paused_too(make_service: MakeService) -> None:
 def test_pause_by_an_old_name_holds_for_the_present_one(
     store: Store, make_service: MakeService, sent: bool
 ) -> None:
-    """An earlier release may have set the pause without knowing the current name."""
+    """A pause by an old name, as an earlier release sets it, holds for the current name."""
 
     def renamed(service: lro.Service) -> Any:
         return method_as(service, "acme.v1.Works.Renamed", aliases=(NAME,))
@@ -113,7 +113,7 @@ def test_pause_by_an_old_name_holds_for_the_present_one(
     store.pause(NAME)
     service = make_service(store, InlineExecutor())
     method = renamed(service)
-    if sent:  # the way a Celery worker gets it
+    if sent:  # as a Celery worker gets the name
         service.edges.work.run_operation(waiting.name)
     names = [waiting.name, method.start(WorkRequest()).name]
     service.run_maintenance()
@@ -125,7 +125,7 @@ def test_pause_by_an_old_name_holds_for_the_present_one(
 
 
 def test_unknown_method_is_refused_unless_its_work_waits(make_service: MakeService) -> None:
-    """Otherwise a misspelled name would silently pause nothing."""
+    """An unknown method is refused: a misspelled name would silently pause nothing."""
     before = make_service(executor=Held(busy=True))
     service = make_service(before.store, InlineExecutor())
     for call in (service.pause, service.resume):
@@ -148,7 +148,7 @@ def test_unknown_method_is_refused_unless_its_work_waits(make_service: MakeServi
 
 
 def test_new_process_reads_which_methods_are_paused(make_service: MakeService) -> None:
-    """Its first start of a paused method waits, and fails if the store cannot be read."""
+    """In a new process, a start of a paused method waits, and fails if the store is unreadable."""
     first = make_service(executor=InlineExecutor())
     method_of(first)
     first.pause(NAME)
@@ -177,7 +177,7 @@ def test_lost_notification_is_made_good_within_a_minute(
 
 
 def test_worker_that_is_sent_a_name_leaves_paused_work(make_service: MakeService) -> None:
-    """A Celery worker gets names this way; its thread does not wait for the resume."""
+    """A worker that gets a name, as in Celery, leaves paused work without waiting."""
     front = make_service(executor=Held(busy=True))
     service = make_service(front.store, InlineExecutor())
     names = [one.start(WorkRequest()).name for one in (method_of(front, concurrency=1),) * 2]
@@ -206,7 +206,7 @@ def test_pause_and_resume_notify_other_processes(make_service: MakeService) -> N
 def test_pause_and_resume_reach_other_processes_at_once(
     store: Store, make_service: MakeService
 ) -> None:
-    """Their starts of the paused method wait; after the resume they claim the waiting work."""
+    """After a pause, other processes' starts wait; after the resume these processes claim them."""
     operator = make_service(store, InlineExecutor())
     method_of(operator)
     with lro.Service(another(store), InlineExecutor(), lease=timedelta(seconds=5)) as service:

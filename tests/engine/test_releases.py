@@ -1,4 +1,4 @@
-"""Two releases of an application share a store; their requests and metadata classes differ."""
+"""Releases of an application with other request or metadata classes share one store."""
 
 import enum
 import threading
@@ -24,7 +24,7 @@ KEY = str(uuid.UUID(int=7))
 
 
 def release(store, make_service, request, function=lambda request: lro.Struct({}), **options):
-    """Return a service whose only method has this request class, and the method."""
+    """Return a service whose only method has the given request class, and the method."""
     service = make_service(store, ThreadExecutor(1), maintenance=False)
     classes = {"request": request, "response": lro.Struct, **options}
     method = service.method(NAME, path="/v1/prints:print", **classes)(function)
@@ -77,7 +77,7 @@ def struct_class(**given):
     ids=["the same", "another order", "a new field", "another default"],
 )
 def test_repeated_start_is_the_same_in_every_release(make, after, make_service, clock):
-    """Before and after an upgrade and a rollback, from Python and with the original HTTP body."""
+    """A repeat finds the first start after an upgrade and a rollback, in Python and over HTTP."""
     store = MemoryStore(clock)
     before = make(author=str, title="", copies=1)
     for more in ({}, {"copies": "1"}):
@@ -98,7 +98,7 @@ def wsgi(service):
 
 
 def test_repeated_start_is_compared_as_sent(make_service, clock):
-    """One field has a random default, and another has a converter that the new release changed."""
+    """Random defaults and a changed converter do not matter: the body is compared as sent."""
 
     @named
     @attrs.frozen
@@ -134,7 +134,7 @@ class SmallPage:
 
 @pytest.mark.parametrize("many", [False, True])
 def test_defaults_in_nested_messages_are_not_compared(many, make_service, clock):
-    """Nested messages may also be in a list or in a map."""
+    """Defaults are not compared in nested messages, also in lists and maps."""
     store, found = MemoryStore(clock), []
     for page in (SmallPage, Page):
 
@@ -156,7 +156,7 @@ def test_defaults_in_nested_messages_are_not_compared(many, make_service, clock)
 
 @pytest.mark.parametrize("said", [{"copies": 1}, {"copies": 2}, {"copies": 3}, {}])
 def test_default_may_change_between_a_start_and_its_repetition(said, make_service, clock):
-    """This holds for values that equal the old default, the new default, or neither."""
+    """A repeat finds the first start whether it sent the old default, the new one or neither."""
 
     @named
     @attrs.frozen
@@ -193,7 +193,7 @@ def test_explicit_zero_differs_from_an_unset_default(make_service, clock):
 
 
 def handed_back(store, make_service, cls, request, **options):
-    """Start work in a release and close its service, which hands the work back."""
+    """Start work in one release and close its service, which releases the work."""
     begun = threading.Event()
 
     def work(request, job):
@@ -223,7 +223,7 @@ class OldMode(enum.Enum):
 def test_request_with_an_unknown_enum_value_fails_the_operation(
     make, many, make_service, clock, caplog
 ):
-    """Otherwise it would be read as the first value. The operation's error and the log say why."""
+    """An unknown enum value in a stored request is an error, which is logged."""
     store = MemoryStore(clock)
     if many:
         classes = [
@@ -247,7 +247,7 @@ def test_request_with_an_unknown_enum_value_fails_the_operation(
 
 @pytest.mark.parametrize("library", ["pydantic", "msgspec"])
 def test_request_without_a_newly_required_field_fails_the_operation(library, make_service, clock):
-    """Otherwise the field would be zero, which no caller has sent."""
+    """A stored request without a required field is an error: no caller has sent a zero."""
     store = MemoryStore(clock)
     if library == "pydantic":
         before = pydantic_class(title="")
@@ -277,14 +277,14 @@ def requests_acted_upon(make_service, clock, first, second, request):
 
 
 def test_request_with_a_field_of_a_newer_release_is_run(make_service, clock):
-    """A process of the old release takes over work that the new release has started."""
+    """The old release runs work whose request has a field that only the new release knows."""
     after, before = attrs_class(title="", copies=1), attrs_class(title="")
     seen = requests_acted_upon(make_service, clock, after, before, after(title="x", copies=3))
     assert seen == [before(title="x")]
 
 
 def test_request_in_binary_form_is_read_again(make_service, clock):
-    """It is a protobuf message; another process takes the work over."""
+    """A protobuf request is read again when another process takes the work over."""
     cls = pytest.importorskip("google.protobuf.source_context_pb2").SourceContext
     seen = requests_acted_upon(make_service, clock, cls, cls, cls(file_name="x"))
     assert seen == [cls(file_name="x")]
@@ -297,7 +297,7 @@ class Renamed:
 
 
 def test_work_whose_request_has_another_name_waits_for_its_release(make_service, clock, caplog):
-    """It is released once, with a warning; a process that knows the message name runs it."""
+    """Work with another message name is released with one warning, for a process that knows it."""
     store, before = MemoryStore(clock), attrs_class(title="")
     handed_back(store, make_service, before, before(title="x"))
     service, _ = release(store, make_service, Renamed)
@@ -344,7 +344,7 @@ class Progress:
 def test_unreadable_metadata_of_another_release_does_not_fail_the_end(
     cancelled, make_service, clock
 ):
-    """They stay unchanged; the operation ends with the function's result or the cancel."""
+    """Unreadable metadata stay unchanged; the operation ends with its result or the cancel."""
     store = MemoryStore(clock)
     request = attrs_class(title="")
     handed_back(store, make_service, request, request(title="x"), metadata=lro.OperationMetadata)

@@ -1,4 +1,4 @@
-"""Methods that had another name in an earlier release: their work, their metrics, their starts."""
+"""Methods that had another name in an earlier release: their work, metrics and starts."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Response:
 
 
 class Seen(Observer):
-    """Records the method of each event."""
+    """An observer that records the method of each event."""
 
     def __init__(self) -> None:
         self.methods: list[str] = []
@@ -102,7 +102,7 @@ def version_2(service: lro.Service, calls: list[Any] | None = None, **options: A
 
 
 def maintained(service: lro.Service, clock: ManualClock, name: str) -> lro.Operation:
-    """Run maintenance until the operation is done; lost work needs a lease and two scans."""
+    """Run maintenance until the operation is done: lost work needs a lease and two scans."""
 
     def looked() -> lro.Operation:
         service.run_maintenance()
@@ -113,7 +113,7 @@ def maintained(service: lro.Service, clock: ManualClock, name: str) -> lro.Opera
 
 
 def leave(service: lro.Service, store: Store, executor: Held, **options: Any) -> tuple[str, str]:
-    """Start two operations under the old name: one waits, and the other begins but never ends."""
+    """Start two operations by the old name: the first begins but never ends, the second waits."""
     method = version_1(service, **options)
     lost = method.start(OldRequest("lost"), metadata=OldMetadata(pages=1)).name
     executor.busy = True
@@ -125,7 +125,7 @@ def leave(service: lro.Service, store: Store, executor: Held, **options: Any) ->
 def test_next_release_finishes_what_the_last_one_has_left(
     make_service: MakeService, clock: ManualClock, tmp_path: Path
 ) -> None:
-    """Version 1 leaves waiting work, and work that was running when it was killed."""
+    """Version 2 finishes work that version 1 left waiting or running when it was killed."""
     path, calls, seen = tmp_path / "operations.db", [], Seen()
     with (
         closing(SQLiteStore(path, clock=clock)) as first,
@@ -155,7 +155,7 @@ def test_next_release_finishes_what_the_last_one_has_left(
 
 @pytest.fixture
 def left(make_service: MakeService, store: Store) -> tuple[str, str]:
-    """The names of waiting work, and of work that has begun and lost its worker."""
+    """The names of an operation that waits, and of one that has begun and lost its worker."""
     executor = Held()
     return leave(make_service(store, executor), store, executor)
 
@@ -164,7 +164,7 @@ def left(make_service: MakeService, store: Store) -> tuple[str, str]:
 def test_filter_by_method_finds_work_of_an_old_name_under_the_new_one(
     left: tuple[str, str], make_service: MakeService, store: Store
 ) -> None:
-    """A service that does not know the alias matches the stored name."""
+    """A filter by the new name finds old work; a service without the alias uses the stored name."""
     service, front = make_service(store, Held()), make_service(store, Held(), maintenance=False)
     version_2(service)
     fresh = service.start(NEW, Request("new")).name
@@ -197,7 +197,7 @@ def test_options_of_the_new_release_hold_for_what_is_lost(
 def test_work_of_an_old_name_is_cancelled(
     make_service: MakeService, store: Store, clock: ManualClock
 ) -> None:
-    """Waiting work ends at once, lost work when it is recovered; metadata show the request."""
+    """Waiting work ends at once, lost work at its recovery; metadata show the cancel request."""
     executor = Held()
     method = version_1(make_service(store, executor))
     lost = method.start(OldRequest(), metadata=OldMetadata(pages=1)).name
@@ -223,7 +223,7 @@ def test_work_of_an_old_name_is_cancelled(
 def test_operations_are_shown_as_of_the_new_name(
     left: tuple[str, str], make_service: MakeService, store: Store
 ) -> None:
-    """Lists do the same, and a filter finds values in messages with an old name."""
+    """Get and List show the new method name, and a filter finds values in old messages."""
     service = make_service(store, Held(busy=True))
     new = version_2(service).start(Request(), metadata=Metadata(pages=1)).name
     names = [*left, new]
@@ -239,7 +239,7 @@ def test_worker_that_is_sent_a_name_does_the_work(
     left: tuple[str, str], make_service: MakeService, store: Store
 ) -> None:
     service = make_service(store)
-    version_2(service, concurrency=2)  # which counts the lost one
+    version_2(service, concurrency=2)  # counts the lost operation
     service.edges.work.run_operation(left[0])
     assert service.get(left[0]).state == "SUCCEEDED"
 
@@ -336,7 +336,7 @@ def test_work_that_is_done_outside_is_reported_on_by_the_new_release(
 def test_alias_that_is_not_free_is_refused(
     make_service: MakeService, aliases: Any, text: str
 ) -> None:
-    """The declaration fails and leaves no trace of the method."""
+    """If an alias is not free, the declaration fails and the method is not registered."""
     service = make_service()
     other = {"request": Request, "response": Response, "metadata": Metadata}
     service.declare("a.v1.A.Other", **other, options=lro.Options(aliases=("a.v1.A.Alias",)))

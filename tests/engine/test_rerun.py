@@ -54,7 +54,7 @@ def work() -> Failing:
 
 
 def text_of(service: lro.Service, operation: lro.Operation) -> str:
-    """Return the text of the operation's response."""
+    """Return the text in an operation's response."""
     assert operation.response is not None
     return service.types.unpack(operation.response, WorkResponse).text
 
@@ -63,7 +63,7 @@ def text_of(service: lro.Service, operation: lro.Operation) -> str:
 def test_failed_operation_starts_again_with_its_request(
     store: Store, make_service: MakeService, work: Failing
 ) -> None:
-    """The new operation has the same parent and caller; the failed one stays as it is."""
+    """The new operation has the same parent and caller; the failed operation does not change."""
     service = make_service(store, InlineExecutor(), owner_only=True)
     method = method_of(service, work)
     failed = method.start(WorkRequest("a"), parent="projects/p", caller="ann").operation
@@ -102,7 +102,7 @@ def test_operation_starts_again_on_an_event_loop(make_service: MakeService, work
 def test_work_that_cannot_be_started_again_is_refused_with_the_reason(
     make_service: MakeService, work: Failing
 ) -> None:
-    """It is running, has succeeded, or its method or the form of its request has changed."""
+    """Work that runs, has succeeded, or has another method or request form now is refused."""
     service = make_service(executor=InlineExecutor())
     running = declared(service, "acme.v1.Works.Run").start(WorkRequest()).name
     method = method_of(service, work)
@@ -129,7 +129,7 @@ def test_work_that_cannot_be_started_again_is_refused_with_the_reason(
 def test_repeated_rerun_with_a_request_id_starts_once(
     store: Store, make_service: MakeService, work: Failing
 ) -> None:
-    """A user clicks repeatedly. An id that another start or rerun has used is a conflict."""
+    """A repeated rerun finds the first; an id used by another start or rerun is a conflict."""
     service = make_service(store, InlineExecutor())
     method = method_of(service, work)
     first = method.start(WorkRequest("a"), request_id=OTHER_KEY).name
@@ -200,7 +200,7 @@ def test_rerun_has_the_target_that_its_first_start_named(make_service: MakeServi
 
 
 def test_callers_need_the_verb_and_permission(make_service: MakeService, work: Failing) -> None:
-    """The verb is off by default; the hook decides on the rerun and on the start."""
+    """RerunOperation is off by default; the hook authorizes the rerun and the start."""
     plain = make_service(executor=InlineExecutor())
     failed = method_of(plain, work).start(WorkRequest("a"), caller="ann").name
     with pytest.raises(MethodNotSupported):
@@ -239,7 +239,7 @@ def post(service: lro.Service, name: str, body: object, **headers: str) -> HttpR
 
 @pytest.mark.parametrize("parent", ["", "projects/p"])
 def test_rerun_over_http_gives_the_new_operation(make_service: MakeService, parent: str) -> None:
-    """The reply is that of a start; a call with the same request id returns the same operation."""
+    """The reply is that of a start; a repeated request id returns the same operation."""
     service = make_service(executor=InlineExecutor(), verbs=RERUN)
     name = declared(service).start(WorkRequest("a"), parent=parent).name
     assert service.reporter(name).fail(lro.Status(Code.INTERNAL, "why"))
