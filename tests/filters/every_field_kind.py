@@ -1,4 +1,4 @@
-"""A message with the kinds of fields that the vectors' messages lack, and filters for it."""
+"""A message with kinds of fields that the vectors lack, and helpers that compile its filters."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def matches(text: str, payload: Json | bytes) -> bool:
 
 
 def refused(text: str, metadata: Sequence[MessageType] = EVERYTHING) -> InvalidFilter:
-    """Return the error of a filter that does not fit the types."""
+    """Return the message of the error about a filter that does not fit the types."""
     with pytest.raises(InvalidFilter) as caught:
         compiled(text, metadata)
     return caught.value

@@ -50,7 +50,7 @@ class Window:
 @message("lrofix.v1.ExportMetadata")
 @attrs.frozen
 class ExportMetadata:
-    """The one-of's members are plain optional fields, which makes no difference to a filter."""
+    """Metadata of an export; filters treat the members of its one-of as optional fields."""
 
     create_time: datetime | None = None
     end_time: datetime | None = None
@@ -155,7 +155,7 @@ class Row:
 
     @property
     def state(self) -> str:
-        """The state, derived as in spec §2.1."""
+        """The operation's state, derived as in spec §2.1."""
         if not self.done:
             return "IN_PROGRESS"
         if self.error is None:

@@ -31,7 +31,7 @@ from tests.filters.messages import types
     ],
 )
 def test_filter_error_names_the_part_that_does_not_fit(text: str, said: str) -> None:
-    """Types are checked before any record is read; the error says how to fix the filter."""
+    """A filter that does not fit the types is refused; the error says how to fix the filter."""
     assert said in refusal(text)
 
 
@@ -44,7 +44,7 @@ def registered(full_name: str, **fields: typing.Any) -> typing.Any:
 
 
 def test_long_enums_are_not_listed_whole() -> None:
-    """For an enum with many names, the error lists only the first."""
+    """The error about an enum with many names lists only the first names."""
     many = enum.Enum("Many", {f"N{number}": number for number in range(20)})  # type: ignore[misc]  # made here
     big = registered("acme.v1.Big", many=attrs.field(default=many.N0, type=many))
     assert "N7, …, found 'x'" in refusal("metadata.many = x", big)
@@ -72,13 +72,13 @@ def test_long_enums_are_not_listed_whole() -> None:
     ],
 )
 def test_the_nearest_name_is_suggested(text: str, hint: str | None) -> None:
-    """A similar name is suggested for an unknown one, but only where a field name is expected."""
+    """The error about an unknown name suggests a similar one, where a field name is expected."""
     said = refusal(text)
     assert said.partition("; did you mean ")[2] == (f"{hint}?" if hint else "")
 
 
 def test_names_of_every_type_are_suggested() -> None:
-    """Fields of every registered type are suggested; what all types' errors say is kept."""
+    """Fields of every registered type are suggested; text common to all types' errors is kept."""
     known = types(["lrofix.v1.ImportMetadata", "lrofix.v1.ExportMetadata"])
     assert refusal("metadata.verbs = x", known) == (
         "there is no field 'verbs'; no type registered for metadata accepts this;"
@@ -87,7 +87,7 @@ def test_names_of_every_type_are_suggested() -> None:
 
 
 def test_of_several_types_a_wrong_value_says_more_than_a_wrong_operator() -> None:
-    """If an operator fits one type, the error is about the value that does not fit."""
+    """If only one of the types allows the operator, the error is about the wrong value."""
     one = registered("acme.v1.One", x=attrs.field(default=False, type=bool))
     other = registered("acme.v1.Other", x=attrs.field(default=0, type=Int32))
     for both in ([*one, *other], [*other, *one]):
@@ -115,7 +115,7 @@ def test_filter_error_is_one_short_line_despite_long_names() -> None:
 
 
 def test_the_nearest_name_is_sought_among_two_thousand() -> None:
-    """The search is bounded: of 2040 fields only the first 2000 are compared."""
+    """The search for a similar name is bounded: of 2040 fields only the first 2000 are compared."""
     fields = {f"field_{number}": attrs.field(default="", type=str) for number in range(2040)}
     big = registered("acme.v1.Big", **fields)
     assert refusal("metadata.FIELD_1999 = x", big).endswith("did you mean field_1999?")

@@ -1,4 +1,4 @@
-"""Evaluation beyond the vectors: other kinds of fields, malformed payloads, own fields."""
+"""Filters evaluated on cases that the vectors lack: more kinds of fields, malformed payloads."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LOOSE: Json = {"n": 1.5, "s": "x*y", "t": True, "nil": None, "o": {"k": [1, [2, 
     ],
 )
 def test_dynamic_value_compares_by_its_json_type(field: str, test: str, expected: bool) -> None:
-    """Values compare by their JSON type, as in a Struct; other tests are false (spec §7.8(5))."""
+    """A value of dynamic type is compared by its JSON type, as in a Struct (spec §7.8(5))."""
     assert matches(test.format(f"metadata.{field}"), {field: LOOSE}) is expected
 
 
@@ -60,7 +60,7 @@ def test_dynamic_value_compares_by_its_json_type(field: str, test: str, expected
         ("metadata.lists:a", {"lists": [["a"]]}, False),
         ("metadata.structs.k:v", {"structs": [{}, {"k": "v"}]}, True),
         ("metadata.structs:*", {"structs": [{}]}, True),
-        # ``Mapping[str, object]`` is a Struct: its keys can be tested, but not the whole.
+        # ``Mapping[str, object]`` is a Struct: its keys can be tested, but not the whole Struct.
         ("metadata.open:a", {"open": {"a": None}}, True),
         ("metadata.open.a.b = c", {"open": {"a": {"b": "c"}}}, True),
         ("metadata.open:*", {}, False),
@@ -110,7 +110,7 @@ def test_dynamic_value_compares_by_its_json_type(field: str, test: str, expected
     ],
 )
 def test_test_of_a_field_matches(text: str, payload: Json | bytes, expected: bool) -> None:
-    """The field's type and value decide (spec §7.7 to §7.12)."""
+    """The filter matches or not, as the field's type and value require (spec §7.7 to §7.12)."""
     assert matches(text, payload) is expected
 
 
@@ -130,12 +130,12 @@ def test_test_of_a_field_matches(text: str, payload: Json | bytes, expected: boo
     ],
 )
 def test_unsuitable_test_of_a_field_is_refused(text: str, said: str) -> None:
-    """The test does not suit a list or Struct, or the map cannot have the key."""
+    """A test that does not suit a list or Struct, or whose key the map cannot have, is refused."""
     assert said in refusal(text)
 
 
 def test_bytes_masks_and_packed_messages_are_only_present() -> None:
-    """Only the presence of such fields can be tested (spec §7.7(3))."""
+    """Only the presence of bytes, field masks and Any fields can be tested (spec §7.7(3))."""
     payload: Json = {"blob": "", "raw": "", "blobs": ["AA=="], "mask": "a", "packed": [{}]}
     for field in ("blob", "raw", "blobs", "mask", "packed"):
         assert matches(f"metadata.{field}:*", payload)
@@ -146,7 +146,7 @@ def test_bytes_masks_and_packed_messages_are_only_present() -> None:
 
 
 def test_the_type_decides_which_test_applies() -> None:
-    """If the record's type is not registered for this field, the test is false."""
+    """A test is false if the type of the record's metadata lacks the tested field."""
     book = AnyMessage(url("lrofix.v1.Book"), {"title": "x"})
     both = compiled("metadata.title = x", types(["lrofix.v1.Book"]))
     assert both.matches(Row(metadata=book))
@@ -171,7 +171,7 @@ def test_the_type_decides_which_test_applies() -> None:
     ],
 )
 def test_well_known_type_as_metadata(name: str, payload: Json, text: str, expected: bool) -> None:
-    """Value and ListValue can be tested inside; a wrapper supports only search and presence."""
+    """Parts of a Value or ListValue can be tested; a wrapper allows only search and presence."""
     full_name = f"google.protobuf.{name}"
     subject = Row(metadata=AnyMessage(url(full_name), payload))
     assert compiled(text, types([full_name])).matches(subject) is expected
@@ -183,7 +183,7 @@ def test_wrapper_has_no_fields(text: str) -> None:
 
 
 def test_a_type_without_a_shape_has_no_fields() -> None:
-    """If the codec has no shape, only presence can be tested."""
+    """For a type whose codec has no shape, only the presence of the metadata can be tested."""
     unknown = types(["acme.v1.Opaque"])
     assert "there is no field 'x'" in refusal("metadata.x = 1", unknown)
     subject = Row(metadata=AnyMessage(url("acme.v1.Opaque"), {"x": "found"}))
@@ -192,7 +192,7 @@ def test_a_type_without_a_shape_has_no_fields() -> None:
 
 
 def test_recursive_messages_are_walked_without_recursion() -> None:
-    """Thousands of nested levels are walked in a loop, without recursion."""
+    """Messages of thousands of nested levels are searched in a loop, without recursion."""
     payload: dict[str, Json] = {"label": "Bottom"}
     for _ in range(3000):
         payload = {"below": payload, "links": [{"label": "l"}]}
@@ -242,7 +242,7 @@ FAILED = Row(done=True, error=Status(3, "Bad Ä", (AnyMessage(),)), cancel_reque
     ],
 )
 def test_own_field_or_function_matches(text: str, on_failed: bool, on_running: bool) -> None:
-    """Tests of the operation's own fields and of functions that the vectors do not cover."""
+    """The filter has the expected result for a failed and for a running operation."""
     assert compiled(text).matches(FAILED) is on_failed
     assert compiled(text).matches(Row(method="acme.v2.Data.Move")) is on_running
 

@@ -38,7 +38,7 @@ METADATA: Final = [
 ]
 RESPONSE: Final = types(EVAL["response_types"])
 HANGS_SECONDS: Final = 10.0
-"""Far more than any call here needs; a call that takes longer counts as hanging."""
+"""CPU seconds after which a call counts as hanging; each call here needs far fewer."""
 
 LIMITS: Final = ("a filter has at most", "parentheses can be nested at most")
 CASES: Final[Any] = [
@@ -48,7 +48,7 @@ SEEDS: Final = sorted(
     {case["filter"] for cases in CASES for case in cases if len(case["filter"]) < 1000}
 )
 ODD: Final = "\x00\x1f\x7f\ud800\udfff\u0130ß\ufb03\u0345\u202e\u200d\u0301\u2028\ufeff\U000e0001🙂"
-"""Control characters, lone surrogates, invisible characters, and some that fold to several."""
+"""Control characters, lone surrogates, invisible characters, and letters that fold to several."""
 
 TOKENS: Final = (
     *("AND", "OR", "NOT", "-", "(", ")", "()", " ", "  ", "\t\n", ".", ",", ":", "=", "!=", "<="),
@@ -95,7 +95,7 @@ def mutants(draw: st.DrawFn) -> str:
 
 @st.composite
 def giants(draw: st.DrawFn) -> str:
-    """Return a piece that is repeated up to the limits and beyond."""
+    """Return a text in which a piece is repeated up to the limits of filters, or beyond."""
     piece = draw(st.sampled_from(TOKENS) | st.sampled_from(SEEDS) | st.text(LETTERS, max_size=4))
     count = draw(st.sampled_from([49, 50, 51, 499, 500, 501, 4000, 8192]))
     before, after = draw(st.tuples(st.sampled_from(PATHS), st.sampled_from(TOKENS)))
@@ -134,7 +134,7 @@ ROWS: Final = st.sampled_from(KNOWN) | st.builds(
 
 
 def read(text: str) -> Filter | None:
-    """Compile the filter in bounded time; return None after checking how it was refused."""
+    """Compile the text in bounded time; if it is refused, check the error and return None."""
     try:
         return in_time(lambda: compiled(text, METADATA, RESPONSE))
     except InvalidFilter as refused:
@@ -153,7 +153,7 @@ def in_time(call: Callable[[], T]) -> T:
 
 
 def check_refusal(refused: InvalidFilter, text: str) -> None:
-    """Check that the error has a position in the filter and one printable line."""
+    """Check that the error has a position in the filter and one printable line as description."""
     assert 0 <= refused.position <= len(text)
     assert refused.description
     assert refused.description.isprintable(), ascii(refused.description)
@@ -162,7 +162,7 @@ def check_refusal(refused: InvalidFilter, text: str) -> None:
 
 
 def check_text(text: str, rows: Sequence[Row]) -> list[bool] | None:
-    """Check a text that is a filter or is refused; ``NOT`` of it is its complement (spec §7.5)."""
+    """Match the rows, unless the text is refused; ``NOT`` must invert each result (spec §7.5)."""
     wanted = read(text)
     if wanted is None or not text.strip(" \t\r\n"):
         return None
@@ -178,11 +178,11 @@ def check_text(text: str, rows: Sequence[Row]) -> list[bool] | None:
 
 EXPORT: Final = "lrofix.v1.ExportMetadata"
 SLACK: Final = 100
-"""Extra calls that are allowed, for work that is done once."""
+"""Function calls that may be added for work that is done only once."""
 
 
 def work(call: Callable[[], object]) -> int:
-    """Count the function calls made by ``call``; the garbage collector is off meanwhile."""
+    """Count the function calls made by ``call``, with the garbage collector off."""
     count = 0
 
     def seen(frame: object, event: str, arg: object) -> None:
@@ -201,7 +201,7 @@ def work(call: Callable[[], object]) -> int:
 
 
 def check_linear(works: Mapping[int, int]) -> None:
-    """Check that work grows no faster than size, from each size to the next."""
+    """Check that the number of calls grows at most in proportion to the size."""
     for small, large in itertools.pairwise(works):
         most = works[small] * (large / small) * 1.1 + SLACK
         assert works[large] <= most, f"grows faster than the size: {works}"
@@ -237,7 +237,7 @@ FILTERS: Final[Mapping[str, Callable[[int], str]]] = {
 
 @pytest.mark.parametrize("kind", FILTERS)
 def test_parsing_takes_time_linear_in_the_filter(kind: str) -> None:
-    """Twice the filter takes at most twice the work, whether it is valid or not."""
+    """A filter twice as long takes at most twice the work to parse, even if it is invalid."""
     make = FILTERS[kind]
     read(make(16))  # so that work done once is not counted
     check_linear({size: work(lambda size=size: read(make(size))) for size in (200, 400, 800)})  # type: ignore[misc]  # a default keeps the size
@@ -286,7 +286,7 @@ def steps(count: int, notes: int) -> Json:
 
 @pytest.mark.parametrize("kind", PAYLOADS)
 def test_matching_takes_time_linear_in_the_record(kind: str) -> None:
-    """For one test, twice the record takes at most twice the work; no path is walked twice."""
+    """Matching a record twice as large takes at most twice the work."""
     text, name, make = PAYLOADS[kind]
     wanted = compiled(text, METADATA, RESPONSE)
     works = {}
@@ -301,7 +301,7 @@ def test_matching_takes_time_linear_in_the_record(kind: str) -> None:
     "test", ["metadata.tags:z{}", "metadata.steps.name:z{}*", "z{}", "a*z{}", "metadata.verb:*z{}"]
 )
 def test_matching_takes_time_linear_in_the_tests(test: str) -> None:
-    """Twice the tests take at most twice the work, on any record."""
+    """A filter with twice as many tests takes at most twice the work to match a record."""
     payload: Any = {"tags": ["a"] * 50, "steps": [{"name": "a"}] * 50, "verb": "a" * 500}
     subject = Row(metadata=AnyMessage(url(EXPORT), payload))
     works = {}
@@ -324,7 +324,7 @@ class Counted(list[Any]):
 
 
 def test_equal_paths_are_read_once() -> None:
-    """Many tests of one path walk it once; equality does not scan every element (spec §3.4(8))."""
+    """Many tests of one path read its values once, and do not compare each pair (spec §3.4(8))."""
     tags = Counted(f"t{number}" for number in range(1000))
     values = " OR ".join(f"x{number}" for number in range(400))
     wanted = compiled(f"metadata.tags:({values} OR t999)", METADATA)
@@ -358,7 +358,7 @@ LONG: Final = {"verb": "a" * MEGABYTE}
     ids=range(13),
 )
 def test_hostile_filters_end_in_time(text: str, payload: Json) -> None:
-    """The worst filter of each kind, on a megabyte of data, ends far below the time limit."""
+    """The worst filter of each kind ends in time on a megabyte of data."""
     subject = Row(metadata=AnyMessage(url(EXPORT), payload))
     began = time.process_time()
     wanted = compiled(text, METADATA, RESPONSE)
@@ -370,7 +370,7 @@ def test_hostile_filters_end_in_time(text: str, payload: Json) -> None:
     "test", ["*b*{}z", "ab{}", "metadata.extra.a:{}", "metadata.extra.a.b{}:z"]
 )
 def test_filter_that_takes_too_many_steps_is_refused(test: str) -> None:
-    """The filter is short enough, but takes too many steps on a large operation (spec §7.16)."""
+    """A filter of allowed length is refused if it takes too many steps (spec §7.16)."""
     wanted = compiled(" OR ".join(test.format(number) for number in range(290)), METADATA)
     assert not wanted.matches(Row(metadata=AnyMessage(url(EXPORT), {"tags": ["a"]})))
     verb = "a" * MEGABYTE if test == "ab{}" else ""
@@ -380,7 +380,7 @@ def test_filter_that_takes_too_many_steps_is_refused(test: str) -> None:
 
 
 def test_the_depth_of_a_filter_needs_few_frames() -> None:
-    """Fifty nested parentheses of the worst kinds leave the caller most of the stack."""
+    """A filter with 50 nested parentheses needs only a small part of the stack."""
     texts = ["-(a " * 49 + "b" + ")" * 49, "(x OR -(y " * 25 + "b" + "))" * 25]
     texts += [f"done = {text.replace('a', 'true').replace('b', 'false')}" for text in texts[:1]]
     texts[2] = "done = (" + "-(true " * 49 + "false" + ")" * 50
@@ -417,7 +417,7 @@ def test_numbers_of_any_size_compare_exactly(number: str) -> None:
 
 @pytest.mark.parametrize("char", ODD, ids=ascii)
 def test_odd_characters_are_text_or_refused(char: str) -> None:
-    """The character is found as it is, or the filter is refused with one printable line."""
+    """An odd character is searched for as it is, or refused with an error of one line."""
     never = not char.encode("utf-8", "replace").strip(b"?") or char < " " or char == "\x7f"
     for text in (char, f'"{char}"', f"metadata.loose.{char}:*", f'metadata.loose = "x{char}*"'):
         assert (read(text) is None) is never
@@ -431,7 +431,7 @@ def test_odd_characters_are_text_or_refused(char: str) -> None:
 
 
 def test_search_match_cannot_span_two_strings() -> None:
-    """A match cannot span two strings; folding may change their lengths."""
+    """A search does not match across two strings, even if folding changes their lengths."""
     payload: Json = {"loose": ["İa", "bß", "\u0345c", "\ud800", "d\udc00e"]}
     for text, found in (("ab", False), ("a*b", False), ("ss", True), ("ßc", False), ("ιc", True)):
         assert matches(text, payload) is found, text

@@ -36,7 +36,7 @@ KEYED = json.dumps({"k1": "a"})
 
 
 def service(store: Store, *index: str, metadata: Any = ExportMetadata, **options: Any) -> Service:
-    """Return a service with one method that has these indexes."""
+    """Return a service with one method, whose metadata is indexed by these paths."""
     made = Service(store, InlineExecutor(), maintenance=False, **options)
     declare(made, METHOD, metadata, *index)
     return made
@@ -65,7 +65,7 @@ def listed(service: Service, text: str) -> list[str]:
 
 
 def keys_of(made: Service, operation: str) -> dict[str, str]:
-    """Return the keys in the stored record."""
+    """Return the index keys in the stored record."""
     found: dict[str, str] = json.loads(made.store.get(operation).keys or "null")
     return found
 
@@ -76,7 +76,7 @@ def keys_of(made: Service, operation: str) -> dict[str, str]:
         ("target", {"target": "alpha"}, key_value("alpha")),
         ("target", {"target": "x\0y"}, key_value("x\0y")),
         ("target", {"target": ""}, key_value("")),
-        # The key of an enum is that of its number, because its name may change.
+        # The key of an enum value is that of its number, because names may change.
         ("stage", {"stage": "COPYING"}, key_value(Stage.COPYING.value)),
         ("cancel_requested", {"cancelRequested": True}, key_value(True)),
         ("progress_percent", {"progressPercent": 5.0}, key_value(5)),
@@ -116,7 +116,7 @@ def keys_of(made: Service, operation: str) -> dict[str, str]:
 def test_index_key_is_that_of_the_value_or_of_absent(
     path: str, payload: Any, wanted: str | None
 ) -> None:
-    """The key is that of the value or of ABSENT; a value of unknown meaning has none."""
+    """A record's key is the hash of the value, or ABSENT; a value of unknown meaning has no key."""
     made = service(MemoryStore(), path)
     for other in (ImportMetadata, Everything):
         made.types.register(other)
@@ -126,7 +126,7 @@ def test_index_key_is_that_of_the_value_or_of_absent(
 
 
 def test_types_share_the_index_key_of_a_path() -> None:
-    """Types share the key of a path, however spelled, if their fields are of the same kind."""
+    """Two types share a path's key if their fields have the same kind."""
     made = service(MemoryStore(), "progress_percent", "progressPercent", "target", "priority")
     declare(made, "acme.v1.Works.Import", ImportMetadata, "target", "priority")
     one = reported(made, {"target": "a", "priority": 5})
@@ -168,7 +168,7 @@ class Second:
     ],
 )
 def test_index_finds_records_of_an_earlier_release(text: str, payload: Json) -> None:
-    """A field whose kind changes gets another key; names of enum values may change."""
+    """Records are found after a release changed a field's kind or the name of an enum value."""
     store = MemoryStore()
     earlier, later = (service(store, "value", "stage", metadata=cls) for cls in (First, Second))
     operation = reported(earlier, payload, "acme.v1.Changing")
@@ -176,7 +176,7 @@ def test_index_finds_records_of_an_earlier_release(text: str, payload: Json) -> 
 
 
 def test_without_an_index_there_are_no_keys() -> None:
-    """Keys that another process has written are dropped, because they may be out of date."""
+    """A process without the index drops a record's keys on update, as they may be out of date."""
     store = MemoryStore()
     operation = reported(service(store, "target"), {"target": "a"})
     without = service(store)
@@ -186,7 +186,7 @@ def test_without_an_index_there_are_no_keys() -> None:
 
 
 def test_caller_has_an_index_key() -> None:
-    """The caller has a key, with or without metadata; with metadata, each path has one too."""
+    """A record has a key for its caller, and for each indexed path if its metadata is readable."""
     made = service(MemoryStore(), "target", owner_only=True)
     bare = made.start(METHOD, WorkRequest(), caller="ann").name
     ann, (path,) = {"caller": key_value("ann")}, keys_of(made, bare).keys() - {"caller"}
@@ -215,7 +215,7 @@ def test_caller_has_an_index_key() -> None:
     ],
 )
 def test_path_that_cannot_be_indexed_is_refused(path: str, why: str) -> None:
-    """The declaration fails with an error that names the path and the type."""
+    """Declaring such a path fails with an error that names the path and the type."""
     with pytest.raises(DeclarationError, match=r"cannot be an index of lrofix\.v1\.E") as e:
         service(MemoryStore(), path)
     assert why in str(e.value)
@@ -223,7 +223,7 @@ def test_path_that_cannot_be_indexed_is_refused(path: str, why: str) -> None:
 
 
 def test_process_without_an_index_does_not_corrupt_it(store: Store) -> None:
-    """After a process without the index reports, another finds the new metadata by its index."""
+    """After a process without the index writes metadata, the index still finds the new value."""
     knows = service(store, "target")
     operation = reported(knows, {"target": "old"})
     assert listed(knows, "metadata.target = old") == [operation]
@@ -240,7 +240,7 @@ class EarlierStage(enum.Enum):
 @message("lrofix.v1.ExportMetadata")
 @attrs.frozen
 class EarlierExport:
-    """The metadata in an earlier release, with fewer fields and fewer stages."""
+    """The export metadata of an earlier release, with fewer fields and fewer stages."""
 
     verb: str = attrs.field(default="", metadata=field_number(4))
     stage: EarlierStage = attrs.field(
@@ -250,14 +250,14 @@ class EarlierExport:
 
 @pytest.fixture
 def earlier(store: Store) -> Service:
-    """A service of a release without the field ``target`` and the stage COPYING."""
+    """Return a service of a release without the field ``target`` and the stage COPYING."""
     made = service(store, "verb", "stage", metadata=EarlierExport)
     declare(made, "acme.v1.Works.Import", ImportMetadata, "target")
     return made
 
 
 def test_an_earlier_release_does_not_corrupt_an_index(store: Store, earlier: Service) -> None:
-    """The earlier release writes the record when it is asked to cancel the operation."""
+    """A record is still found by its index after an earlier release wrote it, for a cancel."""
     later = service(store, "verb", "stage", "target")
     one, other = reported(later, {"target": "new", "stage": "COPYING"}), reported(later, {})
     earlier.cancel(one)
@@ -268,7 +268,7 @@ def test_an_earlier_release_does_not_corrupt_an_index(store: Store, earlier: Ser
 
 
 def test_metadata_in_binary_form_does_not_grow_the_index(store: Store, earlier: Service) -> None:
-    """Binary metadata may have fields that this release does not know: such paths get no key."""
+    """Binary metadata with fields that this release does not know gets no key for their paths."""
     pytest.importorskip("google.protobuf")
     later = service(store, "verb", "stage", "target")
 
@@ -287,7 +287,7 @@ def test_metadata_in_binary_form_does_not_grow_the_index(store: Store, earlier: 
 
 
 def test_records_stay_ordered_when_their_expiry_changes(clock: ManualClock) -> None:
-    """MemoryStore orders records by expiry, apart from the order of lists."""
+    """MemoryStore removes records in the order of their expiry, even after expiries change."""
     store = MemoryStore(clock)
     late, soon, never = clock.advance(seconds=3), clock.advance(seconds=1), None
     for unique_id in "abc":
@@ -305,7 +305,7 @@ def test_records_stay_ordered_when_their_expiry_changes(clock: ManualClock) -> N
 
 
 def found(store: Store) -> list[str]:
-    """Return the IDs found by the key, after checking that a scan of one row also finds some."""
+    """Return the IDs that have the wanted key; check that a scan of one row also finds some."""
     assert ids(store.page("", None, 99, WANTED, 1).records) != []
     return ids(store.page("", None, 99, WANTED).records)
 
@@ -317,7 +317,7 @@ def fill(store: Store, clock: ManualClock) -> None:
 
 
 def test_an_index_is_made_in_a_file_with_records(tmp_path: Path, clock: ManualClock) -> None:
-    """The next process finds the index and makes none; a store without it scans all records."""
+    """An index is created once, in a file with records; without it, a list scans all records."""
     path = tmp_path / "operations.db"
 
     def version() -> Any:
@@ -350,7 +350,7 @@ def schema() -> str:
 
 @pytest.fixture
 def plain(schema: str) -> Iterator[Any]:
-    """Return a psycopg connection of the test's own, in that schema."""
+    """Return the test's own psycopg connection to the schema."""
     import psycopg
 
     from tests.services.postgres import shared_server
@@ -362,7 +362,7 @@ def plain(schema: str) -> Iterator[Any]:
 
 @pytest.fixture
 def make(schema: str, clock: ManualClock) -> Iterator[Any]:
-    """Return a function that opens a store on that schema."""
+    """Return a function that opens a store on the schema."""
     from lro.stores.postgres import PostgresStore
     from tests.services.postgres import UNHURRIED, shared_server
 
@@ -381,7 +381,7 @@ def make(schema: str, clock: ManualClock) -> Iterator[Any]:
 
 @contextmanager
 def under_way(schema: str) -> Iterator[None]:
-    """Keep a transaction open that has changed a record, until the block ends."""
+    """During the block, keep a transaction open that has changed a record."""
     import psycopg
 
     from tests.services.postgres import shared_server
@@ -398,18 +398,18 @@ TRIED = "SELECT pid FROM pg_stat_activity WHERE query LIKE %s AND state = 'idle'
 
 
 def sees(plain: Any, query: str, statement: str) -> Any:
-    """Wait for a server process that runs such a statement, and return it."""
+    """Wait until a database process runs a statement with this beginning, and return its row."""
     return until(lambda: plain.execute(query, (f"{statement}%",)).fetchone())
 
 
 def test_an_index_is_made_once_while_others_write(make, plain, schema, clock) -> None:
-    """CREATE INDEX waits for open transactions; writers do not wait for it, and are indexed."""
+    """While CREATE INDEX waits for a transaction, writers continue, and their rows are indexed."""
     store, other = make(), make()
     fill(store, clock)
     with under_way(schema):
         store.index({"k1"})
         sees(plain, AT_WORK, "CREATE INDEX")
-        other.index({"k1"})  # waits, and then finds the other's index
+        other.index({"k1"})  # waits for the first store, and then finds its index
         sees(plain, TRIED, "SELECT pg_try_advisory_lock")
         insert(store, record_of(clock, "e", keys=KEYED))
         store.update("operations/a", lambda record: record.next_version(caller="y"))
@@ -423,7 +423,7 @@ def test_an_index_is_made_once_while_others_write(make, plain, schema, clock) ->
 def test_a_process_that_dies_making_an_index_leaves_it_to_the_next(
     make, plain, schema, clock, caplog
 ) -> None:
-    """The next process finds an invalid index and no lock, and makes the index again."""
+    """If a process dies while it creates an index, the next process creates the index again."""
     store = make()
     fill(store, clock)
     with under_way(schema):

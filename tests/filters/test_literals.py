@@ -1,4 +1,4 @@
-"""Numbers, times and wildcards are exact, and take bounded time whatever the text."""
+"""Numbers, times and wildcards in filters are exact, and take bounded time for any text."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ MOST = "9" * 400
     ],
 )
 def test_text_of_another_form_is_not_a_number(text: str) -> None:
-    """Texts of other forms are refused, and so are numbers beyond the limits."""
+    """A text that does not have the form of a number, or exceeds the limits, is refused."""
     assert refusal(f'metadata.limit = "{text}"').startswith("expected a number")
 
 
 @given(st.floats(2**-60, 2**60, width=32).filter(lambda near: near > 0), st.integers(-3, 3))
 def test_a_float_literal_is_rounded_once(near: float, steps: int) -> None:
-    """The nearest 32-bit float is chosen, and of two that are equally near the even one."""
+    """A literal for a 32-bit float is rounded once, to the nearest float (ties to even)."""
     bits = struct.unpack("<i", struct.pack("<f", near))[0]
     above = struct.unpack("<f", struct.pack("<i", bits + 1))[0]
     number = (Fraction(near) + Fraction(above)) / 2 + Fraction(steps, 10**350)
@@ -40,7 +40,7 @@ def test_a_float_literal_is_rounded_once(near: float, steps: int) -> None:
 
 @pytest.mark.parametrize("text", ["1e39", "1e300", MOST[1:]])
 def test_too_large_numbers_are_infinite(text: str) -> None:
-    """A number beyond the field's range is no error (spec §7.10(2))."""
+    """A number beyond the field's range counts as infinite, not as an error (spec §7.10(2))."""
     for sign, infinity in (("", "Infinity"), ("-", "-Infinity")):
         assert matches(f"metadata.ratio = {sign}{text}", {"ratio": infinity})
     assert matches(f"metadata.rate = {text}", {"rate": "Infinity"}) is (len(text) > 9)
@@ -58,7 +58,7 @@ def test_too_large_numbers_are_infinite(text: str) -> None:
     ],
 )
 def test_times_compare_to_the_nanosecond(literal: str, value: str, found: bool) -> None:
-    """UTC offsets are applied."""
+    """Times are compared to the nanosecond, after their UTC offsets are applied."""
     assert matches(f"metadata.when:'{literal}'", {"when": [value]}) is found
 
 
@@ -67,7 +67,7 @@ PATTERNS = st.text("xz*", max_size=8)
 
 @given(PATTERNS, st.text("xz", max_size=12))
 def test_patterns_match_as_the_regular_expression_does(written: str, text: str) -> None:
-    """A star stands for any characters, every other character for itself."""
+    """A star in a pattern stands for any characters; every other character stands for itself."""
     expression = ".*".join(map(re.escape, written.split("*")))
     if written != "":
         fits = bool(re.fullmatch(expression, text))
@@ -82,6 +82,6 @@ def test_a_search_stays_within_one_string(written: str, strings: list[str]) -> N
 
 
 def test_an_escaped_star_is_a_star() -> None:
-    """Only unescaped stars are wildcards."""
+    """An escaped star in a pattern matches only a star."""
     assert matches(r'metadata.loose = "x\*z*"', {"loose": "x*z!"})
     assert not matches(r'metadata.loose = "x\*z*"', {"loose": "xyz!"})

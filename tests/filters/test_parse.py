@@ -74,7 +74,7 @@ def refused(text: str) -> InvalidFilter:
     ],
 )
 def test_a_refusal_says_what_and_where(text: str, position: int, description: str) -> None:
-    """The position counts code points from 0; the text quotes a bounded piece of the filter."""
+    """An error's position counts code points from 0; the text quotes only a part of the filter."""
     error = refused(text)
     assert (error.position, error.description) == (position, description)
     assert error.field == "filter"
@@ -82,14 +82,14 @@ def test_a_refusal_says_what_and_where(text: str, position: int, description: st
 
 @pytest.mark.parametrize("name", ["AND", "OR.f", "NOT"])
 def test_a_keyword_may_begin_the_name_of_a_function(name: str) -> None:
-    """Before ``(`` and in a dotted function name, a keyword is a name (spec §7.2(2))."""
+    """A keyword before ``(`` or in a dotted function name is read as a name (spec §7.2(2))."""
     call = {"global": {"call": name, "args": [{"text": "b"}]}}
     assert tree_of(f"a {name}(b)") == {"and": [{"global": {"text": "a"}}, call]}
     assert tree_of(f"-{name}(b)") == {"not": call}
 
 
 def test_limits_are_the_last_that_pass() -> None:
-    """8192 code points, 50 nested parentheses of either kind and 500 units pass (spec §7.16)."""
+    """A filter may have 8192 code points, 50 nested parentheses and 500 units (spec §7.16)."""
     for text, more in (
         ("é" * 8192, "é" * 8193),
         ("(" * 50 + "a" + ")" * 50, "(" * 51),
@@ -110,13 +110,13 @@ ROWS = [row(record) for record in EVAL["records"]]
 
 @pytest.mark.parametrize("case", PARSE_OK, ids=by_id)
 def test_a_filter_parses_to_its_tree(case):
-    """The syntax alone determines the tree (spec §7.4)."""
+    """Each valid filter of the vectors is parsed to the tree in its case (spec §7.4)."""
     assert tree_of(case["filter"]) == case["ast"]
 
 
 @pytest.mark.parametrize("case", PARSE_ERROR, ids=by_id)
 def test_a_text_that_is_not_a_filter_is_refused(case):
-    """Every error has a position and a short text."""
+    """An invalid filter is refused with an error that has a position and a short text."""
     with pytest.raises(InvalidFilter) as caught:
         tree_of(case["filter"])
     assert caught.value.code is Code[case["error"]]
@@ -126,7 +126,7 @@ def test_a_text_that_is_not_a_filter_is_refused(case):
 
 @pytest.mark.parametrize("case", EVAL["cases"], ids=by_id)
 def test_a_filter_matches_these_records(case):
-    """The filter is parsed, checked against the types and evaluated on each record."""
+    """A filter of the vectors matches exactly the records that its case names."""
     metadata = types(case.get("metadata_types", EVAL["metadata_types"]))
     response = types(EVAL["response_types"])
     if "error" in case["expect"]:
@@ -140,6 +140,6 @@ def test_a_filter_matches_these_records(case):
 
 
 def test_nothing_matches_without_types():
-    """A test of a metadata field needs a registered type; a test of presence does not."""
+    """Without types, a test of a metadata field is refused; a test of presence is not."""
     assert compiled("-metadata:*", []).matches(Row())
     assert "no type is registered for metadata" in refusal("metadata.verb = export", [])

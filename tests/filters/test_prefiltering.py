@@ -1,4 +1,4 @@
-"""Prefilters for stores: every matching record meets the prefilter, and few others do."""
+"""Prefilters for stores: every matching record meets the prefilter, and few other records do."""
 
 from __future__ import annotations
 
@@ -77,17 +77,17 @@ def both(*items: str) -> str:
 
 
 def says(column: str, *pieces: str) -> str:
-    """Expect a test that the column's text contains these pieces."""
+    """Return the expected test that the column's text contains these pieces."""
     return f"TextContains({column}, {' '.join(sorted(pieces))}, False)"
 
 
 def meta(*pieces: str) -> str:
-    """Expect a test that the metadata's text contains these pieces."""
+    """Return the expected test that the metadata's text contains these pieces."""
     return says("METADATA", *pieces)
 
 
 def created(low: object = "-", high: object = "-") -> str:
-    """Expect a test of the creation time."""
+    """Return the expected test of the creation time."""
     return f"Created(Span({low}, {high}))"
 
 
@@ -154,7 +154,7 @@ TEXTS = [
     ("response:*", SUCCESS),
     ("response.title = 'no way'", both(SUCCESS, says("RESULT", '"no way"', '"title":'))),
     ("NOT response.title = a", EVERYTHING),
-    # The field's name, unless its default matches, and the value if JSON writes it unchanged.
+    # The pieces: the field's name, unless its default matches, and a value that JSON keeps.
     ("metadata.verb = 'no way'", meta('"no way"', '"verb":')),
     ("metadata.verb = ''", EVERYTHING),
     ("metadata.verb != a", EVERYTHING),
@@ -184,7 +184,7 @@ TEXTS = [
         "metadata.verb = '*aaa*bbbb*ccccc*dddddd*eeeeeee*'",
         meta('"verb":', "eeeeeee", "dddddd", "ccccc"),
     ),
-    # A search is prefiltered in every text; its non-ASCII letters are left to the filter.
+    # A search tests all text columns; its non-ASCII letters are tested by the filter alone.
     ("disk", FOLDED.format("disk")),
     ("'Straße * DISK'", FOLDED.format(" disk strasse ")),
     ("'ЖЖЖ *disk'", FOLDED.format("disk")),
@@ -251,7 +251,7 @@ def test_numbers_that_are_not_prefiltered_as_ranges(text: str) -> None:
     ("text", "path", "values"),
     [
         ("metadata.target = alpha", "target", [key_value("alpha")]),
-        ("metadata.target = ''", "target", [key_value(""), "-"]),  # or no value
+        ("metadata.target = ''", "target", [key_value(""), "-"]),  # or the field is missing
         ("metadata.labels.team:data", "labels.team", [key_value("data")]),
         ("metadata.stage = COPYING", "stage", [key_value(2)]),
         ("metadata.priority = 5.0", "priority", [key_value(5)]),
@@ -263,7 +263,7 @@ def test_numbers_that_are_not_prefiltered_as_ranges(text: str) -> None:
 def test_prefilter_has_the_hash_of_an_indexed_value(
     text: str, path: str, values: list[str]
 ) -> None:
-    """The prefilter has the hash of the value, and ABSENT too if the default matches."""
+    """The prefilter tests for the hash of the value, and for ABSENT if the default matches."""
     assert f"KeyIn({path}, {' '.join(sorted(values))})" in said(prefilter(text))
 
 
@@ -287,7 +287,7 @@ def test_other_filters_use_no_index(text: str, metadata: list[str]) -> None:
 
 
 def test_equal_values_have_one_key() -> None:
-    """Spelling does not matter; equal keys of unequal values only cost a needless read."""
+    """Equal values have the same index key, however they are spelled."""
     assert key_value(5) == key_value(5.0) == key_value("5")
     assert key_value(0) == key_value(-0.0)
     assert key_value(True) == key_value("true") != key_value(1)
@@ -302,7 +302,7 @@ CREATED = "create_time() {} '1970-01-01T00:00:00.{:06}Z'"
 
 
 def at(op: str, micros: int) -> str:
-    """Return a filter by the time of creation."""
+    """Return a filter on the creation time."""
     return CREATED.format(op, micros)
 
 
@@ -335,7 +335,7 @@ def at(op: str, micros: int) -> str:
 def test_filter_gives_bounds_for_its_order(
     text: str, names: str, states: str, span: str, keys: str
 ) -> None:
-    """The bounds hold for every match, so that stores can read the records in order."""
+    """Bounds on name, state, time and key are derived from a filter, and hold for every match."""
     found = bounds_of(prefilter(text))
     path, _, values = keys.partition(": ")
     hashes = " ".join(sorted(map(key_value, values.split())))

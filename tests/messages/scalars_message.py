@@ -1,4 +1,4 @@
-"""An attrs class with every scalar once, as in the vectors, and a strategy for its messages."""
+"""An attrs class with a field of each scalar type, and a Hypothesis strategy for its messages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.filters.messages import ExportMetadata, Stage, Warning
 @message("lrofix.v1.Scalars")
 @attrs.frozen
 class Scalars:
-    """Every kind of scalar; kinds that differ only in binary form share a Python type."""
+    """A field of each scalar kind; kinds that differ only in binary form share a Python type."""
 
     f_double: float = 0.0
     f_float: Float = 0.0
@@ -93,7 +93,7 @@ KINDS = {
 
 
 def values_of(kind: Any) -> st.SearchStrategy[Any]:
-    """Values of a field of this type, or messages of this class."""
+    """Return a strategy for values of this field type, or for messages of this class."""
     if kind in KINDS:
         return KINDS[kind]
     parts = typing.get_args(kind)
@@ -107,7 +107,7 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
     return st.builds(kind, **{name: values_of(hint) for name, hint in hints.items()})
 
 
-# The vectors' schema makes ``nothing`` null, and puts ``window`` in a one-of with the other two.
+# The vectors' schema makes ``nothing`` null; ``uri`` and ``snapshot_id`` exclude ``window``.
 SCALARS = values_of(Scalars).map(lambda one: attrs.evolve(one, nothing=None))
 METADATA = values_of(ExportMetadata).map(lambda one: attrs.evolve(one, uri=None, snapshot_id=None))
 

@@ -86,7 +86,7 @@ def test_message_of_an_old_name_is_read_from_its_binary_form(cls: Any) -> None:
 
 
 def test_class_of_protobuf_has_aliases_too() -> None:
-    """The decorator is called with a protobuf class, whose name comes from its descriptor."""
+    """A protobuf class, whose name comes from its descriptor, can have aliases too."""
     pytest.importorskip("google.longrunning.operations_proto_pb2")
     cls: Any = lro.TypeRegistry(Attrs).binary.message_class(NEW)
     types = lro.TypeRegistry(renamed(cls))
@@ -121,7 +121,7 @@ def made(name: str, *aliases: str) -> type:
 def test_alias_of_another_message_is_refused(
     first: tuple[str, ...], second: tuple[str, ...], text: str
 ) -> None:
-    """The order of registration does not matter, and a refused class leaves no trace."""
+    """An alias that is another message's name is refused in either order of registration."""
     types = lro.TypeRegistry(*([made(*first)] if first else []))
     with pytest.raises(lro.DeclarationError, match=text):
         types.register(made(*second))

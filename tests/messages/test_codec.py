@@ -32,7 +32,7 @@ WAITING = {
     "anyjson-097": "an attrs class has no json_name of its own choice",
     "anyjson-145": "the members of a one-of are independent optional fields in an attrs class",
 }
-"""Cases that only protobuf messages can satisfy, with the reason; so do all binary forms."""
+"""Cases that need protobuf messages, with the reason (cases in binary form need them too)."""
 
 
 def cases(*modes):
@@ -51,7 +51,7 @@ def read(case):
 
 @cases("roundtrip", "parse")
 def test_any_is_read_and_written_as_canonical_json(case):
-    """The input is read as an Any, which prints as the canonical JSON."""
+    """Each input is read as an Any, and that Any is written as the case's canonical JSON."""
     packed = read(case)
     assert packed.type_url == case["type_url"]
     assert TYPES.to_json(packed) == case["json"]
@@ -59,7 +59,7 @@ def test_any_is_read_and_written_as_canonical_json(case):
 
 @cases("parse_error")
 def test_invalid_any_is_refused(case):
-    """The error has a text for the caller."""
+    """Reading an invalid Any raises an error with a message for the caller."""
     with pytest.raises((ValueError, InvalidArgument)) as caught:
         read(case)
     assert str(caught.value)
@@ -77,7 +77,7 @@ def test_every_id_in_waiting_is_a_case_of_the_vectors():
 @settings(max_examples=50)
 @given(SCALARS | METADATA)
 def test_message_survives_json_and_any(message):
-    """A message is equal after a round trip through JSON text, and after one through an Any."""
+    """A message is unchanged by a round trip through JSON text or through an Any."""
     value = TYPES.dump(message)
     for read_text in (loads, loads_strict):
         again = TYPES.load(read_text(dumps(value)), type(message))
@@ -100,7 +100,7 @@ class Text(str):
 
 
 def test_fields_without_presence_are_not_written_at_zero():
-    """Fields without presence are not printed at their default (spec §1.8(1)); -0.0 is printed."""
+    """A field without presence is left out at its default (spec §1.8(1)), but -0.0 is written."""
     assert TYPES.dump(One()) == {}
     assert TYPES.load({}, One) == One()
     for name in ("single", "double"):
@@ -124,7 +124,7 @@ class Presence:
 
 
 def test_present_empty_fields_are_printed():
-    """An empty value is printed if its absence would mean something else (spec §1.8(1))."""
+    """An empty value is written if leaving it out would mean another value (spec §1.8(1))."""
     assert TYPES.dump(Presence()) == {"count": 7, "label": "none"}
     present = Presence(maybe="", count=0, label="", step=Step(), rate=-0.0)
     shown = {"maybe": "", "count": 0, "label": "", "step": {}, "rate": -0.0}
@@ -135,14 +135,14 @@ def test_present_empty_fields_are_printed():
 
 
 def test_null_leaves_a_field_unset():
-    """Null leaves a field unset, except a field that holds any JSON value (spec §1.8(3))."""
+    """Null leaves a field unset, unless the field may hold any JSON value (spec §1.8(3))."""
     nulls = dict.fromkeys(("maybe", "count", "label", "rate", "step", "rows", "listed", "indexed"))
     assert TYPES.load(nulls, Presence) == Presence()
     assert TYPES.load({"anything": None}, Presence).anything is None
 
 
 def test_null_in_a_list_or_map_is_refused():
-    """Null is accepted only if the elements may be any JSON value (spec §1.8(3))."""
+    """Null in a list or map is refused unless elements may be any JSON value (spec §1.8(3))."""
     free = {"rows": [None, 1], "indexed": {"1": None}}
     message = Presence(rows=(None, 1), indexed={1: None})
     assert TYPES.load(free, Presence) == message
@@ -205,7 +205,7 @@ class Node:
 
 
 def test_a_class_may_contain_itself():
-    """Lists and maps of a class's own type are read and written."""
+    """A class may have lists and maps of its own type, which are read and written."""
     tree = Node("a", (Node("b", (Node("c"),)),), {"d": Node("e")})
     shown = {
         "name": "a",
@@ -240,7 +240,7 @@ def test_a_class_may_contain_itself():
     ],
 )
 def test_error_names_the_path_of_the_field(value, path):
-    """The path starts at the top of the message, and uses the proto names."""
+    """An error's field path starts at the top of the message, and uses the proto names."""
     written = attrs.has(type(value))
     with pytest.raises(LroError) as caught:
         TYPES.dump(value) if written else TYPES.load(value, Node)
@@ -260,7 +260,7 @@ def test_error_names_the_path_of_the_field(value, path):
     ],
 )
 def test_map_keys_are_written_as_strings(message, shown, wrong):
-    """Keys are written in the text form of their type (spec §1.8(7)); other forms are refused."""
+    """Map keys are written in the text form of their type, and read only in it (spec §1.8(7))."""
     assert TYPES.dump(message) == shown
     assert TYPES.load(shown, Scalars) == message
     with pytest.raises(InvalidArgument, match=r"\["):
@@ -278,7 +278,7 @@ class Plain:
 
 
 def test_dataclass_is_a_message():
-    """Defaults, factories and fields with ``init=False`` work as in an attrs class."""
+    """A dataclass may be a message: its defaults and ``init=False`` fields work as in attrs."""
     assert TYPES.dump(Plain("a")) == {"text": "a", "count": 3}
     assert TYPES.dump(Plain("", 0)) == {"count": 0}
     assert TYPES.load({"text": "a", "count": 0, "words": ["b"]}, Plain) == Plain("a", 0, ["b"])
@@ -309,21 +309,21 @@ def test_validators_of_a_class_refuse_invalid_values():
 
 @attrs.frozen(kw_only=True)
 class Dynamic:
-    """A field whose default is computed from other fields has presence, whatever the default is."""
+    """A message with a default computed from another field, which gives the field presence."""
 
     base: Int32 = 0
     double: Int32 = attrs.field(default=attrs.Factory(lambda self: 2 * self.base, takes_self=True))
 
 
 def test_missing_field_gets_its_default_made_from_other_fields():
-    """A missing field gets the default; an explicit zero stays zero."""
+    """A missing field gets its computed default; an explicit zero stays zero."""
     assert TYPES.load({"base": 4}, Dynamic) == Dynamic(base=4, double=8)
     assert TYPES.load({"base": 4, "double": 0}, Dynamic) == Dynamic(base=4, double=0)
     assert TYPES.dump(Dynamic(base=0)) == {"double": 0}
 
 
 def test_subclass_is_written_with_the_fields_of_the_declared_class():
-    """A field accepts a subclass of its class, but writes only the fields of the class."""
+    """An instance of a subclass is written with only the fields of the declared class."""
 
     @attrs.frozen
     class MoreStep(Step):
@@ -341,7 +341,7 @@ class Stages:
 
 
 def test_unknown_fields_and_enum_names_are_dropped_for_clients():
-    """Only unknown fields and unknown enum names are dropped (spec §1.8(5))."""
+    """A client drops unknown fields and enum names, but refuses other errors (spec §1.8(5))."""
     value = {"novel": 1, "stage": "NOVEL", "history": ["QUEUED", "NOVEL"], "verb": "v"}
     found = TYPES.load(value, ExportMetadata, strict=False)
     assert found == ExportMetadata(verb="v", history=(Stage.QUEUED,))
@@ -353,7 +353,7 @@ def test_unknown_fields_and_enum_names_are_dropped_for_clients():
 
 
 def test_any_in_a_message_is_checked_by_servers_only():
-    """A server checks the Any and makes it canonical; a client passes it through."""
+    """A server checks an Any in a message and makes it canonical; a client keeps it as it is."""
     inside = {"payload": {"@type": "x/lrofix.v1.Book", "page_count": "5"}}
     strict = TYPES.load(inside, ExportMetadata)
     assert strict.payload == AnyMessage("x/lrofix.v1.Book", {"pageCount": 5})
@@ -389,7 +389,7 @@ def test_codecs_can_be_built_by_several_threads():
     ("name", "value", "more"), [("Duration", "1s", {"more": 1}), ("Empty", {}, {"value": {"a": 1}})]
 )
 def test_extra_field_beside_a_value_is_refused(name, value, more):
-    """Servers refuse an extra field, clients drop it; Empty may have a value (spec §1.10(1))."""
+    """Servers refuse an extra field beside the value of an Any; clients drop it (spec §1.10(1))."""
     packed = {"@type": f"x/google.protobuf.{name}", "value": value}
     assert TYPES.from_json(packed, strict=True) == AnyMessage(packed["@type"], value)
     if name == "Duration":

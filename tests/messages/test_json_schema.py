@@ -1,4 +1,4 @@
-"""JSON Schemas of messages: written messages fit one, and the other accepts what a server reads."""
+"""JSON Schemas of messages: output schemas for written messages, input schemas for requests."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ CHECKS = {
 @given(SCALARS | METADATA)
 @settings(max_examples=50)
 def test_written_message_fits_input_and_output_schema(message: Scalars | ExportMetadata) -> None:
-    """A server can read its own output: lists, maps, enums, times, wrappers and an Any."""
+    """A written message fits its output schema, and also its input schema."""
     for check in CHECKS[type(message)]:
         check.validate(TYPES.dump(message))
 
@@ -87,7 +87,7 @@ REFUSED = [
     ("value", "wanted"), [*((one, True) for one in READABLE), *((one, False) for one in REFUSED)]
 )
 def test_value_fits_the_schema_if_it_is_read(value: Any, wanted: bool) -> None:
-    """The schema accepts quoted numbers, enum numbers, every form of base64, and null for unset."""
+    """The input schema accepts quoted numbers, enum numbers, all forms of base64, and null."""
     with contextlib.nullcontext() if wanted else pytest.raises(InvalidArgument):
         TYPES.load(value, Scalars)
     assert READ.is_valid(value) is wanted
@@ -140,7 +140,7 @@ class Car:
 
 
 def test_class_without_a_full_name_is_in_the_package_of_its_container() -> None:
-    """The package is the containing class's; a dataclass without a docstring has no description."""
+    """A class without a full name is named in the package of the class that contains it."""
     types = lro.TypeRegistry(Car)
     schemas = MessageSchemas(types)
     schemas.written(Car)
@@ -156,7 +156,7 @@ def test_class_without_a_full_name_is_in_the_package_of_its_container() -> None:
 
 
 def test_message_field_without_a_default_is_required_in_the_input_schema() -> None:
-    """The schema for output requires nothing, because the writer may have another release."""
+    """Only the input schema requires the field: output may come from another release."""
     types = lro.TypeRegistry(Car)
     assert schema_of(Car, reading=True, types=types)["required"] == ["wheel"]
     assert "required" not in schema_of(Car, types=types)
@@ -169,7 +169,7 @@ def test_message_field_without_a_default_is_required_in_the_input_schema() -> No
 
 
 def test_two_classes_of_one_name_get_two_schemas() -> None:
-    """The second name ends in a number."""
+    """If two classes have the same name, a number is added to the name of the second schema."""
 
     def other() -> type:
         @attrs.frozen
@@ -234,7 +234,7 @@ def test_written_any_fits_its_schema(message: object, printed: dict[str, object]
 
 
 def test_schema_of_a_registered_class_comes_from_its_codec() -> None:
-    """A field of a protobuf message is described like a field of an attrs class."""
+    """The schema of a protobuf message describes its fields like those of an attrs class."""
     pytest.importorskip("google.rpc.error_details_pb2")
     from google.rpc.error_details_pb2 import BadRequest
 

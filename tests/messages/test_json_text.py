@@ -1,4 +1,4 @@
-"""JSON text is parsed strictly, within limits, and with the same result by either library."""
+"""JSON text is parsed strictly and within limits, with the same result with and without orjson."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ NOT_JSON = [
 
 @pytest.mark.parametrize("data", NOT_JSON)
 def test_invalid_json_is_refused(read, data):
-    """Invalid text and bytes are refused, and so are encodings other than UTF-8 (spec §1.8(6))."""
+    """Invalid JSON is refused, and so is any encoding other than UTF-8 (spec §1.8(6))."""
     for form in (data, data.encode()) if isinstance(data, str) else (data,):
         with pytest.raises(ValueError):
             read(form)
 
 
 def test_other_threads_run_while_fractions_are_parsed():
-    """A Python function parses each fraction, so the GIL can switch; 1 MB holds 260,000 of them."""
+    """Each fraction is parsed by a Python function, so that other threads get turns meanwhile."""
     called = []
     sys.setprofile(lambda frame, event, _: called.append((frame.f_code.co_name, event)))
     try:
@@ -70,7 +70,7 @@ def test_other_threads_run_while_fractions_are_parsed():
 
 
 def test_servers_refuse_duplicate_keys(library):
-    """A duplicate key is named at any depth (spec §1.8(2)); a client takes the last value."""
+    """Servers refuse duplicate keys at any depth (spec §1.8(2)); clients take the last value."""
     for text in ('{"a":1,"b":2,"a":3}', '[{"b":{"a":1,"a":1}}]', '{"a":1,"\\u0061":2}'):
         with pytest.raises(ValueError, match="the key 'a' stands twice"):
             loads_strict(text)
@@ -78,7 +78,7 @@ def test_servers_refuse_duplicate_keys(library):
 
 
 def test_depth_is_limited_to_a_hundred_levels(read):
-    """The spec requires at least 32 levels (spec §1.8(8))."""
+    """JSON of 100 levels is read, and deeper JSON is refused (spec §1.8(8) requires 32 levels)."""
     for levels in (1, 32, MAX_DEPTH):
         assert read(nested(levels)) is not None
         assert read(nested(levels, "").encode()) is not None
@@ -90,7 +90,7 @@ def test_depth_is_limited_to_a_hundred_levels(read):
     for form in (f'["{"x" * 60_000}",[]]', f'["{"x" * 60_000}",[]]'.encode()):
         assert read(form)[1] == []
     deep = f'["{"x" * 60_000}",{nested(150, "")}]'
-    for form in (deep, deep.encode()):  # too long to count its brackets first
+    for form in (deep, deep.encode()):  # too long to count its brackets before it is parsed
         with pytest.raises(ValueError, match="nested deeper than 100 levels"):
             read(form)
     wide = [{"id": n, "tags": ["[", '"'], "empty": []} for n in range(1000)]
@@ -128,7 +128,7 @@ def test_brackets_in_strings_do_not_count_for_depth(value, spaced):
 
 
 def test_written_json_can_be_read_again(library):
-    """Output is compact UTF-8; a value that is too deep is refused, never written in part."""
+    """JSON is written as compact UTF-8; an endless or far too deep value is refused."""
     value = {"é": ["\u2028", 1, 1.5, True, None, "\U0001f600"]}
     assert dumps(value) == '{"é":["\u2028",1,1.5,true,null,"\U0001f600"]}'.encode()
     assert dumps([2**70, 2**63 - 1]) == b"[1180591620717411303424,9223372036854775807]"
@@ -148,7 +148,7 @@ def test_written_json_can_be_read_again(library):
 
 @pytest.mark.parametrize("value", [{"a": object()}, {1, 2}, "\ud800", {"\ud800": 1}, b"x"])
 def test_value_without_json_is_an_error(library, value):
-    """No partial text is returned."""
+    """Writing a value that has no JSON form raises an error."""
     with pytest.raises((ValueError, TypeError)):
         dumps(value)
 
@@ -180,7 +180,7 @@ JSON_TEXT = st.recursive(
 
 
 def by_each_library(action, value):
-    """Return the results with orjson and without: each a repr, or None if the call was refused."""
+    """Return the results with and without orjson, each as its repr, or None for an error."""
     found = []
     for library in (json_text.orjson, None):
         with pytest.MonkeyPatch.context() as patch:
@@ -193,7 +193,7 @@ def by_each_library(action, value):
 
 
 def assert_read_alike(text):
-    """Check that both libraries read text and bytes alike, and write the value alike."""
+    """Check that text and bytes are read alike with and without orjson, and written alike."""
     for data in (text, text.encode("utf-8", "surrogatepass")):
         for action in (loads, loads_strict):
             assert len(set(by_each_library(action, data))) == 1, ascii(data)
@@ -202,7 +202,7 @@ def assert_read_alike(text):
 
 
 def test_json_token_is_read_and_written_alike_by_either_library():
-    """The ``fast`` extra changes no result."""
+    """Every token is read and written alike with orjson (the ``fast`` extra) and without."""
     for token in (*NUMBERS, *TEXTS):
         for text in (token, f"[{token}]", f'{{"unknown": {token}}}', f" {token} "):
             assert_read_alike(text)
@@ -210,7 +210,7 @@ def test_json_token_is_read_and_written_alike_by_either_library():
 
 @given(JSON_TEXT, SPACE)
 def test_any_text_is_read_and_written_alike_by_either_library(text, space):
-    """A text that one library refuses is refused by the other too."""
+    """A text that one JSON library refuses is refused by the other too."""
     assert_read_alike(space + text)
 
 
@@ -236,13 +236,13 @@ def test_a_value_is_written_alike_by_either_library(value):
 
 @given(JSON)
 def test_every_json_value_survives_a_round_trip(value):
-    """A value is equal after a round trip, with either library and either reader."""
+    """A JSON value is unchanged after it is written and read, with either library."""
     assert loads(dumps(value)) == loads_strict(dumps(value)) == value
     assert len(set(by_each_library(dumps, value))) == 1
 
 
 def test_module_works_without_orjson(monkeypatch):
-    """orjson is optional: without it the module still reads and writes."""
+    """Without orjson, which is optional, the module still reads and writes JSON."""
     monkeypatch.setitem(sys.modules, "orjson", None)
     spec = importlib.util.spec_from_file_location("jsontext_alone", json_text.__file__)
     alone = importlib.util.module_from_spec(spec)
@@ -256,7 +256,7 @@ BRACKETS = [b"[],", b'{"a":1},', b"{},", b"[[]],"]
 
 @pytest.mark.parametrize("piece", [*BRACKETS, b"7,", b'"ab",'])
 def test_json_with_too_many_values_is_refused(piece, library):
-    """The text is refused before it is parsed, because a short text can need much memory."""
+    """JSON with too many values is refused unparsed, because its values would need much memory."""
     text = b"[" + piece * json_text.MAX_VALUES + b"1]"
     with pytest.raises(ValueError, match="more than 2000000 values"):
         loads(text)
@@ -276,5 +276,5 @@ def test_brackets_and_commas_in_strings_are_not_counted_as_values(piece, library
 
 
 def test_list_of_a_million_numbers_is_read(library):
-    """An embedding with a million numbers, for example, is within the limit."""
+    """A list of a million numbers (such as an embedding) is within the limit."""
     assert loads(b"[" + b"1.5," * 1_000_000 + b"2]") == [*[1.5] * 1_000_000, 2]

@@ -1,4 +1,4 @@
-"""Declarations that work with pydantic, msgspec or TypedDict, but not with attrs."""
+"""Message classes of pydantic, msgspec, TypedDict and proto-plus."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def known(cls: type, name: str = "acme.v1.Made") -> lro.TypeRegistry:
 
 
 def both_ways(message: Any, cls: Any = None) -> Any:
-    """Return a message's JSON, after checking that it loads equal from JSON and binary form."""
+    """Return a message's JSON; first check that the message survives JSON and binary form."""
     cls = cls or type(message)
     types = known(cls)
     packed = types.pack(message, cls)
@@ -60,7 +60,7 @@ def both_ways(message: Any, cls: Any = None) -> Any:
 
 
 def violations(cls: Any, value: Any, *, strict: bool = True) -> dict[str, str]:
-    """Return the errors found in a JSON value: field path to description."""
+    """Return the violations in a JSON value as a map from field path to description."""
     with pytest.raises(InvalidArgument) as caught:
         known(cls).load(value, cls, strict=strict)
     return {one.field: one.description for one in caught.value.violations}
@@ -84,7 +84,7 @@ NeedyStruct = msgspec.defstruct("NeedyStruct", typing.get_type_hints(Needy).item
 def test_a_field_without_default_is_required_of_a_request_and_always_written(
     cls: Any, text: str
 ) -> None:
-    """Zeros survive, also in binary form; a missing field that may be None becomes None."""
+    """A request must have the field, unless it may be None; the field is written even if zero."""
     empty = cls(count=0, tags=[], labels={}, note=None, stage=Stage.WAITING)
     shown = {"count": "0", "tags": [], "labels": {}, "stage": "WAITING"}
     assert both_ways(empty) == shown
@@ -93,7 +93,7 @@ def test_a_field_without_default_is_required_of_a_request_and_always_written(
         "count": text,
         "tags": "must be a list, got 'x'",
     }
-    # A client accepts a reply whose server leaves zeros out.
+    # A client accepts a reply in which the server left out zeros.
     assert known(cls).load({}, cls, strict=False) == empty
     outer = msgspec.defstruct("Outer", [("inner", cls), ("uid", uuid.UUID)])
     # Types without a zero, such as messages and UUIDs, are required in a reply too.
@@ -113,7 +113,7 @@ class Whole(typing_extensions.TypedDict, total=False):
 
 
 def test_required_keys_of_a_typed_dict_are_needed_to_write_it() -> None:
-    """Keys missing from a request become zero; a message to be written needs its required keys."""
+    """A required key may be missing from a request (then it is zero), not from a written dict."""
 
     types = known(Whole)
     assert types.load({}, Whole) == {"count": 0, "tags": [], "note": None}
@@ -157,7 +157,7 @@ class AliasedData:
 
 
 def test_aliases_are_the_names_in_json() -> None:
-    """Aliases are used in proto files too; a field can also be read by its own name."""
+    """JSON is written with the fields' aliases, and read with aliases or the fields' own names."""
     message = Aliased.model_validate(
         {"x-plain_one": "a", "gegeben": "b", "x-written": "c", "ein": "d"}
     )
@@ -192,7 +192,7 @@ class Page(BaseModel, Generic[T]):
     "cls", [Needy, NeedyStruct, AliasedData, type("Part", (Needy,), {"__module__": __name__})]
 )
 def test_lro_message_names_classes_of_every_kind(cls: Any) -> None:
-    """The decorator names the given class and not one derived from it."""
+    """``lro.message`` sets the full name of a model, a Struct, a dataclass or a TypedDict."""
     named = lro.message("acme.v1.Named")(type(cls)("Copy", (cls,), {}))
     if dataclasses.is_dataclass(cls):
         named = lro.message("acme.v1.Named")(pydantic_dataclass(named))
@@ -291,7 +291,7 @@ MSGSPEC = [
 def test_type_without_a_proto_form_is_written_as_its_library_writes_it(
     cls: Any, value: Any, shown: Any
 ) -> None:
-    """The value becomes a scalar if its library writes one, else any JSON; UNSET is left out."""
+    """The field is a scalar if the class's library writes one, else any JSON; UNSET is left out."""
     assert both_ways(cls(a=value)) == {"a": shown}
     assert both_ways(struct(("a", int | msgspec.UnsetType, msgspec.UNSET))()) == {}
 
@@ -313,12 +313,12 @@ def test_type_without_a_proto_form_is_written_as_its_library_writes_it(
 def test_wrong_value_of_a_type_without_a_proto_form_is_named_by_its_path(
     cls: Any, wrong: Any, paths: set[str]
 ) -> None:
-    """Errors that the library itself reports have paths too."""
+    """A wrong value is reported with its field path, even if the library finds the error."""
     assert violations(cls, {"a": wrong}).keys() == paths
 
 
 class Holder(msgspec.Struct):
-    """Fields whose types are a pydantic model and an attrs class."""
+    """A struct whose fields are a pydantic model and an attrs class."""
 
     model: Needy | None = None
     point: Point | None = None
@@ -351,7 +351,7 @@ class TreeStruct(msgspec.Struct):
 
 
 def test_a_class_may_contain_itself() -> None:
-    """A class of either library may have fields of its own type."""
+    """A pydantic model or a Struct may have fields of its own type."""
     assert both_ways(Tree(kids=[Tree(need=0)], need=1)) == {"kids": [{"need": "0"}], "need": "1"}
     assert both_ways(TreeStruct([], [TreeStruct(["a"])])) == {"need": [], "kids": [{"need": ["a"]}]}
 
@@ -412,7 +412,7 @@ class Lost(BaseModel):
     ],
 )
 def test_unsupported_field_is_refused_at_declaration(cls: type, says: str) -> None:
-    """The error names the field and says what to change."""
+    """Registering a class with an unsupported field fails; the error names the field."""
     with pytest.raises(DeclarationError, match=says):
         known(cls)
 
@@ -431,7 +431,7 @@ def test_a_model_with_custom_json_may_be_the_type_of_a_field() -> None:
 
 
 def test_a_value_of_another_type_than_declared_is_not_written() -> None:
-    """The error names the field."""
+    """Writing a value of another type than declared fails with an error that names the field."""
     for message in (
         model(a=(uuid.UUID, ...)).model_construct(a=5),
         model(a=(Line | Needy | None, None)).model_construct(a=object()),
@@ -509,7 +509,7 @@ def test_every_violation_of_a_model_is_named() -> None:
 
 
 def mended(value: Any) -> Any:
-    """A validator that accepts the word "small" for 1."""
+    """Replace "small" by 1, also in a dict; raise TypeError for 7."""
     if isinstance(value, dict):
         return {name: mended(one) for name, one in value.items()}
     if value == 7:
@@ -518,7 +518,7 @@ def mended(value: Any) -> Any:
 
 
 def sized(name: str, mode: str) -> Any:
-    """Return a model with such a validator, on a field or on the whole model."""
+    """Return a model validated by ``mended``, which gets a field, each field or the whole model."""
     if not name:
         decorator: Any = pydantic.model_validator(mode="before")
     else:
@@ -529,7 +529,7 @@ def sized(name: str, mode: str) -> Any:
 
 @pytest.mark.parametrize("cls", [sized("", "before"), sized("size", "before"), sized("*", "wrap")])
 def test_before_validator_gets_the_json_value(cls: Any) -> None:
-    """The validator may accept what ProtoJSON refuses; its TypeError becomes a violation."""
+    """A before-validator gets the JSON value unchanged; its TypeError becomes a violation."""
     assert known(cls).load({"size": "small"}, cls).size == 1
     assert violations(cls, {"size": "large"}).keys() == {"size"}
     assert "is no size" in violations(cls, {"size": 7}).popitem()[1]
@@ -589,7 +589,7 @@ class AllWritten(BaseModel):
 
 
 def test_serializers_and_computed_fields_of_a_model_are_used() -> None:
-    """Computed fields are written, not read; enums are written by name, even if kept as values."""
+    """Custom serializers are used; computed fields are written, not read; enums appear by name."""
     message = Written(
         stage=Stage.COPYING,
         stages=[Stage.WAITING],
@@ -644,7 +644,7 @@ class Capped(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def test_every_violation_of_a_struct_is_named() -> None:
-    """Values, lists and the whole are checked; a stored message may have unknown fields."""
+    """All violations are reported together; a stored message may have unknown fields."""
     assert violations(
         Capped,
         {
@@ -672,7 +672,7 @@ def test_every_violation_of_a_struct_is_named() -> None:
 
 
 def test_default_that_needs_other_values_is_made_by_the_class() -> None:
-    """A default that needs no other value is compared with zero."""
+    """A default that depends on other fields is computed by the model itself."""
     made = (list[str], Field(default_factory=lambda data: [*data]))
     cls = model(start=(int, Field(default_factory=int)), made=made)
     assert [one.label for one in shape_of(cls).fields] == [Label.IMPLICIT, Label.REPEATED]
@@ -680,7 +680,7 @@ def test_default_that_needs_other_values_is_made_by_the_class() -> None:
 
 
 def test_at_most_a_hundred_violations_are_collected() -> None:
-    """A hostile request cannot make the reply arbitrarily long."""
+    """At most 100 violations are collected, so that a hostile request cannot cause a huge reply."""
     for wrong in ({"tags": [5] * 1000}, {f"odd{place}": 1 for place in range(1000)}):
         with pytest.raises(lro.errors.InvalidFields) as caught:
             known(Needy).load(wrong, Needy)
@@ -698,7 +698,7 @@ class Chosen:
 
 
 def test_attrs_class_may_have_literals_and_sets() -> None:
-    """A Literal has no zero value; a set is written as a list in a fixed order."""
+    """A Literal field is required, as it has no zero; a set is written as a sorted list."""
     shown = {"mode": "slow", "modes": ["b"], "numbers": ["1", "2"], "names": ["a", "b"]}
     assert both_ways(Chosen("slow", ("b",), {2, 1}, frozenset("ba"))) == shown
     assert violations(Chosen, {}) == {"mode": "is required"}
@@ -714,7 +714,7 @@ def test_attrs_class_may_have_literals_and_sets() -> None:
 
 
 def test_proto_plus_class_is_packed_as_its_protobuf_message() -> None:
-    """Its name is the descriptor's; it is packed in binary form and unpacked as its own class."""
+    """A proto-plus message is packed in binary form, under the name in its descriptor."""
     types = lro.TypeRegistry(redis_v1.Instance)
     instance = redis_v1.Instance(name="a", memory_size_gb=3)
     packed = types.pack(instance)
@@ -735,7 +735,7 @@ def test_proto_plus_class_is_packed_as_its_protobuf_message() -> None:
 
 
 def test_an_old_pydantic_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error names the extra that installs a newer one."""
+    """With pydantic 2.10, registration fails; the error names the extra with a newer version."""
     monkeypatch.setattr(pydantic_models.pydantic, "VERSION", "2.10.6")
     with pytest.raises(MissingExtra, match=r"lro\[pydantic\]"):
         known(type("Fresh", (Needy,), {"__module__": __name__}))
@@ -774,7 +774,7 @@ def by_size(value: Any) -> str:
 
 
 class Drawing(BaseModel):
-    """The discriminators are in ``Field``, which pydantic keeps apart from the type."""
+    """A model whose discriminators are arguments of ``Field`` instead of parts of the type."""
 
     shape: Circle | Square = Field(default=Circle(), discriminator="kind")
     sized: Annotated[Circle, pydantic.Tag("circle")] | Annotated[Square, pydantic.Tag("square")] = (
@@ -783,7 +783,7 @@ class Drawing(BaseModel):
 
 
 def test_discriminator_of_a_field_chooses_the_class() -> None:
-    """Only the tag decides, even if several classes would accept the value; others are refused."""
+    """The tag alone selects the class, even if both classes would accept the value."""
     value: Any = {"shape": {"kind": "square", "size": 1}, "sized": {"size": 10}}
     drawing = known(Drawing).load(value, Drawing)
     assert drawing == Drawing.model_validate(value)

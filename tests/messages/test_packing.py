@@ -1,4 +1,4 @@
-"""Packing messages with fields of any JSON value, which are copied in one piece if possible."""
+"""Packing messages that have fields of arbitrary JSON, which are copied whole where possible."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Inner:
 @message("acme.v1.Report")
 @attrs.frozen
 class Report:
-    """Fields of any JSON value, and fields that need no function call to write, with each label."""
+    """A message with fields of arbitrary JSON, and with simple fields of each label."""
 
     title: str = ""
     data: dict[str, object] = attrs.field(factory=dict)
@@ -124,7 +124,7 @@ class Report:
 
 
 class Derived(Report):
-    """A subclass, which must not use the writer that was compiled for ``Report``."""
+    """A subclass of ``Report``, for which the writer compiled for ``Report`` must not be used."""
 
 
 TYPES = TypeRegistry(Report, Inner)
@@ -136,11 +136,11 @@ def outcome(call):
     try:
         return typed(call())
     except EncodingError as exc:
-        return str(exc).partition(": ")[2]  # without the name of the class
+        return str(exc).partition(": ")[2]  # the text without the name of the class
 
 
 def typed(value):
-    """Return a value with its types; subclasses of int count as int, as their JSON is the same."""
+    """Return a value with the types of its parts; a subclass of a scalar counts as the scalar."""
     if isinstance(value, dict):
         return type(value), [(typed(key), typed(item)) for key, item in value.items()]
     if isinstance(value, list):
@@ -159,7 +159,7 @@ def typed(value):
 @example({"many": [None, {"a": None}], "anything": [math.nan]}, {})
 @example({"title": Text("a"), "data": {"a": 1}}, {"a": (1,)})
 def test_pack_and_dump_of_a_message_agree(fields, value):
-    """``pack`` and ``dump`` agree or fail with the same text, wherever the value is."""
+    """``pack`` and ``dump`` write the same JSON or fail with the same text, at any depth."""
     whole = Report(**fields)
     inside = Report(inner=Inner(value, value)), Report(struct=Struct(value)), Value(value)
     for made in (whole, Report(anything=value), *inside):
@@ -172,7 +172,7 @@ def test_pack_and_dump_of_a_message_agree(fields, value):
 
 @pytest.mark.parametrize("inner", [{}, 1])
 def test_report_may_have_32_levels(inner):
-    """The report and its data take two levels; deeper data is refused."""
+    """A packed message may have 32 levels in total; a deeper message is refused."""
     most = 30 if inner == 1 else 29
     assert TYPES.pack(Report(data={"a": deep_list(most, inner)})).payload["data"]
     for levels in (most + 1, 200, 260, 5000):
@@ -182,7 +182,7 @@ def test_report_may_have_32_levels(inner):
 
 @pytest.mark.parametrize("fast", [True, False])
 def test_change_after_a_report_does_not_change_the_packed_message(monkeypatch, fast):
-    """The packed message keeps the values of the report, at any depth, with and without orjson."""
+    """Data that is changed after packing does not change the packed message, at any depth."""
     if not fast:
         monkeypatch.setattr("lro._messages.json_text.orjson", None)
     data = {"rows": [{"id": 1, "size": 10**300}]}
@@ -197,7 +197,7 @@ def test_change_after_a_report_does_not_change_the_packed_message(monkeypatch, f
 
 @pytest.mark.parametrize("write", [TYPES.dump, lambda made: TYPES.pack(made).payload])
 def test_iterator_in_a_report_is_written_once(write):
-    """A writer that gives up and passes the message on must not have consumed the iterator."""
+    """Iterators in a message are written whole, even if the fast writer gives up halfway."""
     reported = Report(many=iter([1]), texts=iter(["a"]), data={"a": (1,)})
     assert write(reported) == {"many": [1], "texts": ["a"], "data": {"a": [1]}}
 
@@ -205,7 +205,7 @@ def test_iterator_in_a_report_is_written_once(write):
 @message("acme.v1.Turned")
 @attrs.frozen(init=False)
 class Turned:
-    """A class whose constructor takes its fields in another order."""
+    """A class whose constructor takes the fields in another order than they are declared in."""
 
     first: str = ""
     second: str = ""
@@ -228,7 +228,7 @@ class Mixed:
 @message("acme.v1.Watched")
 @attrs.frozen
 class Watched(Mixed):
-    """A class whose ``__new__`` sees the fields."""
+    """A class whose ``__new__`` takes the fields too."""
 
     def __new__(cls, **fields: str) -> Watched:
         assert "first" in fields
@@ -256,7 +256,7 @@ def test_each_field_is_passed_to_its_own_init_parameter(cls):
     ],
 )  # fmt: skip
 def test_any_is_read_alike_whether_its_type_is_known_or_not(value):
-    """Registering a type only makes reading an Any of it faster."""
+    """An Any is read with the same result whether its type is registered or not."""
 
     def found(types):
         try:
@@ -270,7 +270,7 @@ def test_any_is_read_alike_whether_its_type_is_known_or_not(value):
 
 
 def test_any_of_another_type_is_not_unpacked():
-    """The type name decides; the host in the type URL is ignored."""
+    """An Any with another type name is refused; the host in the type URL does not matter."""
     for url in ([], "", "type.googleapis.com/acme.v1.Report"):
         with pytest.raises(InvalidArgument, match=r"must be acme\.v1\.Inner"):
             TYPES.unpack(AnyMessage(url, {}), Inner)

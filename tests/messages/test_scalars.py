@@ -41,7 +41,7 @@ class Level(enum.IntEnum):
 
 @attrs.frozen
 class One:
-    """One field of each kind of scalar, without presence."""
+    """A message with a field of each scalar kind, all without presence."""
 
     text: str = ""
     raw: bytes = b""
@@ -72,7 +72,7 @@ READ = [  # the vectors and the tests with protobuf messages have more forms
 
 @pytest.mark.parametrize(("name", "value", "wanted"), READ)
 def test_scalar_is_read_in_every_accepted_form(name, value, wanted):
-    """Every form that spec §1.9 accepts is read."""
+    """A scalar is read in every form that spec §1.9 accepts."""
     found = getattr(TYPES.load({name: value}, One), name)
     assert (repr(found), type(found)) == (repr(wanted), type(wanted))
 
@@ -93,7 +93,7 @@ PRINTED = [
 
 @pytest.mark.parametrize(("name", "value", "wanted"), PRINTED)
 def test_scalar_is_written_in_its_one_form(name, value, wanted):
-    """Each value has the one output form of spec §1.9."""
+    """A scalar is written in the one output form of spec §1.9."""
     assert TYPES.dump(One(**{name: value})) == {name: wanted}
 
 
@@ -113,7 +113,7 @@ def test_scalar_that_does_not_fit_its_type_is_not_written(name, value):
 
 
 def test_error_about_a_huge_number_does_not_print_its_digits():
-    """Python refuses to convert the number to text, which must not break the error message."""
+    """Python refuses to print such a number; the field's error must still be raised."""
     with pytest.raises(LroError, match="a huge int"):
         TYPES.dump(One(big=10**5000))
     wrong = {"small": "1" * 500, "big": str(2**63), "level": "1", "double": 10**400}

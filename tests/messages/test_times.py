@@ -1,4 +1,4 @@
-"""Durations and timestamps: the cases of the vectors, and more."""
+"""Durations and timestamps: the cases in the vectors, and further ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def cases(*modes):
 
 @cases("roundtrip", "parse")
 def test_times_are_read_from_json(case):
-    """The JSON form is read as the given seconds and nanoseconds."""
+    """A duration or timestamp in JSON is read as the seconds and nanoseconds of the case."""
     cls, parse, _ = KINDS[case["type"]]
     assert parse(case.get("input", case["json"])) == cls(case["seconds"], case["nanos"])
 
@@ -45,21 +45,21 @@ def test_times_are_written_as_json(case):
 
 @cases("parse_error")
 def test_invalid_times_are_refused(case):
-    """The error quotes the text."""
+    """Reading an invalid duration or timestamp fails with an error that quotes the text."""
     with pytest.raises(InvalidArgument, match="got"):
         KINDS[case["type"]][1](case["input"])
 
 
 @cases("print_error")
 def test_times_out_of_range_are_not_printed(case):
-    """A value out of range cannot be written as JSON."""
+    """Writing a duration or timestamp that is out of range raises an error."""
     cls, _, text = KINDS[case["type"]]
     with pytest.raises(ValueError, match="not a valid"):
         text(cls(case["seconds"], case["nanos"]))
 
 
 def test_every_mode_of_the_vectors_is_used():
-    """This module handles every mode in the file."""
+    """Each mode in the file of vectors is handled in this module."""
     modes = {"roundtrip", "parse", "print", "parse_error", "print_error"}
     assert {case["mode"] for case in CASES} == modes
 
@@ -83,14 +83,14 @@ def test_datetimes_survive_a_round_trip(moment):
 
 @given(st.integers(-62_135_596_800, 253_402_300_799), st.integers(0, 999_999_999))
 def test_every_valid_timestamp_survives(seconds, nanos):
-    """Reading the printed text gives the same nanosecond."""
+    """A valid timestamp is written and read again without losing a nanosecond."""
     moment = Timestamp(seconds, nanos)
     assert moment.valid
     assert parse_timestamp(timestamp_text(moment)) == moment
 
 
 def test_other_offsets_print_as_utc():
-    """Output always ends in Z (spec §1.12)."""
+    """A timestamp with another UTC offset is written in UTC, ending in Z (spec §1.12)."""
     india = timezone(timedelta(hours=5, minutes=30))
     assert datetime_text(datetime(2030, 1, 1, 5, 30, tzinfo=india)) == "2030-01-01T00:00:00Z"
     milliseconds = datetime(2030, 1, 1, 5, 30, 0, 1000, tzinfo=india)
@@ -99,13 +99,13 @@ def test_other_offsets_print_as_utc():
 
 @pytest.mark.parametrize("convert", [datetime_text, Timestamp.from_datetime])
 def test_a_naive_datetime_is_refused(convert):
-    """A time without a zone is ambiguous; the error says what to use."""
+    """A datetime without a time zone is refused; the error says what to use instead."""
     with pytest.raises(ValueError, match=r"use datetime\.now\(UTC\)"):
         convert(datetime(2030, 1, 1))
 
 
 def test_nanoseconds_are_cut_to_microseconds():
-    """Durations are cut towards zero; timestamps downwards, as their nanoseconds are positive."""
+    """Digits beyond microseconds are cut off: a duration towards zero, a timestamp downwards."""
     assert Duration(1, 999_999_999).to_timedelta() == timedelta(seconds=1, microseconds=999_999)
     assert Duration(0, -1_999).to_timedelta() == timedelta(microseconds=-1)
     moment = Timestamp(-1, 999_999_999).to_datetime()
@@ -114,7 +114,7 @@ def test_nanoseconds_are_cut_to_microseconds():
 
 
 def test_long_input_is_shortened_in_the_error():
-    """The error does not repeat a text of a million characters."""
+    """The error about a text of a million characters does not repeat the whole text."""
     for parse in (parse_duration, parse_timestamp):
         with pytest.raises(InvalidArgument) as caught:
             parse("9" * 1_000_000)
@@ -123,7 +123,7 @@ def test_long_input_is_shortened_in_the_error():
 
 @pytest.mark.parametrize("digits", ["0" * 5000 + "1", "9" * 5000])
 def test_duration_of_thousands_of_digits_is_read_or_refused(digits):
-    """Leading zeros are skipped, and numbers with too many digits are refused."""
+    """A duration may have thousands of leading zeros; too many other digits are refused."""
     try:
         found = parse_duration(digits + "s")
     except InvalidArgument as exc:

@@ -51,7 +51,7 @@ class Thing:
 
 
 def test_registered_class_is_found_by_its_name():
-    """A registered class is found by its name and the name by its class; others are unknown."""
+    """A class is found by its name and the name by its class; other classes are unknown."""
     types = TypeRegistry(Thing)
     assert types.name_of(Thing) == "acme.v1.Thing"
     assert "acme.v1.Thing" in types
@@ -79,7 +79,7 @@ def test_well_known_types_and_error_details_are_registered():
 
 
 def test_class_may_get_its_name_at_registration():
-    """Registering it again under the same name is harmless; another name is refused."""
+    """A class may be registered again under the same name, but not under another name."""
     types = TypeRegistry()
     assert types.register(Nameless, "acme.v1.Nameless") == "acme.v1.Nameless"
     assert types.register(Nameless) == "acme.v1.Nameless"
@@ -89,7 +89,7 @@ def test_class_may_get_its_name_at_registration():
     assert types.register(Thing, "acme.v1.Ignored") == "acme.v1.Thing"
     with pytest.raises(DeclarationError, match=r"is the name of .*Thing.* already"):
         TypeRegistry(Thing).register(Nameless, "acme.v1.Thing")
-    assert TypeRegistry().load({"text": "a"}, Nameless) == Nameless("a")  # like a request's body
+    assert TypeRegistry().load({"text": "a"}, Nameless) == Nameless("a")  # as for a request's body
     assert TypeRegistry().dump(Nameless("a")) == {"text": "a"}
 
 
@@ -125,7 +125,7 @@ def test_unregistered_value_is_not_packed(thing, error):
 
 
 def test_message_is_unpacked_only_as_its_type():
-    """The type is the name after the last slash of the URL (spec §1.14(1))."""
+    """A message is unpacked only if the last part of its type URL matches (spec §1.14(1))."""
     types = TypeRegistry(Thing, Book)
     packed = AnyMessage("some.host/path/acme.v1.Thing", {"text": "a", "more": 1})
     assert types.unpack(packed, Thing) == Thing("a") == types.unpack_any(packed)
@@ -141,12 +141,12 @@ def test_message_is_unpacked_only_as_its_type():
         types.unpack(packed, Nameless)
     with pytest.raises((InvalidArgument, MissingExtra), match="binary form"):
         types.unpack(AnyMessage("x/acme.v1.Thing", b"\x0a"), Thing)
-    # The check makes the payload canonical, and keeps the prefix of the type URL.
+    # ``checked`` makes the payload canonical, and keeps the prefix of the type URL.
     loose = AnyMessage("my.host/lrofix.v1.Book", {"page_count": "5", "title": ""})
     assert types.checked(loose) == AnyMessage("my.host/lrofix.v1.Book", {"pageCount": 5})
     with pytest.raises(InvalidArgument, match="not registered"):
         types.checked(AnyMessage("x/foreign.Type"))
-    # Empty means without type and payload; a payload without a type is not empty.
+    # An Any is empty if it has neither a type nor a payload.
     assert [one.empty for one in (AnyMessage(), AnyMessage("x/a"), AnyMessage("", b"a"))] == [
         True,
         False,
@@ -200,7 +200,7 @@ def lists(levels):
     "make", [lambda levels: nested(levels), lambda levels: Struct({"a": lists(levels - 1)})]
 )
 def test_message_deeper_than_32_levels_is_refused(make):
-    """32 levels are allowed; more are refused with an error, without a crash (spec §1.8(8))."""
+    """A message with 32 levels is packed; a deeper one raises an error (spec §1.8(8))."""
     types = TypeRegistry(Nest)
     assert types.pack(make(32))
     for levels in (33, 100, 500):
@@ -232,7 +232,7 @@ class Model:
 
 
 class ModelCodec:
-    """A codec such as a user writes for a library."""
+    """A codec for ``Model`` classes, as an application may write for a library."""
 
     shape = None
 
@@ -256,7 +256,7 @@ def models(cls):
 
 
 def test_codec_factory_is_used_for_the_classes_it_knows():
-    """It makes codecs for the classes it knows; other classes go on to the next factory."""
+    """A codec factory is used only for the classes it knows."""
     types = TypeRegistry(Thing, factories=[models])
     assert types.register(Model, "acme.v1.Model") == "acme.v1.Model"
     packed = types.pack(Model(count=1))
@@ -275,7 +275,7 @@ def test_codec_factory_is_used_for_the_classes_it_knows():
 
 
 def test_payload_of_a_binary_codec_cannot_be_written_as_json():
-    """The payload stays binary; it cannot be written as JSON."""
+    """A payload that the codec writes as bytes stays binary; writing it as JSON fails."""
     codec = ModelCodec(Model)
     codec.dump = lambda message: b"\x08\x01"
     codec.load = lambda payload, *, strict: Model(count=payload[1])
@@ -361,7 +361,7 @@ def test_unsupported_type_of_a_field_is_refused(annotation, why):
     "field", [lambda default, **more: attrs.field(default=default, **more), dataclasses.field]
 )
 def test_field_numbers_may_be_given(field):
-    """Classes that must match a proto file can set their field numbers."""
+    """A class can set its field numbers, to match a proto file."""
 
     class Numbered:
         name: str = field(default="", metadata=field_number(4))
@@ -388,7 +388,7 @@ class Lost:
 
 @attrs.frozen
 class More(Thing):
-    """A subclass, which does not inherit the name."""
+    """A subclass, which does not inherit the full name of its base."""
 
 
 DECLARATIONS = [
@@ -419,12 +419,12 @@ DECLARATIONS = [
 
 @pytest.mark.parametrize(("declare", "arguments", "why"), DECLARATIONS)
 def test_invalid_declaration_is_refused_with_advice(declare, arguments, why):
-    """The decorator or the registration refuses bad names, numbers, annotations and classes."""
+    """Invalid names, numbers, annotations and classes are refused with advice in the error."""
     with pytest.raises(DeclarationError, match=why):
         declare(*arguments)
 
 
 def test_enum_without_members_accepts_no_value():
-    """Its field has no zero, and no value can be read."""
+    """A field whose enum has no members has no zero value, and any value is refused."""
     (field,) = shape_of(made(enum.Enum("Void", []))).fields
     assert field.zero is None
