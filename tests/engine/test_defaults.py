@@ -11,6 +11,7 @@ import pytest
 
 import lro
 from lro import testing
+from lro.errors import MessageTooLarge
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.testing import START
@@ -134,6 +135,24 @@ def test_retry_keeps_the_last_message(service, clock):
     operation = ended_in_time(service, clock, resize.start(WorkRequest()).name)
     assert attempts == ["", "first"]
     assert seen(service, operation).status_message == "first"
+
+
+def test_refused_report_leaves_the_last_one(service):
+    """Callers have not seen it, so neither has the function; the next report is not refused."""
+    messages = []
+
+    @service.method(NAME)
+    def resize(request: WorkRequest, job: lro.Job) -> None:
+        job.progress(0.1, "fine")
+        with pytest.raises(MessageTooLarge):
+            job.progress(0.2, "x" * 1_000_000)
+        messages.append(job.metadata.status_message)
+        job.progress(0.3)
+
+    operation = resize.start(WorkRequest()).operation
+    assert messages == ["fine"]
+    assert operation.error is None
+    assert seen(service, operation).status_message == "fine"
 
 
 def test_an_async_function_reports_without_holding_up_its_loop(make_service):

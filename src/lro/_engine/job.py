@@ -527,8 +527,8 @@ class JobControl:
 
     def _reported(self, metadata: object) -> Flow[None]:
         self.raise_if_cancelled()
-        self._metadata, self._recall = metadata, None
         yield from self._publish(self, metadata)
+        self._metadata, self._recall = metadata, None  # after it: it may be refused
 
     @property
     def checkpoints(self) -> Checkpoints:
