@@ -22,8 +22,9 @@ from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from lro.wire import ListOperationsRequest
 from tests.engine.engine_parts import EACH_STORE, LEASE, NAME, Held, method_of, once, raising
+from tests.patching import patch_threads
 from tests.service_steps import Step, answer, ended, reason, recovered, unpacked
-from tests.waiting import PATIENCE, joined, until
+from tests.waiting import PATIENCE, joined, threads_from_now, until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 NOW = timedelta(0)
@@ -962,6 +963,26 @@ def test_maintenance_thread_may_close_the_service(make_service):
     service.edges.start_maintenance()
     for thread in set(threading.enumerate()) - before:
         joined(thread)
+
+
+def test_a_stop_just_before_the_wake_is_cleared_is_heard(make_service, monkeypatch):
+    """The claiming thread ends at once: it neither claims again nor sleeps."""
+    service = make_service(None, Held(), clock=time.monotonic)
+    claims, clear, stops, late = service.edges.background.claims, threading.Event.clear, [], []
+
+    def stop_first(event):
+        if not stops and threading.current_thread().name == "lro-claims":
+            stops.append(1)
+            once(claims, "run_due", lambda: late.append(1))
+            claims.stop()
+        clear(event)
+
+    patch_threads(monkeypatch, threading.Event, "clear", stop_first)
+    threads = threads_from_now("lro-claims")
+    claims.start()
+    claims.claim_soon()
+    until(lambda: stops and not threads())
+    assert late == []
 
 
 def test_orphan_that_ended_before_its_recovery_keeps_its_end(hung, build, store, clock, caplog):

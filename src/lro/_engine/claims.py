@@ -289,7 +289,6 @@ class Claims(PerProcess):
 
     def _live(self) -> None:
         while not self._stopped:
-            self._wake.clear()
             try:
                 seconds = self.run_due()
             except Unavailable:  # the maintenance thread logs that
@@ -298,3 +297,4 @@ class Claims(PerProcess):
                 log.exception("claiming work failed and goes on")
                 seconds = _RETRY_SECONDS
             self._wake.wait(seconds)
+            self._wake.clear()  # before looking for a stop or for work, so that no wake is lost
