@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import threading
@@ -17,7 +18,7 @@ from lro import Code, Handle, InvalidArgument, Job, Operation, Service
 from lro._engine import attempt
 from lro._engine.store_port import settle
 from lro.adapters import Record
-from lro.errors import PermissionDenied, ResourceExhausted, Unavailable
+from lro.errors import PermissionDenied, ResourceExhausted, Unavailable, WaitTimeout
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
@@ -93,6 +94,38 @@ class Blocked:
 
 
 # -- the verbs ------------------------------------------------------------------------------------
+
+
+USES = {
+    "refresh": lambda service, handle: handle.refresh_async(),
+    "wait": lambda service, handle: handle.wait_async(0),
+    "get": lambda service, handle: service.get_async(handle.name),
+    "watch": lambda service, handle: service.watch([handle.name]),
+    "cancel": lambda service, handle: handle.cancel_async(),
+    "start": lambda service, handle: service.start_async(NAME, WorkRequest()),
+}
+
+
+@pytest.mark.parametrize("maintenance", [True, False])
+@pytest.mark.parametrize("use", USES)
+def test_each_use_on_a_later_loop_lets_work_run_there(make_service, store, maintenance, use):
+    """The first loop is closed; work runs again as soon as the service is used on the next one."""
+    executor = running()
+    service = make_service(store, executor, maintenance=maintenance)
+    blocked = Blocked(service)
+
+    async def first():
+        return await blocked.method.start_async(WorkRequest("a"))
+
+    async def later():
+        with contextlib.suppress(WaitTimeout):
+            await USES[use](service, handle)
+        slot = await asyncio.to_thread(executor.reserve)  # a thread tells the executor of no loop
+        slot.release()
+        await asyncio.to_thread(service.close, timedelta(0))
+
+    handle = asyncio.run(first())
+    asyncio.run(later())
 
 
 @EACH_STORE

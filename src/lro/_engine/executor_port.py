@@ -149,8 +149,10 @@ class Executor(Protocol):
         ...
 
     def begin_here(self) -> None:
-        """Note the thread or event loop from which the service is used. Called often.
+        """Note the thread or event loop from which the service is used. Quick.
 
+        Called by the first use of a service in a process, if it starts threads, and by each get,
+        wait or watch, and each call of a handle. Later starts call only :meth:`reserve`.
         An executor that runs work on the application's event loop finds that loop here.
         """
         ...

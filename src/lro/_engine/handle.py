@@ -38,6 +38,10 @@ class HandleCalls:
         self._store = store
         self._work = work
 
+    def begin_here(self) -> None:
+        """Tell the executor that the service is used in this thread."""
+        self._work.runtime.executor.begin_here()
+
     def read(self, name: str) -> Flow[Record]:
         """Return the record of an operation.
 
@@ -188,11 +192,12 @@ class Handle(Generic[Resp, Meta]):
         return self._over(limit)
 
     def _started(self) -> str:
-        """Return the name of the operation.
+        """Return the name of the operation, and tell the executor where it is used.
 
         Raises:
             DeclarationError: Nothing was started.
         """
+        self._calls.begin_here()
         if not self.name:
             text = "the start only checked the request, so there is no operation"
             raise DeclarationError("validate_only", text)

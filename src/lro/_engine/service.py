@@ -649,6 +649,7 @@ class Service(PerProcess):
             HookFailed: The ``authorize`` hook gives no valid answer.
         """
         self.edges.start_maintenance()
+        self.edges.runtime.executor.begin_here()
         parse_name(name)
         check_view(view)
         yield from self.edges.access.permit(caller, "GetOperation", name)
@@ -820,6 +821,7 @@ class Service(PerProcess):
             ResourceExhausted: There are too many streams or watched operations (``Limits``).
         """
         self.edges.start_maintenance()
+        self.edges.runtime.executor.begin_here()
         self.edges.access.require("WatchOperations")
         wanted = parse_names(names)
 
@@ -1126,6 +1128,7 @@ class Service(PerProcess):
         caller: str,
     ) -> Flow[float]:
         self.edges.start_maintenance()
+        self.edges.runtime.executor.begin_here()
         self.edges.access.require("WaitOperation")
         parse_name(name)
         limit = wait_limit(timeout, deadline_seconds, self.edges.max_wait)

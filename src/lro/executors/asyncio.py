@@ -52,9 +52,10 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
     With ``loop="running"`` work runs on the application's loop: the first loop to use the service.
     Functions can use objects of that loop, such as connections opened when the application started,
     and no thread is needed to start, report or end an operation. Until a loop has used the service,
-    and after that loop is closed, starts are UNAVAILABLE. Close the service before the loop ends,
-    in another thread: ``await asyncio.to_thread(service.close)``. Otherwise the work is released
-    at once. The ASGI edge closes the service by itself.
+    starts are UNAVAILABLE. They are so again after that loop is closed; the next loop that starts,
+    gets, waits for or watches an operation, or uses a handle, then takes over. Close the service
+    before the loop ends, in another thread: ``await asyncio.to_thread(service.close)``. Otherwise
+    the work is released at once. The ASGI edge closes the service by itself.
 
     Raises:
         DeclarationError: ``concurrency`` is not an integer from 1, or ``loop`` is not "own" or
