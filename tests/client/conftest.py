@@ -1,4 +1,4 @@
-"""Fixtures: each test runs for both faces of the client, on a clock that only sleeping moves."""
+"""Fixtures: the blocking and the async client, a service, servers, and a virtual clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.client.real_service import Harness, Switch, serving
 
 @pytest.fixture(params=list(FACES.values()), ids=list(FACES))
 def face(request: pytest.FixtureRequest) -> Iterator[Face]:
-    """A face of the client: it makes clients, and closes them after the test."""
+    """Makes blocking or async clients, and closes them after the test; tests run with each."""
     made: Face = request.param()
     yield made
     made.close()
@@ -22,7 +22,7 @@ def face(request: pytest.FixtureRequest) -> Iterator[Face]:
 
 @pytest.fixture
 def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
-    """The service; a test may pass options by indirect parametrization."""
+    """A service; a test passes options to it by indirect parametrization."""
     made = Harness(**getattr(request, "param", {}))
     yield made
     made.close()
@@ -30,7 +30,7 @@ def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
 
 @pytest.fixture(scope="session")
 def listening() -> Iterator[tuple[Switch, str]]:
-    """A server on a socket, whose application each test may replace."""
+    """A server on a socket, and the switch with which each test replaces its application."""
     switch = Switch()
     with serving(switch) as url:
         yield switch, url
@@ -38,14 +38,14 @@ def listening() -> Iterator[tuple[Switch, str]]:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """A virtual clock for the policies of a client."""
-    # Real seconds that the reply to the last poll may take: a machine under load needs them.
+    """A virtual clock for the policies of a client; only a client's sleeps advance it."""
+    # The last poll's reply may arrive this many real seconds late; a machine under load needs them.
     monkeypatch.setattr(polling, "GRACE_SECONDS", 30.0)
     return Clock()
 
 
 @pytest.fixture
 def server() -> Iterator[respx.Router]:
-    """A mock server that answers as the test declares, and fails on any other request."""
+    """A mock server that answers as the test configures it, and fails on any other request."""
     with respx.mock(base_url=URL, assert_all_called=False) as router:
         yield router

@@ -1,4 +1,4 @@
-"""The blocking and the async client behind one interface, so that every test is written once."""
+"""One interface for the blocking and the async client, so that every test is written once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ URL = "http://test"
 
 
 class Face:
-    """The blocking face: makes clients, which `close` closes."""
+    """Makes blocking clients, and closes them in `close`."""
 
     name = "sync"
 
@@ -27,9 +27,9 @@ class Face:
         self._closing: list[Callable[[], object]] = []
 
     def client(self, base_url: str = URL, *, clock: Clock | None = None, **options: Any) -> Any:
-        """Make a client that `close` closes; with ``clock`` its policies use that clock.
+        """Make a client that `close` closes; a given ``clock`` is used by its policies.
 
-        By default its HTTP client loads no certificates, as that takes longer than any test.
+        By default its HTTP client loads no certificates, because loading takes longer than a test.
         """
         if clock is not None:
             options.update(clock=clock, sleep=self.sleeping(clock))
@@ -46,23 +46,23 @@ class Face:
         return clock.sleep
 
     def http(self, **options: Any) -> Any:
-        """Make an httpx client for this face; `close` closes it."""
+        """Make a blocking or async httpx client; `close` closes it."""
         made = httpx.Client(**options)
         self._closing.append(made.close)
         return made
 
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function, and return its result; a coroutine is run to its end first."""
+        """Call a function and return its result; if the result is awaitable, run it to its end."""
         return function(*args)
 
     def together(self, verbs: list[Callable[..., Any]], *args: Any) -> list[Any]:
-        """Run several verbs at once, and return what each of them returned or raised."""
+        """Call several methods of a client at once; return what each returned or raised."""
         with ThreadPoolExecutor(len(verbs)) as threads:
             futures = [threads.submit(verb, *args) for verb in verbs]
             return [future.exception() or future.result() for future in futures]
 
     def inside(self, made: Any) -> Any:
-        """Return the client, handle or pager itself, without the wrapper of the async face."""
+        """Return the client, handle or pager itself, without the wrapper `Awaited`."""
         return made
 
     @contextmanager
@@ -77,7 +77,7 @@ class Face:
 
 
 class AsyncFace(Face):
-    """The async face: clients look blocking, and run on an event loop of the face."""
+    """Makes async clients that look blocking; their coroutines run on this object's event loop."""
 
     name = "async"
 
@@ -127,7 +127,7 @@ class AsyncFace(Face):
 
 
 class Awaited:
-    """Wraps an async object as a blocking one: coroutines are run, iterators are stepped."""
+    """Wraps an async object as a blocking one: runs its coroutines, and steps its iterators."""
 
     def __init__(self, face: AsyncFace, target: Any) -> None:
         self.face, self.target = face, target

@@ -1,7 +1,8 @@
-"""Measure by how much waits outlast their deadlines.
+"""Measure how late waits end after their deadlines.
 
-Each fault, on real sockets, is measured for both faces and transports, for one operation and for a
-group of twelve, at the first wait of a fresh client and at its second. Spec §11.4 allows 50 ms.
+Each fault of a server is measured on real sockets: with the blocking and the async client, with
+both transports, for one operation and for a group of twelve, and for the first and the second wait
+of a new client. Spec §11.4 allows 50 ms.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ MEMBERS = 12
 """The number of operations in a group."""
 
 Answer = Callable[[str, socket.socket, threading.Event], object]
-"""Answers one request; the first argument is its request line."""
+"""Answers one request; the first argument is the request line."""
 
 Serving = Callable[[float], AbstractContextManager[str]]
-"""Starts a server for a wait of so many seconds, and yields its address."""
+"""Starts a server for a wait with this timeout in seconds, and yields the server's address."""
 
 
 def reading(answer: Answer) -> Behaviour:
-    """Read each request to its end, then call ``answer``."""
+    """Return a behaviour that reads each request to its end, then calls ``answer``."""
 
     def behave(connection: socket.socket, over: threading.Event) -> None:
         received = b""
@@ -58,7 +59,7 @@ def reading(answer: Answer) -> Behaviour:
 
 
 def replying(body: bytes, *headers: str, after: float = 0.0) -> Answer:
-    """Send a JSON reply, ``after`` seconds after the request."""
+    """Return an answer that sends a JSON response ``after`` seconds after the request."""
     lines = ["HTTP/1.1 200 OK", "Content-Type: application/json", f"Content-Length: {len(body)}"]
     head = "\r\n".join([*lines, *headers, "", ""]).encode()
 
@@ -71,25 +72,25 @@ def replying(body: bytes, *headers: str, after: float = 0.0) -> Answer:
 
 
 def never(_: str, connection: socket.socket, over: threading.Event) -> None:
-    """Never answer."""
+    """Never answer the request."""
     over.wait()
 
 
 def redirecting(line: str, connection: socket.socket, over: threading.Event) -> None:
-    """Redirect each call to its own address."""
+    """Redirect each request to its own URL."""
     head = f"HTTP/1.1 307 Again\r\nLocation: {line.split()[1]}\r\nContent-Length: 0\r\n\r\n"
     connection.sendall(head.encode())
 
 
 def only(verb: str, answer: Answer, otherwise: Answer) -> Answer:
-    """Use ``answer`` for requests with this verb, and ``otherwise`` for all others."""
+    """Use ``answer`` for requests with this custom verb, and ``otherwise`` for all others."""
     return lambda line, connection, over: (answer if f":{verb} " in line else otherwise)(
         line, connection, over
     )
 
 
 def streaming(pieces: bytes, every: bytes = b"") -> Answer:
-    """Open a stream of events with ``pieces``, then send ``every`` again and again."""
+    """Return an answer that opens an event stream with ``pieces``, then repeats ``every``."""
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
 
     def answer(_: str, connection: socket.socket, over: threading.Event) -> None:
@@ -103,7 +104,7 @@ def streaming(pieces: bytes, every: bytes = b"") -> Answer:
 
 @functools.cache
 def large(size: int) -> bytes:
-    """Return an operation of ``size`` bytes that consists of as many small values as fit."""
+    """Return an operation as JSON, about ``size`` bytes long, with very many small values."""
     items = b",".join([b'{"a":1}'] * (size // 8))
     metadata = json.dumps({"@type": f"{PREFIX}acme.v1.Much"}).encode()[:-1]
     return b'{"name":"%s","metadata":%s,"items":[%s]}}' % (NAME.encode(), metadata, items)
@@ -115,12 +116,12 @@ def on_http(behave: Behaviour) -> Serving:
 
 
 def late(size: int, before: float) -> Serving:
-    """Return a server whose replies of ``size`` bytes come shortly before the deadline."""
+    """Return a server that sends ``size`` bytes ``before`` seconds before the deadline."""
     return lambda timeout: sockets.serving(reading(replying(large(size), after=timeout - before)))
 
 
 def exploding(timeout: float) -> AbstractContextManager[str]:
-    """Start a server whose small replies decompress to 64 MiB."""
+    """Start a server whose small responses decompress to 64 MiB."""
     bomb = gzip.compress(bytes(64 * 1024 * 1024), 1)
     return sockets.serving(reading(replying(bomb, "Content-Encoding: gzip")))
 
@@ -139,7 +140,7 @@ def unaccepting(timeout: float, scheme: str = "http://") -> Iterator[str]:
         listening = stack.enter_context(socket.socket())
         listening.bind(("127.0.0.1", 0))
         listening.listen(0)
-        for _ in range(4):  # more than fit into its backlog
+        for _ in range(4):  # more connections than the backlog can take
             waiting = stack.enter_context(socket.socket())
             waiting.setblocking(False)
             waiting.connect_ex(listening.getsockname())
@@ -200,13 +201,13 @@ def on_grpc(behave: Callable[[Any, threading.Event], object]) -> Serving:
 
 
 def holding(call: Any, over: threading.Event) -> bytes:
-    """Never answer."""
+    """Never answer the call."""
     over.wait()
     return b""
 
 
 def aborting(code: str) -> Callable[[Any, threading.Event], object]:
-    """End every call with this status code."""
+    """Return a behaviour that ends every call with this status code."""
 
     def behave(call: Any, _: threading.Event) -> None:
         import grpc
@@ -218,7 +219,7 @@ def aborting(code: str) -> Callable[[Any, threading.Event], object]:
 
 @contextlib.contextmanager
 def speechless(timeout: float) -> Iterator[str]:
-    """Start a server that accepts connections and never speaks HTTP/2."""
+    """Start a server that accepts connections, but never speaks HTTP/2."""
     with sockets.serving(sockets.silent) as url:
         yield url.replace("http", "grpc")
 
@@ -235,7 +236,7 @@ GRPC: dict[str, Serving] = {
 
 @attrs.frozen
 class Case:
-    """One scenario for one transport and face; ``many`` means a group instead of one operation."""
+    """A scenario for one transport and kind of client; ``many`` means a group of operations."""
 
     scenario: str
     transport: str
@@ -243,7 +244,7 @@ class Case:
     many: bool
 
     def measure(self, timeout: float) -> tuple[float, float]:
-        """Return by how many ms the first and second wait of a fresh client exceed the deadline."""
+        """Return how many ms late the first and the second wait of a new client end."""
         serve = (GRPC if self.transport == "grpc" else HTTP)[self.scenario]
         with serve(timeout) as address, contextlib.closing(FACES[self.face]()) as face:
             client = face.run(self._client, face, address)
@@ -273,7 +274,7 @@ class Case:
 
 
 def cases(wanted: str = "") -> list[Case]:
-    """Return all cases, or those whose scenario contains the text ``wanted``."""
+    """Return the cases whose scenario contains the text ``wanted``; by default all."""
     transports = {"http": HTTP}
     if importlib.util.find_spec("grpc") is not None:
         transports["grpc"] = GRPC

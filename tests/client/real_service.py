@@ -1,4 +1,4 @@
-"""A real service whose work takes the steps that a test sends, and the ways to reach it."""
+"""A real service whose work executes the steps that a test queues, and three ways to call it."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ FULL_NAME = "acme.images.v1.Images.Resize"
 class Harness:
     """A service with one method, whose work takes its steps from a queue that the test fills.
 
-    A step that is metadata is reported, a response or an error ends the work, and None makes it
-    sleep until it is cancelled.
+    If the step is metadata, the work reports it; a response or an error ends the work; with None
+    the work sleeps until it is cancelled.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -55,20 +55,20 @@ class Harness:
         self.resize = resize
 
     def say(self, *steps: Any) -> None:
-        """Queue steps; any running work takes the next one."""
+        """Queue steps for the work; if several operations run, any of them may take a step."""
         for step in steps:
             self.steps.put(step)
 
     def close(self) -> None:
-        self.say(*[ResizeResponse()] * 8)  # ends work that still waits for a step
+        self.say(*[ResizeResponse()] * 8)  # end work that still waits for a step
         self.service.close(timedelta(seconds=1))
 
 
 def refuse_nothing(request: ResizeRequest) -> None:
-    """Check a request, as the method's ``validate``.
+    """Validate a request of the method.
 
     Raises:
-        InvalidArgument: There is nothing to resize.
+        InvalidArgument: The request has no source.
     """
     if not request.source:
         raise lro.InvalidArgument("source", "must not be empty")
@@ -76,7 +76,7 @@ def refuse_nothing(request: ResizeRequest) -> None:
 
 @attrs.define
 class Way:
-    """A way to reach a service: options for its clients, and the target that starts the method."""
+    """A way to call a service: options for its clients, and the target for starting the method."""
 
     harness: Harness
     face: Face
@@ -88,7 +88,7 @@ class Way:
         return self.face.client(**{**self.options, **more})
 
     def start(self, client: Any, request: ResizeRequest | None = None, **more: Any) -> Any:
-        """Start an operation."""
+        """Start an operation of the method."""
         return client.start(
             self.target,
             request or ResizeRequest(source="a.png"),
@@ -99,7 +99,7 @@ class Way:
 
 
 class Switch:
-    """An ASGI application that delegates to ``app``, which tests replace while it is served."""
+    """An ASGI application that delegates to ``app``, which tests replace during serving."""
 
     app: Any = None
 
@@ -109,7 +109,7 @@ class Switch:
 
 @contextlib.contextmanager
 def serving(app: Any) -> Iterator[str]:
-    """Serve an application with uvicorn on a free port, and yield its URL."""
+    """Serve an application with uvicorn on a free port; yield the URL of the server."""
     uvicorn = pytest.importorskip("uvicorn", reason="uvicorn is needed to serve on a socket")
     server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off", ws="none"))
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -148,13 +148,13 @@ def sockets(harness: Harness, face: Face, listen: Listen) -> Way:
 
 
 def application(edge: Any, harness: Harness) -> Any:
-    """Make an application with the operations of the service, and a path that starts its method."""
+    """Make an application that serves the operations of a service and starts its method."""
     starts = {PATH: harness.resize}
     return edge.OperationsApp(harness.service, parents=["projects/*"], starts=starts)
 
 
 class RawWSGITransport(httpx.WSGITransport):
-    """Passes the path as WSGI servers do: raw in RAW_URI, decoded as Latin-1 in PATH_INFO."""
+    """Passes the path to WSGI as servers do: raw in RAW_URI, decoded as Latin-1 in PATH_INFO."""
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         url = request.url

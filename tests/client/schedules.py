@@ -1,4 +1,4 @@
-"""Random schedules of arrivals, ends, failures: ``python -m tests.client.schedules --count N``."""
+"""Random tests of a client's polling: ``python -m tests.client.schedules --count N``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Tally = collections.Counter[str]
 
 
 class Schedule:
-    """A random schedule; the same seed gives the same schedule."""
+    """A random schedule of operations, listeners and failed calls; a seed always gives the same."""
 
     def __init__(self, seed: int, tally: Tally) -> None:
         self.tally = tally
@@ -46,7 +46,7 @@ class Schedule:
         )
 
     def fault(self, now: float, _: object) -> CallError | None:
-        """Return the failure of a call at this time, or None."""
+        """Return the error of a call at this time, or None if the call succeeds."""
         if now >= self.dies_at:
             return self.last_fault
         if self.chance.random() >= self.rate:
@@ -55,7 +55,7 @@ class Schedule:
         return self.chance.choice(FAULTS)
 
     def prepare(self) -> None:
-        """Plan the operations and their listeners."""
+        """Plan the operations, and when their listeners arrive and leave."""
         chance, world = self.chance, self.world
         for number in range(chance.randint(1, 30)):
             name = f"operations/{number}"
@@ -80,7 +80,7 @@ class Schedule:
         self.world.later(self.chance.choice([0.0, 0.0, 0.005, 1.0, 20.0]), come)
 
     def check(self) -> None:
-        """Check that each listener got one end and nothing after it, and nothing is left over."""
+        """Check that each listener got one final update and no later one, and that none is left."""
         world = self.world
         for number in self.numbers:
             ends = world.ends(number)
@@ -98,7 +98,7 @@ class Schedule:
 
 
 def run_schedule(seed: int, tally: Tally) -> None:
-    """Run a schedule to its end, and check it."""
+    """Run the schedule of a seed to its end, and check the outcome."""
     schedule = Schedule(seed, tally)
     schedule.prepare()
     schedule.world.run()

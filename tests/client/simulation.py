@@ -1,4 +1,4 @@
-"""A server in virtual time: executes the steps of a flow, and records each call and its time."""
+"""A server in virtual time: executes the steps of a client flow, and records each call."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def call_error(code: lro.Code, *, passing: bool = False, **more: Any) -> CallErr
 
 @attrs.define
 class Simulation:
-    """Simulate an operation that is done ``ends_at`` seconds after the beginning.
+    """Simulate an operation that ends ``ends_at`` seconds after the simulation began.
 
-    ``max_hold`` is the longest hold of a Wait (None: the server has no Wait), ``latency`` the
-    duration of each call, ``metadata`` returns the metadata at a given time, and ``fault`` the
-    failure of a call at that time.
+    ``max_hold`` is the longest time that the server holds a Wait (None: it does not implement
+    Wait), and ``latency`` is the duration of each call. ``metadata`` returns the metadata at a
+    given time, and ``fault`` the error of a call at that time, if any.
     """
 
     ends_at: float
@@ -96,14 +96,14 @@ class Simulation:
             assert request.timeout is not None
             held = min(request.timeout.total_seconds, self.max_hold)
             self.clock.now += max(0.0, min(held, self.ends_at - self.now))
-        # The clock sums up many floats: the tolerance lets an end at exactly this time count as
-        # reached.
+        # The clock adds up many floats, so the sum may be slightly below `ends_at` when the
+        # operation should end; the tolerance allows for this.
         done = self.now >= self.ends_at - 1e-9
         return Reply(lro.Operation(name=NAME, done=done, metadata=self.metadata(self.now)))
 
     @property
     def holds(self) -> list[float | None]:
-        """The hold that each call asked for, in seconds; None for a Get."""
+        """The hold time in seconds that each call requested; None for a Get."""
         return [
             call.request.timeout.total_seconds
             if isinstance(call.request, lro.wire.WaitOperationRequest) and call.request.timeout

@@ -1,4 +1,4 @@
-"""Misbehaving servers on real sockets, with one thread for each connection."""
+"""Misbehaving servers on real sockets, each with one thread per connection."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 from tests.waiting import joined
 
 Behaviour = Callable[[socket.socket, threading.Event], None]
-"""Serves one connection until the event is set."""
+"""Serves one connection; returns when the event is set."""
 
 DRIP_SECONDS = 0.01
 
 
 @contextlib.contextmanager
 def refusing() -> Iterator[int]:
-    """Yield a port that refuses connections: bound, so that no other process can listen on it."""
+    """Yield a port that refuses connections; it is bound, so no other process can listen on it."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield taken.getsockname()[1]
@@ -27,7 +27,7 @@ def refusing() -> Iterator[int]:
 
 @contextlib.contextmanager
 def serving(behave: Behaviour) -> Iterator[str]:
-    """Start a server on a free port, and yield its URL; at the end all connections are cut."""
+    """Start a server on a free port and yield its URL; at exit, cut all connections."""
     over = threading.Event()
     connections: list[socket.socket] = []
     listening = socket.create_server(("127.0.0.1", 0))
@@ -59,7 +59,7 @@ def serving(behave: Behaviour) -> Iterator[str]:
 
 
 def drip(connection: socket.socket, pieces: Iterator[bytes], over: threading.Event) -> None:
-    """Send one piece every 10 ms."""
+    """Send one piece every 10 ms, until the event is set."""
     for piece in pieces:
         connection.sendall(piece)
         if over.wait(DRIP_SECONDS):
@@ -67,39 +67,39 @@ def drip(connection: socket.socket, pieces: Iterator[bytes], over: threading.Eve
 
 
 def silent(connection: socket.socket, over: threading.Event) -> None:
-    """Never answer."""
+    """Never answer the request."""
     over.wait()
 
 
 def dripping_headers(connection: socket.socket, over: threading.Event) -> None:
-    """Send a header byte by byte, without an end."""
+    """Send a header byte by byte, and never finish it."""
     connection.recv(65536)
     connection.sendall(b"HTTP/1.1 200 OK\r\nX-Long: ")
     drip(connection, itertools.repeat(b"x"), over)
 
 
 def hinting(connection: socket.socket, over: threading.Event) -> None:
-    """Send informational responses, without an end."""
+    """Send informational responses, and never a final one."""
     connection.recv(65536)
     drip(connection, itertools.repeat(b"HTTP/1.1 103 Early Hints\r\n\r\n"), over)
 
 
 def dripping_body(connection: socket.socket, over: threading.Event) -> None:
-    """Send a body byte by byte; it would take hours."""
+    """Send a response body byte by byte, which would take hours."""
     connection.recv(65536)
     connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n{")
     drip(connection, itertools.repeat(b" "), over)
 
 
 def dripping_chunks(connection: socket.socket, over: threading.Event) -> None:
-    """Send chunks of one byte, without an end."""
+    """Send chunks of one byte, and never the last chunk."""
     connection.recv(65536)
     connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
     drip(connection, itertools.repeat(b"1\r\n \r\n"), over)
 
 
 def answering(head: str, body: str = "") -> Behaviour:
-    """Answer every request at once with the same response."""
+    """Return a behaviour that answers every request at once with the same response."""
     answer = f"HTTP/1.1 {head}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
 
     def behave(connection: socket.socket, over: threading.Event) -> None:
@@ -133,6 +133,6 @@ def resetting(connection: socket.socket, over: threading.Event) -> None:
 
 
 def cutting(connection: socket.socket, over: threading.Event) -> None:
-    """Close the connection in the middle of a body."""
+    """Close the connection in the middle of a response body."""
     connection.recv(65536)
     connection.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"name":')

@@ -1,8 +1,8 @@
-"""Threads that share one client, over connections that break: ``python -m tests.client.stress``.
+"""Threads share one client over connections that break: ``python -m tests.client.stress``.
 
-A proxy before a server cuts connections at random, while many threads start operations, wait,
-group, cancel and leave. At the end all errors are listed: hangs, undocumented errors, wrong
-results, threads or waits that are left over.
+A proxy in front of a server cuts connections at random. Meanwhile many threads start operations,
+wait for them alone and in groups, cancel them and abandon them. The last output lists all errors:
+hangs, undocumented errors, wrong results, and threads or waits that are left over.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from tests.waiting import until
 
 METHOD = "/v1/images:resize"
 HANG_SECONDS = 60.0
-"""A wait that takes longer than this counts as hanging: no timeout in this file is as long."""
+"""A wait longer than this counts as a hang; all timeouts in this file are shorter."""
 
 
 def application() -> lro.asgi.OperationsApp:
-    """Make a service with the method, and an ASGI application for it."""
+    """Make a service with one method, and an ASGI application for the service."""
     service = lro.Service(MemoryStore(), ThreadExecutor(64), domain="acme.test")
 
     @service.method("acme.images.v1.Images.Resize")
@@ -56,7 +56,7 @@ def application() -> lro.asgi.OperationsApp:
 
 
 def cutting(port: str, seed: int, tally: collections.Counter[str]) -> sockets.Behaviour:
-    """Forward connections to a port, and cut each of them after a random time."""
+    """Return a proxy that forwards connections to a port, and cuts each after a random time."""
     chance = random.Random(seed)
 
     def behave(connection: socket.socket, over: threading.Event) -> None:
@@ -92,7 +92,7 @@ def shut(*connections: socket.socket) -> None:
 
 
 class Worker:
-    """One of the threads: runs random actions until the time is up."""
+    """One of the threads that use the client; runs random actions until the time is up."""
 
     def __init__(self, client: Client, seed: int, wrong: list[str]) -> None:
         self.client, self.random, self.wrong = client, random.Random(seed), wrong
@@ -101,7 +101,7 @@ class Worker:
         self.futures: list[tuple[concurrent.futures.Future[Any], list[int], int]] = []
 
     def run(self, until: float) -> None:
-        """Run random actions until this time."""
+        """Run random actions until the given time."""
         actions = [self.wait, self.group, self.half, self.future, self.cancel]
         while time.monotonic() < until:
             action = self.random.choice(actions)
@@ -116,19 +116,19 @@ class Worker:
         self.doing = ""
 
     def start(self) -> tuple[Any, int]:
-        """Start an operation; return its handle and the number that its result must have."""
+        """Start an operation; return the handle, and the number that the result must contain."""
         number, milliseconds = self.random.randrange(1 << 30), self.random.choice([0, 50, 600])
         request = ResizeRequest(source="a.png", widths=(number, milliseconds))
         request_id = uuid.UUID(int=self.random.getrandbits(128), version=4)
         return self.client.start(METHOD, request, request_id=request_id, **TYPES), number
 
     def right(self, found: object, number: int) -> None:
-        """Record an error if this is the result of another operation."""
+        """Record an error if the result belongs to another operation."""
         if found != ResizeResponse(size_bytes=number):
             self.wrong.append(f"{self.doing}: {found!r} instead of {number}")
 
     def wait(self) -> None:
-        """Wait without a timeout, or with a short one and then with a long one."""
+        """Wait for an operation without a timeout, or with a short timeout and then a long one."""
         handle, number = self.start()
         timeout, began = self.random.choice([0.0, 0.01, 0.3, None]), time.monotonic()
         try:
@@ -139,7 +139,7 @@ class Worker:
             self.right(handle.result(HANG_SECONDS / 2), number)
 
     def group(self) -> None:
-        """Wait for a group of operations."""
+        """Wait for a group of operations, sometimes first for only one of them."""
         started = [self.start() for _ in range(self.random.randint(1, 12))]
         group = self.client.group([handle for handle, _ in started])
         if self.random.random() < 0.3:
@@ -148,7 +148,7 @@ class Worker:
             self.right(found, number)
 
     def half(self) -> None:
-        """Leave a group early, which cancels the operations that are not done."""
+        """Leave a group's block early, which cancels the operations that are not done."""
         started = [self.start() for _ in range(self.random.randint(1, 8))]
         with self.client.group([handle for handle, _ in started]) as group:
             steps = (
@@ -159,7 +159,7 @@ class Worker:
             next(iter(steps))
 
     def future(self) -> None:
-        """Make a future, and wait for it, cancel it, or leave it."""
+        """Make a future of an operation, and cancel it, wait for it, or abandon it."""
         handle, number = self.start()
         future, calls = handle.future(), list[int]()
         future.add_done_callback(lambda _: calls.append(1))
@@ -171,7 +171,7 @@ class Worker:
             self.right(future.result(HANG_SECONDS / 2), number)
 
     def cancel(self) -> None:
-        """Cancel an operation: it must end as cancelled or with its result."""
+        """Cancel an operation, which must end as cancelled or with its result."""
         handle, number = self.start()
         handle.cancel_and_wait(HANG_SECONDS / 2)
         with contextlib.suppress(OperationCancelled):
@@ -179,13 +179,13 @@ class Worker:
 
 
 def check(client: Client, workers: list[Worker], wrong: list[str]) -> None:
-    """Record everything left over, and each future whose callback did not run exactly once."""
+    """Record leftover entries, waits and threads, and futures not calling back exactly once."""
     for worker in workers:
         for future, calls, number in worker.futures:
             with contextlib.suppress(ClientError, concurrent.futures.CancelledError):
                 worker.right(future.result(HANG_SECONDS / 2), number)
             with noting(wrong, "a callback was called so often"):
-                until(lambda calls=calls: len(calls))  # runs a moment after the result is there
+                until(lambda calls=calls: len(calls))  # runs after the result is set
                 assert calls == [1], calls
     table = client._state.registry
     if table.entries or table.own_calls:
@@ -197,7 +197,7 @@ def check(client: Client, workers: list[Worker], wrong: list[str]) -> None:
 
 @contextlib.contextmanager
 def noting(wrong: list[str], what: str) -> Iterator[None]:
-    """Record a failed assertion as an error, and go on."""
+    """Record a failed assertion of the block as an error, and continue."""
     try:
         yield
     except AssertionError as exc:
@@ -205,7 +205,7 @@ def noting(wrong: list[str], what: str) -> Iterator[None]:
 
 
 def close(client: Client, wrong: list[str]) -> None:
-    """Close the client during waits of all kinds, which must end soon."""
+    """Close the client during waits of all kinds; each wait must end soon with a ClientError."""
     handles = [client.operation(f"operations/none-{n}", **TYPES) for n in range(30)]
     waits = [one.result for one in handles[:8]]
     waits += [client.group(handles).results, lambda: [*client.group(handles).as_completed()]]
@@ -223,7 +223,7 @@ def close(client: Client, wrong: list[str]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the test, and print the counts and the errors."""
+    """Run the stress test, and print the counts and the errors."""
     parser = argparse.ArgumentParser(prog="python -m tests.client.stress", description=__doc__)
     parser.add_argument("--threads", type=int, default=50)
     parser.add_argument("--seconds", type=float, default=20.0)

@@ -1,4 +1,4 @@
-"""Mistakes of the caller raise an error before anything is sent, and never a CallError."""
+"""A caller's mistake raises an error before anything is sent, and never raises a CallError."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ID = "9A1b2c3d-4e5f-4a6b-8c7d-0e1f2a3b4c5d"
 
 
 class Model:
-    """A class of another library, which this library cannot handle."""
+    """A class like one of pydantic, for which this library has no codec."""
 
     def model_dump(self) -> dict[str, Any]:
         return {}
@@ -52,17 +52,17 @@ class Model:
 
 
 Ask = Callable[[Any], object]
-"""Makes the mistake with a client."""
+"""Makes a mistake with the given client."""
 
 
 def start(target: Any = TARGET, message: Any = None, **more: Any) -> Ask:
-    """Return a call of ``start`` with these arguments; the ones not given are valid."""
+    """Return a call of ``start`` with these arguments; arguments that are not given are valid."""
     options = {"message": {} if message is None else message, **TYPES, **more}
     return lambda client: client.start(target, **options)
 
 
 def each(verb: str, *values: Any) -> list[Ask]:
-    """Return a call of this verb for each value."""
+    """Return one call of this method for each value."""
     return [lambda client, value=value: getattr(client, verb)(value) for value in values]
 
 
@@ -93,7 +93,7 @@ MESSAGES = {
         start(message={"a": value}) for value in ("\ud800", {1, 2}, object(), math.nan)
     ],
 }
-"""Invalid messages, by the error message that each must raise."""
+"""Calls with invalid messages, by the error message that each call must raise."""
 
 STARTS = {
     "^response: .*give the class itself: ResizeResponse, got": start(response=ResizeResponse()),
@@ -113,7 +113,7 @@ STARTS = {
     ],
     "widths": start(message=ResizeRequest(widths=("x",))),  # type: ignore[arg-type]
 }
-"""Other invalid arguments of a start, by the error message that each must raise."""
+"""Calls of ``start`` with other invalid arguments, by the error message that each must raise."""
 
 BAD_NAMES = {
     "^name: must be a text that is not empty": "",
@@ -200,7 +200,7 @@ TABLES: dict[str, dict[str, Any]] = {
 
 
 def unlike(table: dict[str, Any], client: Any) -> dict[str, str]:
-    """Return what happened instead, for each mistake that did not raise the error of the table."""
+    """Return what happened instead, for each call that did not raise the error of the table."""
     wrong = {}
     for says, asks in table.items():
         for number, ask in enumerate(asks if isinstance(asks, list) else [asks]):
@@ -222,7 +222,7 @@ def local_of(face: Face) -> Any:
 
 
 def grpc_of(face: Face, **options: Any) -> Any:
-    """Make a transport to an address without a server."""
+    """Make a gRPC transport to an address without a server."""
     pytest.importorskip("grpc")
     pytest.importorskip("google.longrunning.operations_proto_pb2")
     from lro_client.transports.grpc import AsyncGrpcTransport, GrpcTransport
@@ -235,18 +235,18 @@ def grpc_of(face: Face, **options: Any) -> Any:
 def test_wrong_argument_is_refused_and_sends_nothing(
     table: dict[str, Any], face: Face, server: respx.Router
 ) -> None:
-    """The error is a TypeError or ValueError that names the argument and how to correct it."""
+    """A wrong argument raises TypeError or ValueError with its name and how to correct it."""
     assert unlike(table, face.client()) == {}
     assert not server.calls
 
 
 OVER_HTTP = {"must be an? .*got", "has no JSON", "^target: must begin with a slash", "widths"}
-"""Errors that only HTTP raises, because there the message is sent as JSON, and to a path."""
+"""Errors that only HTTP raises, because it sends the message as JSON and to a path."""
 
 
 @pytest.mark.parametrize("transport", [local_of, grpc_of])
 def test_argument_errors_are_the_same_over_other_transports(transport: Any, face: Face) -> None:
-    """All mistakes that do not depend on HTTP raise the same errors, and never a CallError."""
+    """Mistakes that do not depend on HTTP raise the same errors over the other transports."""
     client = face.client("", transport=transport(face))
     for table in TABLES.values():
         common = {says: ask for says, ask in table.items() if says not in OVER_HTTP}
@@ -263,7 +263,7 @@ def test_unusual_parents_are_sent_unchanged(face: Face, server: respx.Router) ->
 
 @pytest.mark.parametrize("given", [ID, uuid.UUID(ID)])
 def test_request_id_is_a_uuid_or_its_text(given: Any, face: Face, server: respx.Router) -> None:
-    """A UUID or its text is sent as it is, in upper or lower case."""
+    """The client sends a UUID or its text unchanged, in upper or lower case."""
     route = server.post(TARGET).mock(return_value=reply(running()))
     face.client().start(TARGET, {}, **TYPES, request_id=given)
     assert body_of(route.calls.last.request) == {"requestId": str(given)}
@@ -272,7 +272,7 @@ def test_request_id_is_a_uuid_or_its_text(given: Any, face: Face, server: respx.
 def test_unregistered_class_is_accepted_if_a_factory_has_its_codec(
     face: Face, server: respx.Router
 ) -> None:
-    """A class that the registry does not know may be used if a factory of it has a codec for it."""
+    """An unregistered class may be used if a factory of the registry makes its codec."""
 
     class Codec:
         python, shape = Model, None
@@ -294,7 +294,7 @@ def test_metadata_that_grpc_cannot_send_is_refused_with_the_transport(face: Face
     for wrong in (("Key", "a"), ("key", "ä"), ("key", b"a"), ("key-bin", "a"), "key", (1, 2)):
         with pytest.raises(lro.DeclarationError, match="metadata: must be pairs of a key in lower"):
             grpc_of(face, metadata=[wrong])
-    with pytest.raises(lro.DeclarationError, match=r"got \('authorization',\)$"):  # hides it
+    with pytest.raises(lro.DeclarationError, match=r"got \('authorization',\)$"):  # no value
         grpc_of(face, metadata=[("authorization", "Bearer s3cr3t\n")])
 
 
@@ -307,7 +307,7 @@ BASES = (
 
 
 def test_base_url_beside_that_of_http_client_is_refused(face: Face) -> None:
-    """A URL in both places is an error, whose message contains no password."""
+    """A base URL in the client and in its HTTP client is an error; it contains no password."""
     with pytest.raises(lro.DeclarationError) as refused:
         face.client("http://u:secret@test", http=face.http(base_url="http://u:secret@other"))
     assert str(refused.value) == (
@@ -330,9 +330,9 @@ def test_base_url_beside_that_of_http_client_is_refused(face: Face) -> None:
 def test_base_url_path_is_appended_to_that_of_the_http_client(
     given: str, known: str | None, path: str, face: Face, server: respx.Router
 ) -> None:
-    """A path is appended to the base URL of the HTTP client, and the same URL twice is accepted.
+    """A path is appended to the HTTP client's base URL; giving the same full URL twice is allowed.
 
-    White space around it is ignored: files end with a newline.
+    White space around the URL is ignored, because a URL read from a file may end with a newline.
     """
     server.get(f"{path}/v1/{NAME}").mock(return_value=reply(running()))
     options = {} if known is None else {"base_url": known}
@@ -390,7 +390,7 @@ OPTIONS: dict[str, Any] = {
     ],
 )
 def test_option_of_a_client_is_checked_when_it_is_made(make: Any, options: dict[str, Any]) -> None:
-    """Each option with a value of the wrong type or form raises an error that names the option."""
+    """An option of the wrong type or form raises an error that names the option."""
     for option, values in options.items():
         for value in values:
             with pytest.raises(lro.DeclarationError, match=f"^{option}: must be "):
@@ -398,7 +398,7 @@ def test_option_of_a_client_is_checked_when_it_is_made(make: Any, options: dict[
 
 
 def test_transport_or_http_client_of_the_other_face_is_refused(face: Face) -> None:
-    """The error names the right class."""
+    """The error names the class that fits the blocking or async client."""
     service = lro.Service(MemoryStore(), InlineExecutor())
     local, kind = (
         (AsyncLocalTransport, httpx.AsyncClient)
@@ -416,7 +416,7 @@ def test_transport_or_http_client_of_the_other_face_is_refused(face: Face) -> No
 
 @pytest.mark.parametrize("transport", [LocalTransport, AsyncLocalTransport])
 def test_local_transport_takes_a_service_and_a_caller(transport: Any) -> None:
-    """Other arguments raise an error when the transport is made."""
+    """A wrong service or caller raises an error when the transport is made."""
     with pytest.raises(lro.DeclarationError, match=r"^service: must be an lro\.Service"):
         transport(None)
     service = lro.Service(MemoryStore(), InlineExecutor())
@@ -435,7 +435,7 @@ def test_service_refuses_a_filter_in_the_place_of_a_request() -> None:
 def test_invalid_name_in_a_reply_fails_only_its_operation(
     bad: str, offers: Any, face: Face
 ) -> None:
-    """If a server gives an invalid name, only that operation gets an error as its outcome."""
+    """If a server returns an invalid name, only the operation of that name fails."""
     server = ScriptedServer(**offers)
     names: list[Any] = plan(server, 9, ends_after=3.0)
     server.operation(bad, ends_after=None)
@@ -476,7 +476,7 @@ def test_routes_of_names_that_are_ids() -> None:
 
 
 def test_other_verbs_use_the_route_of_get(face: Face, server: respx.Router) -> None:
-    """If only the route of Get is given, the other verbs use its path."""
+    """If only the route of Get is given, the other verbs use the prefix of that route."""
     server.route(path__startswith="/v1beta/").mock(return_value=reply(running()))
     client = face.client(routes=Routes(get="/v1beta/{name=**}"))
     for verb in (client.get, client.cancel, client.delete, client.wait):

@@ -20,7 +20,7 @@ EVERY = [ResizeResponse(7)] * len(NAMES)
 
 
 class Server:
-    """Answers BatchGet with the given bodies first, then correctly, and Get correctly."""
+    """Answers BatchGet with the given bodies first, then correctly; answers Get correctly."""
 
     def __init__(self, *bodies: Any, gone: str = "") -> None:
         self.bodies, self.gone = list(bodies), gone
@@ -45,7 +45,7 @@ class Server:
 def group_of(
     face: Face, server: Any, clock: Clock | None = None, names: Sequence[str] = NAMES
 ) -> Any:
-    """Make a group of these operations on a client that makes no held Waits."""
+    """Make a group of these operations, on a client that never calls Wait."""
     http = face.http(transport=httpx.MockTransport(server))
     client = face.client(http=http, clock=clock or Clock(), polling=Polling(wait_first=False))
     return client.group([face.inside(client.operation(name, **TYPES)) for name in names])
@@ -65,7 +65,7 @@ INCOMPLETE = {
 
 @pytest.mark.parametrize("body", INCOMPLETE.values(), ids=INCOMPLETE)
 def test_unfinished_operations_of_a_batch_are_read_again(body: Any, face: Face) -> None:
-    """Operations that are not done are read again; those not requested are ignored."""
+    """Operations that are not done are read again; operations not requested are ignored."""
     server = Server(body)
     assert group_of(face, server).results() == EVERY
     assert server.asked[:1] == ["batchGet"]
@@ -86,7 +86,7 @@ NONE: dict[str, Any] = {
 
 @pytest.mark.parametrize("body", NONE.values(), ids=NONE)
 def test_invalid_batch_reply_is_replaced_by_single_gets(body: Any, face: Face) -> None:
-    """After an invalid reply each operation is read with a Get, and each gets its own result."""
+    """After an invalid reply, each operation is read with its own Get."""
     server = Server(*[body] * 10)
     assert group_of(face, server).results() == EVERY
     assert server.asked.count("batchGet") == 1
@@ -94,7 +94,7 @@ def test_invalid_batch_reply_is_replaced_by_single_gets(body: Any, face: Face) -
 
 
 def test_names_without_a_collection_are_read_singly(face: Face) -> None:
-    """A batch needs the path of a collection, so these names are read with Gets."""
+    """BatchGet needs the path of a collection, so names without one are read with Gets."""
     server, names = Server(), [f"id{number}" for number in range(6)]
     assert group_of(face, server, names=names).results() == EVERY
     assert server.asked == ["get"] * 6
@@ -109,7 +109,7 @@ def test_batch_polls_keep_the_pauses_of_the_policy(face: Face) -> None:
 
 @pytest.mark.parametrize("most", [1, 2])
 def test_batch_refused_as_too_large_is_halved(most: int, face: Face) -> None:
-    """A batch refused as too large is halved without a pause until it fits (§3.4(9))."""
+    """A batch refused as too large is halved without a pause until it is accepted (§3.4(9))."""
     sizes: list[int] = []
 
     def serve(request: httpx.Request) -> httpx.Response:
@@ -130,7 +130,7 @@ def test_batch_refused_as_too_large_is_halved(most: int, face: Face) -> None:
 
 @pytest.mark.parametrize(("empty", "gets"), [(3, 0), (9999, len(NAMES))], ids=["few", "many"])
 def test_empty_pages_of_a_list_are_followed(empty: int, gets: int, face: Face) -> None:
-    """AIP-158 allows empty pages. After ten of them each operation is read with a Get."""
+    """AIP-158 allows empty pages; after ten of them, each operation is read with a Get."""
     asked: list[int] = []
 
     def serve(request: httpx.Request) -> httpx.Response:

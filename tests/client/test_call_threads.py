@@ -1,4 +1,4 @@
-"""The threads that make calls with a deadline."""
+"""Threads in which the blocking client makes calls that have a deadline."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.patching import patch_threads
 
 @pytest.fixture
 def call_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[CallThreads]:
-    """Threads for the calls of one test, which end with it."""
+    """A pool of call threads for one test, whose threads end with the test."""
     monkeypatch.setattr(drivers, "MAX_IDLE_SECONDS", 60.0)
     before, made = {*threading.enumerate()}, CallThreads()
     first_idle = made._idle
@@ -41,7 +41,7 @@ def test_idle_thread_is_reused(call_threads: CallThreads) -> None:
 def test_number_of_idle_threads_is_bounded(
     call_threads: CallThreads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Threads above the limit end after their call."""
+    """Threads end after their call if enough threads are idle already."""
     monkeypatch.setattr(drivers, "MAX_IDLE_THREADS", 2)
     over = threading.Event()
     reports: queue.SimpleQueue[object] = queue.SimpleQueue()
@@ -56,7 +56,7 @@ def test_number_of_idle_threads_is_bounded(
 
 
 def test_task_given_to_an_ending_thread_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread that gets a task while it leaves runs the task first."""
+    """A thread that receives a task while it is about to end runs the task first."""
     monkeypatch.setattr(drivers, "MAX_IDLE_SECONDS", 0.001)
     leaving, reported = threading.Event(), threading.Event()
 
@@ -83,7 +83,7 @@ def test_a_forked_process_has_no_idle_threads(
 def test_call_runs_in_the_callers_thread_if_no_thread_can_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """If no thread can be started, as at the exit of Python 3.12, the calls run in this thread."""
+    """If no thread can be started, as when Python 3.12 exits, calls run in the caller's thread."""
 
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't create new thread at interpreter shutdown")
@@ -96,7 +96,7 @@ def test_call_runs_in_the_callers_thread_if_no_thread_can_start(
 
     http = httpx.Client(base_url="http://s", transport=httpx.MockTransport(answer))
     with http, Client(http=http) as client:
-        drivers.CALL_THREADS.forget()  # forget the threads of other tests
+        drivers.CALL_THREADS.forget()  # drop the idle threads of other tests
         patch_threads(monkeypatch, threading.Thread, "start", refuse)
         handle = client.operation(NAME)
         handle.cancel()

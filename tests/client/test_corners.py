@@ -1,4 +1,4 @@
-"""Rare cases: late replies, ends at the last moment, clients within a process."""
+"""Rare cases: late replies, operations that end at the last moment, clients in the process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.client.test_groups import client_of, plan
 
 
 def test_one_of_many_single_waits_ends_when_its_operation_is_gone() -> None:
-    """One of eight waits fails because its operation is gone, and the others return results."""
+    """One of eight waits fails because its operation is gone; the others return results."""
     server = ScriptedServer(batch_get=True)
     names = plan(server, 8, ends_after=5.0)
     server.operation(names[7], ends_after=None, gone_after=3.0)
@@ -44,7 +44,7 @@ def test_one_of_many_single_waits_ends_when_its_operation_is_gone() -> None:
 
 
 def test_cancel_and_wait_times_out_though_every_cancel_is_refused(face: Face) -> None:
-    """The timeout holds although every cancel is refused as UNAVAILABLE."""
+    """The timeout ends ``cancel_and_wait``, although every cancel is refused as UNAVAILABLE."""
     server = ScriptedServer()
     server.operation(NAME, ends_after=None)
     server.fault(Fault(status=503), verb="CancelOperation", until=1000.0)
@@ -58,7 +58,7 @@ def test_cancel_and_wait_times_out_though_every_cancel_is_refused(face: Face) ->
 
 
 def test_update_has_the_progress_and_raw_metadata_of_other_types(face: Face) -> None:
-    """The progress is 0 at first and 1 after a success; metadata of another type is read raw."""
+    """Progress is 0 at first and 1 after a success; metadata of another type still has progress."""
     server = ScriptedServer()
     server.operation(
         NAME,
@@ -75,7 +75,7 @@ def test_update_has_the_progress_and_raw_metadata_of_other_types(face: Face) -> 
 
 
 def test_failed_call_is_retried_after_a_pause_on_the_real_clock() -> None:
-    """The client retries after a pause on the real clock."""
+    """A failed call is sent again after a pause on the real clock."""
     calls: list[Call] = []
 
     class Shaky(AsyncLocalTransport):
@@ -97,7 +97,7 @@ def test_failed_call_is_retried_after_a_pause_on_the_real_clock() -> None:
 
 
 def test_group_of_a_local_service_waits_in_a_thread_and_on_a_loop() -> None:
-    """A group waits by BatchGet in a thread, and by a stream on an event loop."""
+    """A group uses BatchGet in the blocking client, and a Watch stream in the async client."""
     go = threading.Event()
     with lro.Service(MemoryStore(), ThreadExecutor(8)) as service:
 

@@ -29,17 +29,17 @@ from tests.client.sockets import (
 from tests.waiting import starved_seconds, until
 
 SLACK = 4.5
-"""How late a wait may end, in seconds. Spec §11.4 allows 50 ms; a machine under load needs more.
+"""Seconds by which a wait may be late here. Spec §11.4 allows 50 ms; a busy machine needs more.
 
-None of these servers ends by itself, and pauses of the client that have nothing to do with a
-deadline are 5 s or longer.
+None of these servers ends a wait itself. The client's pauses that do not depend on a deadline last
+at least 5 s, so a wait that ignores its deadline is noticed.
 """
 
 ENDS_BEFORE = {"a gzip bomb", "redirects for ever"}
-"""Scenarios in which a wait may end before the deadline."""
+"""Scenarios in which a wait may end before its deadline."""
 
 LARGE = ("15 MiB, just in time", "a gzip bomb")
-"""Scenarios that need much memory: only tests/full runs them."""
+"""Scenarios that need much memory, and so run only in tests/full."""
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ LARGE = ("15 MiB, just in time", "a gzip bomb")
     dict.fromkeys((one.transport, one.scenario) for one in cases() if one.scenario not in LARGE),
 )
 def test_waits_end_at_their_deadline_whatever_the_fault(transport: str, scenario: str) -> None:
-    """First and second waits end at their deadlines, for an operation and for a group."""
+    """The first and second waits for an operation or a group end at their deadlines."""
     check_deadline(transport, scenario)
 
 
@@ -89,7 +89,7 @@ def test_held_wait_is_cut_at_the_deadline_and_get_after_call_seconds(
 
 @pytest.mark.parametrize("behave", [dripping_headers, hinting])
 def test_thread_of_a_call_ends_with_its_deadline(behave: Behaviour) -> None:
-    drivers.CALL_THREADS.forget()  # forget the threads of other tests
+    drivers.CALL_THREADS.forget()  # drop the idle threads of other tests
     before = {*threading.enumerate()}
     with serving(behave) as url, Client(url, call_seconds=0.2, retry=NO_RETRY) as client:
         with pytest.raises(CallError, match=r"no complete answer within 0\.2 s"):
@@ -100,7 +100,7 @@ def test_thread_of_a_call_ends_with_its_deadline(behave: Behaviour) -> None:
 def test_timeout_error_has_name_last_state_and_polls(
     face: Face, server: respx.Router, clock: Clock
 ) -> None:
-    """The error has the name, last state and number of polls, and the handle can wait again."""
+    """The error has the name, last state and number of polls; the handle can wait again."""
     state = running(60)
     route = server.get().mock(side_effect=lambda _: reply(state))
     client = face.client(clock=clock, polling=Polling(wait_first=False))
@@ -121,7 +121,7 @@ def test_timeout_error_has_name_last_state_and_polls(
 def test_a_timeout_of_zero_is_one_poll(
     wait_first: bool, face: Face, server: respx.Router, clock: Clock
 ) -> None:
-    """A timeout of zero means one Get without a pause; a finished operation gives its result."""
+    """A timeout of zero means one Get without a pause; a done operation returns its result."""
     route = server.get().mock(side_effect=[reply(running()), reply(succeeded())])
     client = face.client(clock=clock, polling=Polling(wait_first=wait_first))
     handle = client.operation(NAME, **TYPES)
@@ -132,7 +132,7 @@ def test_a_timeout_of_zero_is_one_poll(
 
 
 def test_timeout_may_be_negative_or_missing() -> None:
-    """A negative timeout allows one poll; without a timeout a wait of a day succeeds."""
+    """A negative timeout allows one poll; a wait without a timeout may last for a day."""
     polling = Polling(jitter=0.0, wait_first=False)
     simulation = Simulation(ends_at=9)
     with pytest.raises(PollTimeout):
@@ -145,14 +145,14 @@ def test_timeout_may_be_negative_or_missing() -> None:
 
 
 def test_final_failure_at_the_deadline_is_raised_instead_of_the_timeout() -> None:
-    """A failure that cannot be retried is raised rather than the timeout."""
+    """At the deadline, an error that is not retried is raised instead of the timeout."""
     simulation = Simulation(ends_at=9, fault=lambda _: call_error(lro.Code.PERMISSION_DENIED))
     with pytest.raises(CallError, match="PERMISSION_DENIED"):
         simulation.wait(Polling(), 0)
 
 
 def test_poll_cut_by_the_deadline_raises_the_timeout() -> None:
-    """A poll that the deadline cuts raises the timeout, even if the policy allows no retries."""
+    """A poll cut by the deadline raises PollTimeout, even if the policy allows no retries."""
     cut = call_error(lro.Code.DEADLINE_EXCEEDED, passing=True)
     strict = Polling(wait_first=False, retry=NO_RETRY)
     simulation = Simulation(ends_at=9, latency=1.03, fault=lambda _: cut)
@@ -163,19 +163,19 @@ def test_poll_cut_by_the_deadline_raises_the_timeout() -> None:
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Check that the threads of calls end with their connection."""
+    """Check that call threads end when their connections do."""
     monkeypatch.setattr(drivers, "MAX_IDLE_THREADS", 0)
     before = {*threading.enumerate()}
     yield
     for one in {*threading.enumerate()} - before:
-        if one.name == "lro-client-call" and one.ident is not None:  # skip unstarted threads
+        if one.name == "lro-client-call" and one.ident is not None:  # skip threads not started
             one.join(120)
             assert not one.is_alive()
 
 
 @pytest.mark.parametrize("seconds", [1e10, 1e300])
 def test_call_timeout_beyond_the_range_of_clocks_is_accepted(seconds: float, face: Face) -> None:
-    """A timeout beyond the range of the clocks is accepted."""
+    """A call timeout that exceeds the range of the clocks is accepted."""
     with serving(answering("404 Not Found", "{}")) as url:
         client = face.client(url, call_seconds=seconds, retry=NO_RETRY)
         with pytest.raises(CallError) as caught:

@@ -1,4 +1,4 @@
-"""Waits that fail, return nonsense or are never answered: a Get decides (spec §11.2(4))."""
+"""If a Wait fails, is invalid or is never answered, the client uses a Get (spec §11.2(4))."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WAIT, GET = f"/v1/{NAME}:wait", f"/v1/{NAME}"
 
 
 def results(face: Face, client: Any, names: list[str], many: bool, timeout: Any = None) -> Any:
-    """Return the results, each by its own handle or all by a group."""
+    """Return the results of operations, each through its own handle or all through a group."""
     if many:
         return group_of(face, client, names).results(timeout)
     return [client.operation(name, **TYPES).result(timeout) for name in names]
@@ -69,9 +69,9 @@ USELESS = {
 def test_useless_wait_is_replaced_by_a_get_and_then_by_polling(
     answer: httpx.Response, many: bool, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """The reply to the Get is used, and this client sends no more Waits.
+    """The result of the Get is returned, and the client polls from then on, without extra pauses.
 
-    The client polls instead, without an extra pause. A new client tries a Wait again.
+    A new client tries a Wait again.
     """
     waits = server.post(WAIT).mock(return_value=answer)
     answers = [succeeded(), running(), succeeded(), running()]
@@ -92,7 +92,7 @@ def test_useless_wait_is_replaced_by_a_get_and_then_by_polling(
 def test_wait_without_a_result_is_accepted_if_a_get_confirms_it(
     many: bool, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """A method may have no result (spec §2.5): the Wait was right, and Waits are used again."""
+    """A method may have no result (spec §2.5); the Wait was correct, so Waits are used again."""
     waits = server.post(WAIT).mock(return_value=reply({"name": NAME, "done": True}))
     server.get(GET).mock(return_value=reply({"name": NAME, "done": True}))
     client = face.client(clock=clock, polling=PLAIN)
@@ -105,7 +105,7 @@ def test_wait_without_a_result_is_accepted_if_a_get_confirms_it(
 def test_doubtful_wait_reply_is_shown_only_after_a_get_confirms_it(
     face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """A Wait whose reply says "done" is shown only after a Get has confirmed it."""
+    """A Wait's reply that says "done" is shown only after a Get has confirmed it."""
     server.post(WAIT).mock(return_value=reply({"name": NAME, "done": True}))
     answers = [succeeded(), running(50), running(40)]
     server.get(GET).mock(side_effect=lambda _: reply(answers.pop()))
@@ -116,7 +116,7 @@ def test_doubtful_wait_reply_is_shown_only_after_a_get_confirms_it(
 def test_a_doubtful_reply_at_the_deadline_is_not_returned(
     face: Face, clock: Clock, server: Any
 ) -> None:
-    """If no time is left for a Get, the wait raises PollTimeout."""
+    """If no time is left for a confirming Get, the wait raises PollTimeout."""
 
     def slow(_: httpx.Request) -> httpx.Response:
         clock.now += 60
@@ -130,7 +130,7 @@ def test_a_doubtful_reply_at_the_deadline_is_not_returned(
 def test_failure_of_the_confirming_get_is_raised(
     face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """If the Get fails too, its error is raised."""
+    """If the confirming Get fails too, the wait raises the error of the Get."""
     server.post(WAIT).mock(return_value=refusal(lro.Code.INVALID_ARGUMENT, "unknown route"))
     server.get(GET).mock(return_value=refusal(lro.Code.PERMISSION_DENIED, "not yours"))
     client = face.client(clock=clock, polling=PLAIN)
@@ -142,7 +142,7 @@ def test_failure_of_the_confirming_get_is_raised(
 def test_unavailable_wait_needs_no_confirming_get(
     face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """UNAVAILABLE does not depend on the verb, so a policy without retries raises it at once."""
+    """UNAVAILABLE says nothing about Wait, so a policy without retries raises it at once."""
     server.post(WAIT).mock(return_value=refusal(lro.Code.UNAVAILABLE))
     client = face.client(clock=clock, polling=Polling(retry=NO_RETRY))
     with pytest.raises(CallError, match="UNAVAILABLE"):
@@ -168,7 +168,7 @@ def test_wait_that_is_never_answered_is_replaced_by_a_get(
     face: Face,
     never_answers_waits: ScriptedServer,
 ) -> None:
-    """The Wait is given up soon after its hold, in time for a Get, and no further Wait is sent."""
+    """The Wait is cancelled soon after its hold time; a Get follows, and no further Wait."""
     client, clock = client_of(face, never_answers_waits, polling=PLAIN), never_answers_waits.clock
     began = clock()
     assert results(face, client, [NAME], many, timeout) == [ResizeResponse(1)]
@@ -181,9 +181,9 @@ def test_wait_that_is_never_answered_is_replaced_by_a_get(
 def test_wait_cut_after_little_time_may_be_used_again(
     many: bool, face: Face, never_answers_waits: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A Get is made all the same, and a later wait may use a Wait again."""
-    # Threads have this grace on the real clock, however slow the machine is, while the test's
-    # clock may stand still or leap. It is shorter than the hold of a Wait.
+    """The client still sends a Get, and later waits may use Wait again."""
+    # Threads get this grace period on the real clock, however slow the machine, while the test's
+    # clock may stand still or jump. It is shorter than the hold time of a Wait.
     for module in (polling, strategy):
         monkeypatch.setattr(module, "GRACE_SECONDS", 10.0)
     never_answers_waits.operation(NAME, ends_after=None)
@@ -197,14 +197,14 @@ def test_wait_cut_after_little_time_may_be_used_again(
 
 @pytest.mark.parametrize("many", [False, True])
 def test_a_wait_that_never_waits_costs_no_more_than_polling(many: bool, face: Face) -> None:
-    """A server that answers every Wait at once costs at most three calls more than polling does."""
+    """If a server answers each Wait at once, a client makes at most three extra calls."""
     asked = []
     for offered in (False, True):
         server = ScriptedServer(wait=offered, max_hold=0.0)
         server.operation(NAME, ends_after=None)
         with pytest.raises(PollTimeout):
             results(face, client_of(face, server, polling=PLAIN), [NAME], many, 10.0)
-        # A thread polls on until the waiting thread has seen that the deadline has passed.
+        # A thread continues to poll until the waiting thread notices that the deadline has passed.
         asked.append(sum(call.at < 10.0 for call in server.calls))
     polled, waited = asked
     assert polled <= 30
@@ -214,11 +214,11 @@ def test_a_wait_that_never_waits_costs_no_more_than_polling(many: bool, face: Fa
 @pytest.mark.parametrize(
     ("many", "silent_since", "status", "code"),
     [
-        (False, 9.99, None, None),  # the poll began a moment before the deadline and was cut
+        (False, 9.99, None, None),  # the deadline cut the poll soon after its start
         (True, 9.99, None, None),
-        (False, 9.99, 503, lro.Code.UNAVAILABLE),  # the server's earlier error is reported
+        (False, 9.99, 503, lro.Code.UNAVAILABLE),  # the error is the server's earlier one
         (True, 9.99, 503, lro.Code.UNAVAILABLE),
-        (False, 2.0, None, lro.Code.DEADLINE_EXCEEDED),  # it had enough time to answer
+        (False, 2.0, None, lro.Code.DEADLINE_EXCEEDED),  # the server had enough time to answer
     ],
 )
 def test_poll_cut_by_the_deadline_does_not_count_as_a_failure(
@@ -229,9 +229,9 @@ def test_poll_cut_by_the_deadline_does_not_count_as_a_failure(
     face: Face,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A poll that the deadline cuts does not count as a failure."""
-    # Threads have this grace on the real clock at a deadline, while the test's clock may stand
-    # still. It is shorter than the second after which a silent server is blamed.
+    """A poll cut by the deadline is not reported as a failure, if the server had little time."""
+    # Threads get this grace period on the real clock at a deadline, while the test's clock may
+    # stand still. It is shorter than the one second after which a silent server is reported.
     for module in (polling, strategy):
         monkeypatch.setattr(module, "GRACE_SECONDS", 0.9)
     server = ScriptedServer(wait=False)

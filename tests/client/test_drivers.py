@@ -1,4 +1,4 @@
-"""The drivers: behaviour that does not belong to the flows."""
+"""The drivers of client flows: transports, threads, deadlines and closing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DONE = lro.wire.operation_from_json(
 
 
 class Fake:
-    """A transport that answers as the test says, and records the ``calls`` that it received."""
+    """A transport that answers with a given function, and records the ``calls`` it received."""
 
     def __init__(self, answer: Callable[[Call], Reply]) -> None:
         self.answer = answer
@@ -52,7 +52,7 @@ class Fake:
 
 
 class AsyncFake(Fake):
-    """The same transport for an event loop."""
+    """The same transport as ``Fake``, but async."""
 
     async def send(self, call: Call) -> Reply:  # type: ignore[override]
         return super().send(call)
@@ -62,12 +62,12 @@ class AsyncFake(Fake):
 
 
 def fake(face: Face, answer: Callable[[Call], Reply]) -> Any:
-    """Make a transport for this face."""
+    """Make a transport for the blocking or async client."""
     return (Fake if face.name == "sync" else AsyncFake)(answer)
 
 
 def test_any_object_that_answers_calls_can_be_a_transport(face: Face) -> None:
-    """Any object that answers calls can be a transport; closing the client closes it."""
+    """Any object that answers calls can be a transport; closing the client closes the transport."""
     transport = fake(face, lambda _: Reply(DONE))
     client = face.client("", transport=transport)
     assert client.operation(NAME, **TYPES).result() == ResizeResponse(size_bytes=3)
@@ -77,7 +77,7 @@ def test_any_object_that_answers_calls_can_be_a_transport(face: Face) -> None:
 
 
 def test_transport_with_its_own_timeouts_is_called_without_a_thread() -> None:
-    """A transport that keeps to timeouts itself is called in the caller's own thread."""
+    """A transport that enforces timeouts itself is called in the caller's own thread."""
     threads = []
 
     def answer(_: Call) -> Reply:
@@ -93,7 +93,7 @@ def test_transport_with_its_own_timeouts_is_called_without_a_thread() -> None:
 
 @pytest.mark.parametrize("timeout", [None, 60.0])
 def test_transport_sees_the_callers_context_variables(timeout: float | None, face: Face) -> None:
-    """The transport sees the caller's context variables, even from a call thread."""
+    """The transport sees the caller's context variables, even when it runs in a call thread."""
     span: contextvars.ContextVar[str] = contextvars.ContextVar("span", default="none")
     seen = []
 
@@ -124,9 +124,9 @@ def test_transport_sees_the_callers_context_variables(timeout: float | None, fac
 def test_errors_of_a_transport_are_raised_unchanged(
     error: BaseException, timeout: float | None, face: Face
 ) -> None:
-    """The error keeps its traceback, even if its class is TimeoutError."""
+    """The error keeps its traceback, and a TimeoutError is not mistaken for the client's own."""
     if face.name == "async" and isinstance(error, KeyboardInterrupt):
-        error = ArithmeticError("inside")  # KeyboardInterrupt is handled by the event loop
+        error = ArithmeticError("inside")  # the event loop handles KeyboardInterrupt
 
     def answer(_: Call) -> Reply:
         raise error
@@ -141,9 +141,9 @@ def test_errors_of_a_transport_are_raised_unchanged(
 def test_caller_of_a_blocking_transport_returns_at_the_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The caller returns at the deadline, and the thread ends when the transport returns."""
+    """The caller returns at the deadline; the call thread ends when the transport returns."""
     monkeypatch.setattr(drivers, "MAX_IDLE_THREADS", 0)
-    drivers.CALL_THREADS.forget()  # forget the threads of other tests
+    drivers.CALL_THREADS.forget()  # drop the idle threads of other tests
     before, over = {*threading.enumerate()}, threading.Event()
 
     def answer(_: Call) -> Reply:
@@ -162,7 +162,7 @@ def test_caller_of_a_blocking_transport_returns_at_the_deadline(
 
 
 class Held(AsyncFake):
-    """Never answers a call, and counts the calls that were cancelled."""
+    """A transport that never answers, and counts the calls that were cancelled."""
 
     cancelled = 0
 
@@ -175,7 +175,7 @@ class Held(AsyncFake):
 
 
 def test_a_cancelled_task_cancels_its_call() -> None:
-    """Cancelling the task that waits cancels its call, and never the operation.
+    """Cancelling the task that waits cancels the task's call, but not the operation.
 
     A TimeoutError of ``asyncio.timeout`` around a wait stays a TimeoutError.
     """
@@ -199,7 +199,7 @@ def test_a_cancelled_task_cancels_its_call() -> None:
 def closing(
     face: Face, client: Any, timeout: float | None, asked: threading.Event
 ) -> BaseException:
-    """Return the error of a lone wait whose client is closed once ``asked`` is set."""
+    """Return the error of a single wait whose client is closed once ``asked`` is set."""
     if face.name == "sync":
         handle = client.operation(NAME, **TYPES)
         with ThreadPoolExecutor() as threads:
@@ -233,7 +233,7 @@ def silent_server(face: Face, asked: threading.Event, stack: contextlib.ExitStac
 
 
 def busy_server(face: Face, asked: threading.Event, _: object) -> Any:
-    """Make a client of a server that asks to retry in an hour."""
+    """Make a client of a server that fails with UNAVAILABLE and asks for a retry in an hour."""
 
     def answer(call: Call) -> Reply:
         asked.set()
@@ -246,7 +246,7 @@ def busy_server(face: Face, asked: threading.Event, _: object) -> Any:
 @pytest.mark.parametrize("timeout", [None, 6000.0])
 @pytest.mark.parametrize("make", [silent_server, busy_server])
 def test_closing_ends_a_lone_wait(make: Any, timeout: float | None, face: Face) -> None:
-    """A lone wait raises that the client was closed, in a held call or in a pause."""
+    """Closing the client ends a single wait with an error, during a call and during a pause."""
     asked = threading.Event()
     with contextlib.ExitStack() as stack:
         error = closing(face, make(face, asked, stack), timeout, asked)
@@ -256,7 +256,7 @@ def test_closing_ends_a_lone_wait(make: Any, timeout: float | None, face: Face) 
 
 
 def test_runtime_error_of_the_transport_is_raised_unchanged(face: Face) -> None:
-    """A RuntimeError of the transport reaches the caller as it is."""
+    """A RuntimeError of the transport reaches the caller unchanged."""
 
     def fail(_: httpx.Request) -> httpx.Response:
         raise RuntimeError("of a transport")
@@ -267,13 +267,13 @@ def test_runtime_error_of_the_transport_is_raised_unchanged(face: Face) -> None:
 
 
 def broken() -> Any:
-    """Yield a step, then fail."""
+    """Yield one step, then raise an error."""
     yield Sleep(0)
     raise ZeroDivisionError("inside")
 
 
 def test_error_in_a_background_thread_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """No caller waits for the flow, so its error is logged."""
+    """No caller waits for a flow in the background, so its error is logged."""
 
     def failed() -> list[object]:
         found = [one.exc_info for one in caplog.records if "has failed" in one.message]
@@ -290,7 +290,7 @@ def test_error_in_a_background_thread_is_logged(caplog: pytest.LogCaptureFixture
 
 
 def test_item_that_arrives_as_the_deadline_passes_is_returned() -> None:
-    """The item arrives between two reads of the clock; the second read is past the end."""
+    """The item arrives between two reads of the clock; the second read is past the deadline."""
     looks = iter([0.0, 5.0, 40.0])
 
     def clock() -> float:

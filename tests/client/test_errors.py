@@ -1,4 +1,4 @@
-"""The errors as values: their attributes and messages, and that they can be pickled (style §4)."""
+"""The client's errors: attributes, messages, and that they can be pickled (style §4)."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ ERRORS = [
 
 @pytest.mark.parametrize(("error", "text"), ERRORS)
 def test_call_error_message_has_verb_or_name_code_and_text(error: ClientError, text: str) -> None:
-    """The message has the verb or the name, the code and the text of the status."""
+    """The message names the call or the operation, and has the status code and its text."""
     assert str(error).startswith(text)
 
 
 @pytest.mark.parametrize("error", [error for error, _ in ERRORS])
 def test_errors_of_the_client_can_be_pickled_and_copied(error: ClientError) -> None:
-    """Worker processes may send errors to their parent."""
+    """Errors can be pickled, because worker processes may send them to their parent."""
     for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
         assert type(again) is type(error)
         assert str(again) == str(error)

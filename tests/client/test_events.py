@@ -1,4 +1,4 @@
-"""Streams of events as servers and proxies send them (spec §3.11, WHATWG HTML §9.2)."""
+"""Event streams as servers and proxies send them (spec §3.11, WHATWG HTML §9.2)."""
 
 from __future__ import annotations
 
@@ -48,19 +48,23 @@ def test_server_sent_events_are_read_from_any_chunks(
     spaced: bool,
     data: st.DataObject,
 ) -> None:
-    """Line ends, comments, ids and unknown fields do not matter either."""
+    """Events are read correctly however the stream is split, and whatever its line ends are.
+
+    Comments, ids and unknown fields are ignored.
+    """
     lines: list[str] = []
     colon = ": " if spaced else ":"
     for kind, texts in events:
         lines += [f":{one}" for one in comments]
         lines += [f"event{colon}{kind}"] if kind else []
-        # One space after the colon is removed, so data that begins with a space needs another.
+        # The parser removes one space after the colon, so data that begins with a space needs
+        # another.
         lines += [f"data{': ' if text.startswith(' ') else colon}{text}" for text in texts]
         lines += ["id: 7", "retry: 1", "colour: red", "nothing", ""]
     whole = end.join(line.encode() for line in lines) + (end if lines else b"")
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=20)))
     chunks = [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
-    # A carriage return at the end may be half a line end: the next byte decides.
+    # A carriage return at the end of a chunk may be half a line end, so another byte must follow.
     assert events_of(*chunks, b":\n") == [
         (kind, "\n".join(texts).encode()) for kind, texts in events
     ]
@@ -72,15 +76,15 @@ MARK = "\ufeff".encode()
 @pytest.mark.parametrize(
     ("chunks", "events"),
     [
-        # A byte order mark is ignored at the beginning, even if split, and nowhere else.
+        # A byte order mark is ignored at the start of the stream, even if split, and nowhere else.
         ([MARK[:1], MARK[1:], b"event: a\ndata: 1\n\n"], [("a", b"1")]),
         ([b":\n", MARK + b"event: a\ndata: 1\n\n"], [("", b"1")]),
-        # An event without data does not pass its type on to the next one.
+        # The type of an event without data does not apply to the next event.
         ([b"event: operation\n\ndata: 1\n\n"], [("", b"1")]),
     ],
 )
 def test_text_between_server_sent_events_is_ignored(chunks: list[bytes], events: EventList) -> None:
-    """Text outside of the events does not change them."""
+    """Text between the events does not change them."""
     assert events_of(*chunks) == events
 
 
@@ -92,7 +96,7 @@ def test_text_between_server_sent_events_is_ignored(chunks: list[bytes], events:
 def test_event_over_the_size_limit_ends_the_stream(
     chunks: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many small events are read all the same."""
+    """A single event above the limit raises EventTooLarge; many small events do not."""
     monkeypatch.setattr(_http_coding, "MAX_EVENT", 100)
     assert len(events_of(*[b"data: 1\n\n"] * 100)) == 100
     with pytest.raises(EventTooLarge, match="larger than 100 bytes"):
@@ -100,7 +104,7 @@ def test_event_over_the_size_limit_ends_the_stream(
 
 
 def test_event_without_an_end_is_unreadable() -> None:
-    """The call fails with an error that is not retried: the server would send the same again."""
+    """The error is not retried, because the server would send the same event again."""
     call = Call(request=lro.wire.GetOperationRequest("operations/a"), budget=1.0)
     reading = HttpCoder(Routes(), lro.TypeRegistry()).failures(call, lambda: "GET /")
     with pytest.raises(UnreadableReply, match="larger than 100 bytes") as failed, reading:
@@ -109,14 +113,14 @@ def test_event_without_an_end_is_unreadable() -> None:
 
 
 def test_encoder_refuses_a_name_that_is_empty() -> None:
-    """A transport may be called directly, without the client's check of the name."""
+    """The encoder checks names itself, because a transport may be called without a client."""
     call = Call(request=lro.wire.GetOperationRequest(""), budget=1.0)
     with pytest.raises(lro.DeclarationError, match="name: must not be empty"):
         HttpCoder(Routes(), lro.TypeRegistry()).encode(call)
 
 
 class Server:
-    """Answers ``:watch`` and ``:batchGet`` as the test says; a Get returns a success."""
+    """Answers ``:watch`` and ``:batchGet`` with given functions, and a Get with a success."""
 
     def __init__(
         self,
@@ -128,7 +132,7 @@ class Server:
 
     @property
     def singles(self) -> int:
-        """The number of calls that were about a single operation."""
+        """The number of Get and Wait calls, each for a single operation."""
         return sum(verb in ("get", "wait") for verb in self.asked)
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
@@ -144,7 +148,7 @@ class Server:
 
 
 def results(face: Face, server: Server, **options: Any) -> Any:
-    """Return the results of a group."""
+    """Return the results of a group that waits for the operations ``NAMES``."""
     http = face.http(transport=httpx.MockTransport(server))
     client = face.client(http=http, clock=Clock(), **options)
     group = client.group([face.inside(client.operation(name, **TYPES)) for name in NAMES])
@@ -152,7 +156,7 @@ def results(face: Face, server: Server, **options: Any) -> Any:
 
 
 def stream(*events: str, **headers: str) -> httpx.Response:
-    """Return a stream that has these events and then ends."""
+    """Return a stream that sends these events and then ends."""
     kind = {"content-type": "text/event-stream; charset=utf-8", **headers}
     content = "".join(f"{event}\n\n" for event in events).encode()
     packed = gzip.compress(content) if "content-encoding" in headers else content
@@ -176,7 +180,7 @@ def test_a_stream_reports_all_operations(coding: str, face: Face) -> None:
 
 
 def test_unexpected_events_are_ignored(face: Face) -> None:
-    """Unknown types, other operations, intermediate states and comments are ignored."""
+    """Unknown event types, other operations, intermediate states and comments are ignored."""
     besides = [
         "event: weather\ndata: rain",
         event_of(succeeded(name="operations/other")),
@@ -201,7 +205,7 @@ def test_unexpected_events_are_ignored(face: Face) -> None:
 )
 @pytest.mark.parametrize("earlier", [0, 2])
 def test_invalid_event_ends_the_stream(earlier: int, event: str, face: Face) -> None:
-    """Events before it are used, and the other operations are polled."""
+    """Events before the invalid one are used; the remaining operations are polled."""
     server = Server(lambda _: stream(*ENDS_OF_ALL[:earlier], event, *ENDS_OF_ALL))
     assert results(face, server) == EVERY
     assert server.asked.count("watch") == 1
@@ -209,7 +213,7 @@ def test_invalid_event_ends_the_stream(earlier: int, event: str, face: Face) -> 
 
 
 def spoilt(content: bytes) -> httpx.Response:
-    """Return a stream whose content was corrupted on its way."""
+    """Return a stream whose gzip content is corrupt."""
     headers = {"content-type": "text/event-stream", "content-encoding": "gzip"}
     return httpx.Response(200, headers=headers, stream=httpx.ByteStream(content))
 
@@ -226,13 +230,13 @@ def spoilt(content: bytes) -> httpx.Response:
 def test_unreadable_stream_is_replaced_by_polls(
     answer: Callable[[], httpx.Response], face: Face, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The operations are read in another way, and every caller gets a result."""
+    """The client reads the operations in another way, and every caller gets a result."""
     monkeypatch.setattr(_http_coding, "MAX_EVENT", 1000)
     assert results(face, Server(lambda _: answer())) == EVERY
 
 
 def test_stream_that_ends_too_early_is_reopened_a_few_times(face: Face) -> None:
-    """A new stream is opened for the operations that are missing, but not for ever."""
+    """The client opens a new stream for the missing operations, but only a few times."""
     streams = iter([stream(ENDS_OF_ALL[0]), stream(*ENDS_OF_ALL[1:])])
     server = Server(lambda _: next(streams))
     assert results(face, server) == EVERY
@@ -262,7 +266,7 @@ def test_stream_that_ends_too_early_is_reopened_a_few_times(face: Face) -> None:
 def test_server_without_extensions_is_polled_by_single_gets(
     answer: httpx.Response, face: Face
 ) -> None:
-    """Whatever the server answers, each operation is read alone, and no caller notices."""
+    """If Watch and BatchGet fail in any way, each operation is read alone, and no caller fails."""
     server = Server(lambda _: again(answer), lambda _: again(answer))
     assert results(face, server) == EVERY
     assert server.asked.count("watch") == server.asked.count("batchGet") == 1
@@ -270,13 +274,13 @@ def test_server_without_extensions_is_polled_by_single_gets(
 
 
 def again(answer: httpx.Response) -> httpx.Response:
-    """Return a copy of the response that was not read yet."""
+    """Return a copy of a response, whose body can be read again."""
     body = httpx.ByteStream(answer.content)
     return httpx.Response(answer.status_code, headers=answer.headers, stream=body)
 
 
 def test_refusal_of_one_operation_in_a_stream_fails_only_that_one(face: Face) -> None:
-    """If the stream breaks and is then refused, each operation is read, and one gets the error."""
+    """After the stream is refused, each operation is read, and only the forbidden one fails."""
     answers = iter([stream(*ENDS_OF_ALL[:3]), refusal(lro.Code.PERMISSION_DENIED)])
 
     class Refusing(Server):

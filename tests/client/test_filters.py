@@ -1,4 +1,4 @@
-"""Filters built from values match what was meant, whatever the values contain."""
+"""A filter that is built from values matches exactly those values, whatever they contain."""
 
 from __future__ import annotations
 
@@ -90,14 +90,14 @@ SAMPLE = MessageType(NAME, shape_of(Sample))
 
 
 def matches(wanted: Expression, sample: Sample | None = None, **row: Any) -> bool:
-    """Return whether our evaluator matches an operation with this metadata."""
+    """Return whether the library's filter evaluator matches an operation with this metadata."""
     compiled = compile_filter(str(wanted), metadata=[SAMPLE], response=[])
     packed = None if sample is None else TYPES.pack(sample)
     return compiled.matches(Row(metadata=packed, **row))
 
 
 def meta(path: str, *keys: str | int) -> Operand:
-    """Return an operand for a field of the sample."""
+    """Return an operand for a field of the sample metadata."""
     return field(f"metadata.{path}", *keys)
 
 
@@ -166,7 +166,7 @@ WRITTEN: dict[str, tuple[object, str]] = {
 
 @pytest.mark.parametrize(("made", "text"), WRITTEN.values(), ids=WRITTEN)
 def test_expression_is_written_as_the_expected_filter(made: object, text: str) -> None:
-    """The text is as expected, and the parser accepts it."""
+    """The expression has the expected text, which the parser accepts."""
     assert str(made) == text
     parse(text)
 
@@ -219,7 +219,7 @@ INJECTED = '1 OR done = true OR x = "'
 
 
 def loud(base: type[Any]) -> type[Any]:
-    """Make a subclass whose text and number methods all return an injected filter."""
+    """Make a subclass whose text and number methods all return a filter, as an injection would."""
 
     def said(*_: object) -> str:
         return INJECTED
@@ -254,7 +254,7 @@ LITERALS = {**VALUES, **{f"subclass: {kind}": case for kind, case in SUBCLASSES.
 def test_values_have_one_literal_form(value: Any, text: str) -> None:
     """Each kind of value has one form, which the parser reads as one literal.
 
-    A subclass is written by its value, whatever its own methods return.
+    A subclass is written by its value; its own methods are not called.
     """
     assert str(field("a") == value) == f"a = {text}"
     assert str(field("a").has(value)) == f"a:{text}"
@@ -263,7 +263,7 @@ def test_values_have_one_literal_form(value: Any, text: str) -> None:
 
 
 def test_subclasses_of_str_and_int_are_written_as_such() -> None:
-    """The overridden methods are ignored in paths, keys, functions and types."""
+    """Overridden methods of subclasses are ignored in paths, keys, functions and types."""
     text = loud(str)
     assert str(field(text("a.or"), text("NOT"), Titled.LOW, loud(int)(5))) == (
         'a."or"."NOT"."1 OR done = true"."5"'
@@ -283,7 +283,7 @@ texts = st.text(max_size=60) | st.text(alphabet="*\\\"'ab \n\x00\x7f().:=", max_
 @example("", "*")
 @example('" OR text != "', "")
 def test_filter_with_any_text_compares_as_python_does(value: str, other: str) -> None:
-    """A filter that compares with a text agrees with the same comparison in Python."""
+    """A filter that compares a field with a text agrees with the same comparison in Python."""
     text = meta("text")
     for asked, true in {
         text == value: value == other,
@@ -304,7 +304,7 @@ def test_filter_with_any_text_compares_as_python_does(value: str, other: str) ->
 @example("a.b", "a")
 @example("*", "x")
 def test_map_key_is_one_path_segment_whatever_its_characters(key: str, other: str) -> None:
-    """A key of a map or Struct is one path segment, whatever characters it has."""
+    """A key of a map or Struct is one path segment, whatever characters the key contains."""
     sample = Sample(labels={other: "red"}, extra={other: {other: None}})
     assert matches(meta("labels", key) == "red", sample) == (key == other)
     assert matches(meta("labels").has(key), sample) == (key == other)
@@ -317,7 +317,7 @@ names = texts.map(lambda text: text.replace(".", "_") or "NOT")
 
 @given(st.lists(names, min_size=1, max_size=4), st.lists(texts, max_size=3))
 def test_parser_reads_the_path_that_the_builder_wrote(path: list[str], keys: list[str]) -> None:
-    """The parser returns the names and keys of which the path was made."""
+    """The parser returns the names and keys from which the path was built."""
     tree = parse(str(field(".".join(path), *keys).exists()))
     assert isinstance(tree, Comparison)
     assert isinstance(tree.left, Member)
@@ -357,7 +357,7 @@ PAIRS = {
 @settings(max_examples=40)
 @given(data=st.data())
 def test_ordered_values_are_compared_as_python_does(name: str, data: st.DataObject) -> None:
-    """Filters compare numbers, times and durations as Python does, to the last digit."""
+    """Filters compare numbers, times and durations exactly as Python does."""
     found, value = data.draw(PAIRS[name])
     sample, place = Sample(**{name: found}), meta(name)
     for asked, true in {
@@ -377,7 +377,7 @@ Node = tuple[Expression, str]
 
 
 def chained(nodes: list[Node], *, every: bool, by_operator: bool) -> Node:
-    """Join nodes with "all" or "any", by operators or by the function."""
+    """Join nodes with "and" or "or", by the operators or by ``all_of`` and ``any_of``."""
     made = [each for each, _ in nodes]
     python = (" and " if every else " or ").join(text for _, text in nodes)
     if by_operator:
@@ -403,9 +403,9 @@ CASES = [dict(zip(LETTERS, map(bool, map(int, f"{n:04b}")), strict=True)) for n 
 
 @given(trees)
 def test_nested_logic_matches_the_same_records_as_in_python(node: Node) -> None:
-    """An expression matches the same records as its Python form, however it is nested.
+    """A nested expression matches the same records as the same condition in Python.
 
-    Its text is also correct if AND binds tighter than OR, as in Python.
+    The text of the expression is also correct if AND binds tighter than OR, as in Python.
     """
     made, meant = node
     compiled = compile_filter(str(made), metadata=[SAMPLE], response=[])
@@ -420,7 +420,7 @@ def test_nested_logic_matches_the_same_records_as_in_python(node: Node) -> None:
 
 @given(trees, trees)
 def test_expressions_are_compared_hashed_and_pickled_by_their_text(one: Node, other: Node) -> None:
-    """Expressions are equal if their texts are, and can be in sets, copied and pickled."""
+    """Expressions with equal texts are equal; all can be hashed, copied and pickled."""
     made, another = one[0], other[0]
     assert (made == another) == (str(made) == str(another))
     assert len({made, another}) == len({str(made), str(another)})
@@ -431,7 +431,7 @@ def test_expressions_are_compared_hashed_and_pickled_by_their_text(one: Node, ot
 
 
 def test_repr_shows_the_text() -> None:
-    """The repr has the text, and expressions and operands are immutable."""
+    """The repr shows the text; expressions and operands are immutable."""
     for made in (A, field("a")):
         with pytest.raises(attrs.exceptions.FrozenInstanceError):
             made.text = "b = 1"  # type: ignore[misc]
@@ -517,7 +517,7 @@ REFUSED = {
 def test_wrong_python_operator_in_a_filter_is_a_type_error(
     error: type[Exception], misuse: Callable[[], object], message: str
 ) -> None:
-    """Where Python's operator would mean something else, the error says what to write."""
+    """Operators that Python would interpret differently raise an error with the correct form."""
     with pytest.raises(error, match=message):
         misuse()
 
@@ -528,7 +528,7 @@ class Order:
 
 
 def test_list_sends_an_expression_as_its_text(face: Face) -> None:
-    """The expression is sent as its text; an empty one matches everything."""
+    """``list`` sends the text of an expression; an empty expression matches everything."""
     service = lro.Service(MemoryStore(), InlineExecutor(), domain="acme.test")
 
     @service.method("acme.filters.v1.Samples.Take")

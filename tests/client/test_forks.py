@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no for
 def in_child(work: Callable[[], object]) -> int:
     """Return the exit status of a forked child: 0 if ``work`` returned true, -9 if it hung."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # forks despite threads
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python warns about forks with threads
         child = os.fork()
     if child == 0:
         with contextlib.suppress(BaseException):
@@ -41,7 +41,7 @@ def in_child(work: Callable[[], object]) -> int:
 
 
 def answering(line: str, connection: Any, over: threading.Event) -> None:
-    """Answer that the operation is done; hold ``:watch`` and Waits until the test is over."""
+    """Answer a Get with a finished operation; hold ``:watch`` and Waits until the test ends."""
     name = line.split()[1].removeprefix("/v1/").partition(":")[0]
     if ":" in line.split()[1]:
         over.wait()
@@ -52,9 +52,9 @@ def answering(line: str, connection: Any, over: threading.Event) -> None:
 
 
 def test_forked_child_starts_its_own_pollers() -> None:
-    """A group works in a forked child, although the parent's pollers do not run there.
+    """A group works in a forked child, where the pollers of the parent do not run.
 
-    A client that was closed stays closed.
+    A client that the parent closed is closed in the child too.
     """
     server = ScriptedServer(watch=True)
     names = [f"operations/{number}" for number in range(6)]
@@ -63,7 +63,7 @@ def test_forked_child_starts_its_own_pollers() -> None:
     with server.client() as client:
         registry = client._state.registry
         handles = [client.operation(name, **TYPES) for name in names]
-        registry._pollers, registry._sleeping_until = 1, float("inf")  # as if others waited
+        registry._pollers, registry._sleeping_until = 1, float("inf")  # as if others were waiting
         registry.own_calls = 4
         with registry.lock:
             expected = [ResizeResponse(7)] * 6
@@ -78,7 +78,7 @@ def test_forked_child_starts_its_own_pollers() -> None:
 
 
 def test_forked_child_makes_calls_while_the_parent_waits() -> None:
-    """The parent has waits, a stream and idle threads; a child makes single calls."""
+    """A child makes single calls while its parent has waits, a stream and idle threads."""
     with (
         serving(reading(answering)) as url,
         Client(transport=HttpTransport(base_url=url)) as client,
@@ -97,7 +97,7 @@ def test_forked_child_makes_calls_while_the_parent_waits() -> None:
 
 
 def test_client_can_be_used_on_several_event_loops_in_turn() -> None:
-    """A client can be used on one event loop after another."""
+    """A client can be used on a second event loop after the first ended during a wait."""
     server = ScriptedServer(watch=True)
     names = [f"operations/{number}" for number in range(6)]
     for name in names:
@@ -112,7 +112,7 @@ def test_client_can_be_used_on_several_event_loops_in_turn() -> None:
         waiting.cancel()
         return future
 
-    asyncio.run(left())  # this loop ends while a poller runs
+    asyncio.run(left())  # the loop ends while a poller runs
     for name in names:
         server.operation(name, ends_after=1.0, response=ResizeResponse(7))
 

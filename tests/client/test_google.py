@@ -1,4 +1,4 @@
-"""Credentials of google-auth for HTTP: a token is fetched when needed, once for all callers."""
+"""HTTP with google-auth credentials: a token is fetched when needed, once for all callers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ GET = f"/v1/{NAME}"
 
 @pytest.fixture(scope="module")
 def account() -> dict[str, str]:
-    """The key file of an invented service account."""
+    """The key file of a made-up service account."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     text = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -54,7 +54,7 @@ def account() -> dict[str, str]:
 
 
 class Endpoint:
-    """Issues tokens, numbered from 1, that are valid for ``seconds``."""
+    """A token endpoint that issues numbered tokens, which are valid for ``seconds``."""
 
     def __init__(self) -> None:
         self.asked: list[dict[str, list[str]]] = []
@@ -99,14 +99,14 @@ def client(face: Face, auth: GoogleAuth, **options: Any) -> Any:
 
 
 def sent(route: respx.Route) -> list[str]:
-    """Return the Authorization headers of the calls."""
+    """Return the Authorization headers of the calls to a route."""
     return [call.request.headers["authorization"] for call in route.calls]
 
 
 def test_token_is_fetched_once_until_it_nearly_expires(
     face: Face, auth: GoogleAuth, token_endpoint: Endpoint, server: respx.Router
 ) -> None:
-    """Each call sends the token and the quota project, until the token has nearly expired."""
+    """Calls send the same token, and the quota project, until the token has nearly expired."""
     route = server.get(GET).mock(return_value=reply(succeeded()))
     calls = client(face, auth)
     for _ in range(3):
@@ -125,7 +125,7 @@ def test_token_is_fetched_once_until_it_nearly_expires(
 def test_refused_token_is_replaced_and_the_request_sent_again(
     face: Face, auth: GoogleAuth, token_endpoint: Endpoint, server: respx.Router
 ) -> None:
-    """After a 401 the request is sent once more with a new token and the same body."""
+    """After a 401 the request is sent once more, with a new token and the same body."""
     answers = [reply({}), reply({}, 401)]
     route = server.post(f"{GET}:cancel").mock(side_effect=lambda _: answers.pop())
     client(face, auth).cancel(NAME)
@@ -141,7 +141,7 @@ def test_refused_token_is_replaced_and_the_request_sent_again(
     assert face.run(lambda: http.post(f"{URL}{GET}:cancel", content=body)).status_code == 200
     assert [call.request.content for call in route.calls[2:]] == [b"a piece"] * 2
     refusing = server.get(GET).mock(return_value=reply({}, 401))
-    with pytest.raises(CallError) as caught:  # the second 401 is reported to the caller
+    with pytest.raises(CallError) as caught:  # the caller gets the second 401
         client(face, auth).get(NAME)
     assert caught.value.code is lro.Code.UNAUTHENTICATED
     assert sent(refusing) == ["Bearer t3", "Bearer t4"]
@@ -150,7 +150,7 @@ def test_refused_token_is_replaced_and_the_request_sent_again(
 def test_many_calls_fetch_one_token(
     face: Face, auth: GoogleAuth, token_endpoint: Endpoint, server: respx.Router
 ) -> None:
-    """Other threads and tasks wait for the one that fetches the token."""
+    """While one thread or task fetches a token, the others wait for that token."""
     route = server.get(GET).mock(return_value=reply(succeeded()))
     calls = client(face, auth)
     getting = [lambda: calls.get(NAME)] * 20
@@ -186,7 +186,7 @@ def test_token_that_another_thread_has_replaced_is_not_fetched_again(
 def test_token_is_fetched_without_blocking_the_loop(
     auth: GoogleAuth, token_endpoint: Endpoint, server: respx.Router
 ) -> None:
-    """While a token is fetched, other tasks run."""
+    """Other tasks run on the event loop while a token is fetched in a thread."""
     server.get(GET).mock(return_value=reply(succeeded()))
     token_endpoint.gate.clear()
 
@@ -195,7 +195,7 @@ def test_token_is_fetched_without_blocking_the_loop(
             calling = asyncio.create_task(http.get(f"http://test{GET}"))
             for _ in range(3):
                 await asyncio.sleep(0)
-            token_endpoint.gate.set()  # the fetching thread waits for this
+            token_endpoint.gate.set()  # lets the fetching thread continue
             return (await calling).status_code
 
     assert asyncio.run(main()) == 200
@@ -204,7 +204,7 @@ def test_token_is_fetched_without_blocking_the_loop(
 def test_wait_survives_an_outage_of_the_token_endpoint(
     face: Face, auth: GoogleAuth, token_endpoint: Endpoint, server: respx.Router, clock: Any
 ) -> None:
-    """A wait outlasts an outage of the token endpoint, like one of the server."""
+    """A wait continues after an outage of the token endpoint, as after one of the server."""
     server.get(GET).mock(return_value=reply(succeeded()))
     token_endpoint.trouble = [httpx.ConnectTimeout("no answer")] * 4
     calls = client(face, auth, clock=clock, polling=Polling(wait_first=False))
@@ -215,7 +215,7 @@ def test_wait_survives_an_outage_of_the_token_endpoint(
 def test_refused_credentials_raise_the_error_of_google_auth(
     face: Face, auth: GoogleAuth, token_endpoint: Endpoint, server: respx.Router
 ) -> None:
-    """An error that no retry can cure reaches the caller as google-auth's own exception."""
+    """If a retry cannot help, the caller gets google-auth's own exception."""
     token_endpoint.trouble = [400]
     with pytest.raises(exceptions.RefreshError, match="invalid_grant"):
         client(face, auth).get(NAME)
@@ -229,13 +229,13 @@ def test_refused_credentials_raise_the_error_of_google_auth(
             "Bearer mine",
             exceptions.RefreshError,
         ),
-        (AnonymousCredentials, None, CallError),  # as some services and emulators allow
+        (AnonymousCredentials, None, CallError),  # some services and emulators allow this
     ],
 )
 def test_token_given_by_hand_is_not_replaced_after_a_401(
     make: Any, sent: str | None, error: type[Exception], face: Face, server: respx.Router
 ) -> None:
-    """A token given by hand is used, and cannot be replaced after a 401."""
+    """The client uses a fixed token, but cannot replace it after a 401."""
     answers = [reply({}, 401), reply(succeeded())]
     route = server.get(GET).mock(side_effect=lambda _: answers.pop())
     calls = client(face, GoogleAuth(make()))
@@ -258,7 +258,7 @@ def test_default_credentials_of_the_machine_are_used(
 
 
 def test_missing_google_auth_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error names the extra."""
+    """Without google-auth, the import raises MissingExtra, which names the extra ``google``."""
     monkeypatch.delitem(sys.modules, "lro_client.google")
     monkeypatch.setitem(sys.modules, "google.auth", None)
     with pytest.raises(lro.errors.MissingExtra, match="'google'"):

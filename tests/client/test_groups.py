@@ -1,4 +1,4 @@
-"""Groups of operations, and futures, with both faces."""
+"""Groups of operations, and futures, in the blocking and the async client."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ OFFERS: dict[str, dict[str, bool]] = {
 
 @pytest.fixture(params=OFFERS)
 def scripted(request: pytest.FixtureRequest) -> ScriptedServer:
-    """A server that offers one way to read many operations."""
+    """A scripted server that offers one of the ways to read many operations."""
     return ScriptedServer(**OFFERS[request.param])
 
 
 def client_of(face: Face, server: ScriptedServer, **options: Any) -> Any:
-    """Make a client of this face that uses the server's clock."""
+    """Make a blocking or async client that uses the server's clock."""
     clock = server.clock
     http = face.http(transport=server.transport)
     return face.client(server.url, clock=clock, http=http, **options)
 
 
 def plan(server: ScriptedServer, count: int, **more: Any) -> list[str]:
-    """Plan operations that end one second apart, the last one first."""
+    """Plan operations that end one second apart, in reverse order of their numbers."""
     names = [f"operations/{number}" for number in range(count)]
     for number, name in enumerate(names):
         script = {"ends_after": float(count - number), "response": ResizeResponse(number), **more}
@@ -61,12 +61,12 @@ def plan(server: ScriptedServer, count: int, **more: Any) -> list[str]:
 
 
 def group_of(face: Face, client: Any, names: Sequence[str | lro.Operation]) -> Any:
-    """Make a group of these operations."""
+    """Make a group of operations, which are given by name or state."""
     return client.group([face.inside(client.operation(name, **TYPES)) for name in names])
 
 
 def test_group_results_have_the_order_of_the_handles(face: Face, scripted: ScriptedServer) -> None:
-    """Results have the order of the handles; reading them again makes no call."""
+    """Results have the order of the handles; reading them a second time makes no call."""
     names = plan(scripted, 8)
     group = group_of(face, client_of(face, scripted), names)
     assert len(group.handles) == len(face.inside(group)) == 8
@@ -86,7 +86,7 @@ def test_as_completed_yields_in_the_order_of_ends(face: Face, scripted: Scripted
 
 
 def test_wait_returns_after_a_number_of_ends(face: Face, scripted: ScriptedServer) -> None:
-    """The wait returns once this number is done; all others are pending."""
+    """The wait returns once ``count`` operations are done; all others are pending."""
     names = plan(scripted, 6)
     group = group_of(face, client_of(face, scripted), names)
     for count, least in ((0, 0), (1, 1), (3, 3), (None, 6), (99, 6)):
@@ -98,7 +98,7 @@ def test_wait_returns_after_a_number_of_ends(face: Face, scripted: ScriptedServe
 
 @pytest.mark.parametrize("verb", ["results", "outcomes", "as_completed", "updates"])
 def test_group_timeout_names_the_pending_operations(verb: str, face: Face) -> None:
-    """The GroupTimeout is also a PollTimeout for the first pending operation."""
+    """The GroupTimeout is also a PollTimeout, which names the first pending operation."""
     server = ScriptedServer(batch_get=True)
     names = [*plan(server, 6, ends_after=1.0), "operations/never"]
     server.operation("operations/never", ends_after=None)
@@ -118,7 +118,7 @@ def test_group_timeout_names_the_pending_operations(verb: str, face: Face) -> No
 def test_the_first_failure_is_raised_and_all_outcomes_are_collected(
     face: Face, scripted: ScriptedServer
 ) -> None:
-    """``results`` raises at the first failure; ``outcomes`` has each exception in its place."""
+    """``results`` raises the first failure; ``outcomes`` returns each exception in its place."""
     names = ["operations/bad", *plan(scripted, 6, ends_after=3.0), "operations/gone"]
     scripted.operation("operations/bad", ends_after=0.5, error=FAILED)
     scripted.operation("operations/gone", ends_after=None, gone_after=2.0)
@@ -140,7 +140,7 @@ def test_the_first_failure_is_raised_and_all_outcomes_are_collected(
 
 
 def test_group_may_have_an_operation_twice_or_be_empty(face: Face) -> None:
-    """Each of two handles of one operation gets the result; an empty group is done at once."""
+    """If a group has two handles of an operation, both get the result; an empty group is done."""
     server = ScriptedServer(watch=True)
     names = plan(server, 5)
     group = group_of(face, client_of(face, server), [*names, names[0]])
@@ -155,7 +155,7 @@ def test_group_may_have_an_operation_twice_or_be_empty(face: Face) -> None:
 def test_updates_of_a_group_show_each_change(
     way: str, face: Face, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each end is shown once, even if older updates arrive after it."""
+    """The end of each operation is shown once, even if an older update arrives after it."""
     late: list[Any] = []
 
     def notify_all(found: list[Any]) -> None:
@@ -179,7 +179,7 @@ def test_updates_of_a_group_show_each_change(
 
 
 def test_group_cancels_unfinished_operations(face: Face, caplog: pytest.LogCaptureFixture) -> None:
-    """Only operations that are not done are cancelled, by ``cancel`` or at the end of the block."""
+    """``cancel`` and the end of a block cancel only the operations that are not done."""
     server = ScriptedServer(watch=True)
     names = plan(server, 6)
     for number in range(3):
@@ -203,7 +203,7 @@ def test_group_cancels_unfinished_operations(face: Face, caplog: pytest.LogCaptu
     cancelled = [call.name for call in server.calls if call.verb == "CancelOperation"]
     assert cancelled[:2] == ["operations/never-0", "operations/never-1"]
     assert sorted(cancelled[2:]) == [*more, "operations/never-2"]
-    # If no cancel is answered, eight are tried, not all forty; meanwhile no poll sleeps.
+    # If no cancel is answered, only eight of forty are tried; meanwhile no poll sleeps.
     client.close()
     client = client_of(face, server)
     server.fault(Fault(seconds=1000.0), verb="CancelOperation")
@@ -211,13 +211,13 @@ def test_group_cancels_unfinished_operations(face: Face, caplog: pytest.LogCaptu
     with face.entering(group_of(face, client, names)):
         pass
     assert len([call for call in server.calls if call.verb == "CancelOperation"]) == 6 + 8
-    # On this clock the sleeps of threads add up, and those of tasks run at the same time.
+    # On this clock, the sleeps of threads add up, but those of tasks overlap.
     naps = 8 if face.name == "sync" else 1
     assert server.clock() - began == pytest.approx(naps * 5.0, abs=0.1)
 
 
 def test_a_thousand_operations_share_one_stream(face: Face) -> None:
-    """One stream serves a thousand operations."""
+    """A single stream serves 1500 operations."""
     server = ScriptedServer(watch=True)
     names = plan(server, 1500, ends_after=5.0)
     assert len(group_of(face, client_of(face, server), names).results()) == 1500
@@ -225,7 +225,7 @@ def test_a_thousand_operations_share_one_stream(face: Face) -> None:
 
 
 def outcome(face: Face, handle: Any, *closing: Any) -> Any:
-    """Return the result or the exception of a handle's future; first close the given clients."""
+    """Return the outcome of a handle's future, after closing the given clients."""
 
     def taken() -> Any:
         future = handle.future()
@@ -249,7 +249,7 @@ def outcome(face: Face, handle: Any, *closing: Any) -> Any:
 def test_future_has_the_result_or_the_error_of_the_operation(
     face: Face, scripted: ScriptedServer
 ) -> None:
-    """A future for an operation that is done makes no call."""
+    """The future has the result or the exception; for a finished operation it makes no call."""
     [name] = plan(scripted, 1)
     scripted.operation("operations/bad", error=FAILED)
     scripted.operation("operations/gone", ends_after=None, gone_after=0.5)
@@ -267,7 +267,7 @@ def test_future_has_the_result_or_the_error_of_the_operation(
 
 
 def test_closing_the_client_ends_its_futures_and_groups(face: Face) -> None:
-    """Futures and groups raise that the client was closed, and no caller waits for ever."""
+    """Futures and groups end with an error that says that the client was closed."""
     server = ScriptedServer(watch=True)
     names = plan(server, 6, ends_after=None)
     client = client_of(face, server)
@@ -282,7 +282,7 @@ def test_closing_the_client_ends_its_futures_and_groups(face: Face) -> None:
 
 
 def test_callbacks_are_called_once_each_and_do_not_hold_up_each_other() -> None:
-    """A callback that raises, or that never returns, delays no other callback."""
+    """A callback that raises or never returns does not delay the other callbacks."""
     server = ScriptedServer(watch=True)
     names = plan(server, 20, ends_after=1.0)
     done_names: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -308,7 +308,7 @@ def test_callbacks_are_called_once_each_and_do_not_hold_up_each_other() -> None:
 
 
 def test_a_future_that_is_cancelled_stops_waiting(face: Face) -> None:
-    """The operation continues, the client stops polling it, and ignores its end."""
+    """The operation continues, but the client stops polling for the future."""
     server = ScriptedServer(watch=True)
     server.operation("operations/long", ends_after=5.0, response=ResizeResponse(1))
     client = client_of(face, server)
@@ -331,7 +331,7 @@ def test_a_future_that_is_cancelled_stops_waiting(face: Face) -> None:
 
 
 def test_many_single_waits_share_few_connections() -> None:
-    """The first four waits have a call each; the others share a stream."""
+    """The first four waits use a call each; the others share one stream."""
     server = ScriptedServer(watch=True)
     names = plan(server, 50, ends_after=3.0)
 
@@ -346,7 +346,7 @@ def test_many_single_waits_share_few_connections() -> None:
 
 
 def test_deadline_of_each_of_many_single_waits_is_kept(face: Face) -> None:
-    """The waits that share calls end at their deadline too, each with its own name."""
+    """Waits that share calls also end at their deadlines, each with its operation's name."""
     server = ScriptedServer(batch_get=True)
     names = plan(server, 9, ends_after=None, metadata=ResizeMetadata(percent=5))
     client = client_of(face, server)
@@ -356,7 +356,7 @@ def test_deadline_of_each_of_many_single_waits_is_kept(face: Face) -> None:
 
 
 def test_leaving_a_block_cancels_the_unfinished_operation(face: Face) -> None:
-    """Leaving the block cancels the operation unless it is done."""
+    """Leaving the block of a handle cancels the operation, unless the operation is done."""
     server = ScriptedServer()
     server.operation("operations/long", ends_after=None)
     server.operation("operations/short", ends_after=1.0, response=ResizeResponse(1))
@@ -373,7 +373,7 @@ def test_leaving_a_block_cancels_the_unfinished_operation(face: Face) -> None:
 
 
 def test_task_cancelled_in_its_block_cancels_the_operation() -> None:
-    """The operation is cancelled when the task leaves its block."""
+    """If a task is cancelled inside the block of a handle, the operation is cancelled too."""
     server = ScriptedServer()
     server.operation("operations/long", ends_after=None)
 
@@ -411,7 +411,7 @@ def test_cancel_and_wait_returns_the_end_of_the_operation(face: Face) -> None:
     deaf = client.operation("operations/deaf", **TYPES)
     assert deaf.response is None
     assert deaf.cancel_and_wait(timeout=60).state == "SUCCEEDED"
-    assert (deaf.response, obeys.response) == (ResizeResponse(3), None)  # no call is made
+    assert (deaf.response, obeys.response) == (ResizeResponse(3), None)  # makes no call
     assert deaf.result() == ResizeResponse(3)
     assert deaf.cancel_and_wait().done
     assert [call.verb for call in server.calls].count("CancelOperation") == 2
@@ -435,7 +435,7 @@ def test_interrupted_wait_does_not_cancel_the_operation() -> None:
 
 
 class Uncopyable(Exception):
-    """An exception of another library that needs more arguments than its text."""
+    """An exception of another library, which cannot be copied because of its extra argument."""
 
     def __init__(self, text: str, *, request: object) -> None:
         super().__init__(text)
@@ -443,17 +443,17 @@ class Uncopyable(Exception):
 
 
 def refusing(_: Any) -> None:
-    """Raise as a hook of an HTTP client."""
+    """Raise an exception, as a hook of an HTTP client might."""
     raise Uncopyable("of a hook", request=None)
 
 
 async def arefusing(_: Any) -> None:
-    """Raise as a hook of an async HTTP client."""
+    """Raise an exception, as a hook of an async HTTP client might."""
     refusing(_)
 
 
 def test_exception_that_cannot_be_copied_is_raised_itself(face: Face) -> None:
-    """Groups and futures raise the exception itself, and no caller waits for ever."""
+    """Groups and futures raise an exception that cannot be copied itself; none waits for ever."""
     server = ScriptedServer(watch=True)
     names = plan(server, 6)
     hook = refusing if face.name == "sync" else arefusing
@@ -473,7 +473,7 @@ def test_exception_that_cannot_be_copied_is_raised_itself(face: Face) -> None:
     ids=lambda timeout: f"{timeout!r:.7}",
 )
 def test_timeout_beyond_the_range_of_clocks_means_no_timeout(timeout: Any, face: Face) -> None:
-    """A timeout beyond the range of clocks means no timeout, for an operation or a group."""
+    """A timeout beyond the range of the clocks means no timeout, for an operation or a group."""
     server = ScriptedServer(watch=True)
     names = plan(server, 6)
     client = client_of(face, server)

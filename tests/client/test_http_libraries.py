@@ -1,4 +1,4 @@
-"""Calls over httpx, httpx2 and aiohttp: all behave the same, and report the same errors."""
+"""Calls over httpx, httpx2 and aiohttp, which must all behave and fail in the same way."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ httpx2 = pytest.importorskip("httpx2", reason="httpx2 is not installed")
 
 @attrs.frozen
 class Making:
-    """Makes clients of one face with one HTTP library; where possible the client makes its own."""
+    """Makes clients with one HTTP library; if possible, the client makes its own HTTP client."""
 
     package: str
     face: Face
@@ -86,13 +86,13 @@ def making(request: pytest.FixtureRequest) -> Iterator[Making]:
 
 @pytest.fixture
 def url(harness: Harness) -> Iterator[str]:
-    """Yield the URL of a real server on a socket."""
+    """The URL of a real server on a socket."""
     with serving(application(lro.asgi, harness)) as found:
         yield found
 
 
 def test_every_library_runs_all_calls(making: Making, harness: Harness, url: str) -> None:
-    """Start, deadline, updates, result, list, cancel and delete work against a real server."""
+    """Start, timeout, updates, result, list, cancel and delete work against a real server."""
     client = making.client(url)
     with pytest.raises(CallError) as caught:
         client.start(PATH, ResizeRequest(), **TYPES)
@@ -132,7 +132,7 @@ TROUBLES: dict[str, tuple[sockets.Behaviour, lro.Code, bool]] = {
 def test_every_library_reports_the_same_errors(
     making: Making, behave: sockets.Behaviour, code: lro.Code, passing: bool
 ) -> None:
-    """The code is the same, and so is whether the error can be retried."""
+    """An error has the same code with every library, and is equally retryable."""
     seconds = 0.3 if behave is sockets.silent else 120
     with sockets.serving(behave) as url:
         client = making.client(url, retry=NO_RETRY, call_seconds=seconds)
@@ -142,7 +142,7 @@ def test_every_library_reports_the_same_errors(
 
 
 def test_refused_connection_is_unavailable_and_retryable(making: Making) -> None:
-    """A refused connection is UNAVAILABLE, and can be retried."""
+    """A refused connection is UNAVAILABLE, and the call can be retried."""
     with sockets.refusing() as port:
         client = making.client(f"http://127.0.0.1:{port}", retry=NO_RETRY)
         with pytest.raises(CallError) as caught:
@@ -158,12 +158,12 @@ def test_refused_connection_is_unavailable_and_retryable(making: Making) -> None
 def test_close_while_a_call_connects_leaves_no_connection(
     making: Making, monkeypatch: pytest.MonkeyPatch, streams: bool, own: bool
 ) -> None:
-    """The HTTP library does not know the connection yet, and would keep it for the next call."""
+    """The HTTP library does not know the new connection yet, and must not keep it for later."""
     look_up, left = socket.getaddrinfo, threading.Event()
     reply = sockets.answering("200 OK\r\nContent-Type: text/event-stream", ":\n\n")
 
     def behave(connection: socket.socket, over: threading.Event) -> None:
-        with contextlib.suppress(ConnectionError):  # closing before all is read resets it
+        with contextlib.suppress(ConnectionError):  # closing unread data resets it
             reply(connection, over)
         if not over.is_set():
             left.set()
@@ -172,7 +172,7 @@ def test_close_while_a_call_connects_leaves_no_connection(
         if host in ("close.test", b"close.test"):
             if making.face.name == "sync":
                 close()
-            else:  # the event loop looks the host up in a thread
+            else:  # the event loop resolves the host in a thread
                 loop = making.face.runner.get_loop()  # type: ignore[attr-defined]
                 asyncio.run_coroutine_threadsafe(close(), loop).result(120)
         return look_up("127.0.0.1", port, *more, **named)
@@ -208,7 +208,7 @@ def test_stream_whose_headers_drip_is_given_up(face: Face) -> None:
 
 
 class Recording:
-    """Records each request; the operation is done at the last of ``polls`` requests."""
+    """A server that records requests; the operation is done at request number ``polls``."""
 
     def __init__(self, *, polls: int = 1, header: bytes = b"") -> None:
         self.asked: list[bytes] = []
@@ -225,11 +225,11 @@ class Recording:
 
 
 ONLY_GET = Polling(wait_first=False)
-"""Gets have no body, so each request arrives in one piece."""
+"""A policy that sends only Gets; they have no body, so each request arrives in one piece."""
 
 
 def test_http_client_made_by_default_keeps_no_cookies(making: Making) -> None:
-    """A cookie with a character that no header may have would break all later calls."""
+    """A cookie that contains an invalid character for headers would break all later calls."""
     recording = Recording(polls=3, header="Set-Cookie: user=José\r\n".encode())
     kept = pytest.raises(CallError, match="INVALID_ARGUMENT: UnicodeEncodeError")
     with sockets.serving(recording) as url:
@@ -241,13 +241,13 @@ def test_http_client_made_by_default_keeps_no_cookies(making: Making) -> None:
 
 
 def test_get_has_no_body(making: Making) -> None:
-    """Some servers refuse even an empty body."""
+    """A Get must have no body at all, because some servers refuse even an empty one."""
     recording = Recording(header=b"X-Long: " + b"x" * 60_000 + b"\r\n")
     with sockets.serving(recording) as url:
         client = making.client(url.replace("//", "//ann:secret@"), retry=NO_RETRY)
         assert client.get(NAME).name == NAME
         client.close()
-        if making.package != "httpx2":  # otherwise the HTTP client is the caller's, and stays open
+        if making.package != "httpx2":  # an httpx2 client is the caller's, and stays open
             with pytest.raises(CallError, match="the client was closed"):
                 client.get(NAME)
     (asked,) = recording.asked
@@ -271,7 +271,7 @@ def test_proxy_of_the_environment_is_used(making: Making, monkeypatch: pytest.Mo
 def test_unparsable_entries_of_no_proxy_are_ignored(
     making: Making, monkeypatch: pytest.MonkeyPatch, left_out: str
 ) -> None:
-    """Entries of NO_PROXY that httpx cannot parse, as VPNs and clusters set them, are ignored."""
+    """NO_PROXY entries that httpx cannot parse, but VPNs and clusters set, are ignored."""
     recording = Recording(polls=2)
     with sockets.serving(recording) as url, sockets.refusing() as port:
         monkeypatch.setenv("HTTP_PROXY", f"127.0.0.1:{port}")
@@ -299,7 +299,7 @@ def test_unparsable_entries_of_no_proxy_are_ignored(
 def test_unusable_environment_variable_is_named_in_the_error(
     making: Making, monkeypatch: pytest.MonkeyPatch, name: str, value: str, why: str
 ) -> None:
-    """The error is raised when the client is made; for certificates only if it uses HTTPS."""
+    """Making the client raises the error; for certificates, only if the URL uses HTTPS."""
     monkeypatch.setitem(sys.modules, "socksio", None)
     monkeypatch.setenv(name, value)
     with pytest.raises(lro.DeclarationError, match=f"^{name}: .*{why}") as caught:
@@ -311,7 +311,7 @@ def test_unusable_environment_variable_is_named_in_the_error(
 
 @OWN
 def test_idle_connection_is_closed_before_the_server_closes_it(making: Making) -> None:
-    """If both sides closed it at the same time, a start could be lost."""
+    """The client closes it first; if the server did at the same time, a start could be lost."""
     connections, recording = list[socket.socket](), Recording(polls=2)
 
     def behave(connection: socket.socket, over: object) -> None:
@@ -330,7 +330,7 @@ def test_idle_connection_is_closed_before_the_server_closes_it(making: Making) -
 def test_calls_go_through_a_replaced_send_of_the_http_library(
     face: Face, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tracing libraries replace ``send``, and also see the calls of clients made earlier."""
+    """Tracing libraries replace ``send``; they also see calls of clients that were made earlier."""
     kind = httpx.Client if face.name == "sync" else httpx.AsyncClient
     seen, send = [], kind.send
 
@@ -351,7 +351,7 @@ def test_calls_go_through_a_replaced_send_of_the_http_library(
 
 
 class Guard:
-    """An ASGI application that lets only some Authorization headers through."""
+    """An ASGI application that rejects requests without an allowed Authorization header."""
 
     def __init__(self, app: Any, allowed: set[bytes]) -> None:
         self.app, self.allowed, self.seen = app, allowed, list[bytes]()
@@ -368,7 +368,7 @@ class Guard:
 
 @attrs.define
 class Credentials:
-    """Credentials in the manner of google-auth, whose tokens are numbered."""
+    """Credentials like those of google-auth, with numbered tokens."""
 
     token_state: Any = None
     token: str | None = None
@@ -403,7 +403,7 @@ def test_every_library_takes_google_credentials(making: Making, harness: Harness
 
 
 def test_missing_http_library_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error has the command that installs the extra."""
+    """The error contains the command that installs the extra."""
     monkeypatch.setitem(sys.modules, "httpx_aiohttp", None)
     source = importlib.util.find_spec("lro_client.transports.aiohttp")
     assert source is not None
@@ -415,7 +415,7 @@ def test_missing_http_library_names_its_extra(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_repeated_delete_after_a_lost_reply_succeeds(making: Making) -> None:
-    """A repeated delete that finds nothing succeeds, also on a connection that was used before."""
+    """A repeated delete succeeds on NOT_FOUND, also on a connection that was used before."""
     asked: list[bytes] = []
 
     def behave(connection: socket.socket, over: object) -> None:
@@ -453,7 +453,7 @@ WAIT = {
 
 
 def test_requests_with_changing_parts_are_not_cached() -> None:
-    """Requests with tracing headers or a query are not cached, nor are large bodies."""
+    """Requests with tracing headers, a query or a large body are not cached."""
     with httpx.Client(verify=False) as client:
         known = _own_clients.RequestCache()
         traced = known.request(client, {**WAIT, "headers": {"traceparent": "00-1-2-3"}})
@@ -478,7 +478,7 @@ def test_number_of_cached_requests_is_bounded(monkeypatch: pytest.MonkeyPatch) -
 def test_certificates_are_read_by_the_first_https_call(
     face: Face, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client without HTTPS calls reads no certificates."""
+    """A client that makes no HTTPS calls reads no certificates."""
     read: list[object] = []
     load = ssl.SSLContext.load_verify_locations
 

@@ -1,4 +1,4 @@
-"""Paging: each page is fetched when it is needed, by its token (spec §11.9)."""
+"""Paging: each page is fetched only when needed, by its token (spec §11.9)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def route(server: respx.Router) -> respx.Route:
 
 
 def test_pages_are_fetched_lazily(face: Face, route: respx.Route) -> None:
-    """A page is fetched when the previous page is used up; each iteration starts at page one."""
+    """A page is fetched when the previous one is used up; each iteration starts at page one."""
     listed = face.client().list()
     assert route.call_count == 0
     assert [one.name for one in listed] == [f"operations/{n}" for n in (1, 2, 3)]
@@ -54,7 +54,7 @@ def test_pages_returns_raw_pages_with_their_tokens(face: Face, route: respx.Rout
 
 
 def test_each_page_request_repeats_filter_and_page_size(face: Face, route: respx.Route) -> None:
-    """Filter and page size are sent with every token."""
+    """The filter and the page size are sent together with every token."""
     list(face.client().list("", "done = true", page_size=1))
     queries = [dict(call.request.url.params) for call in route.calls]
     assert {(query["filter"], query["pageSize"]) for query in queries} == {("done = true", "1")}
@@ -62,7 +62,7 @@ def test_each_page_request_repeats_filter_and_page_size(face: Face, route: respx
 
 
 def test_a_list_can_be_resumed_by_page_token(face: Face, route: respx.Route) -> None:
-    """A page token that was stored continues the list in a later request."""
+    """A stored page token continues the list in a later request."""
     pages = face.client().list().pages()
     token = next(pages).next_page_token
     pages.close()
@@ -71,7 +71,7 @@ def test_a_list_can_be_resumed_by_page_token(face: Face, route: respx.Route) -> 
 
 
 def test_error_of_a_page_is_raised_by_the_iteration(face: Face, server: respx.Router) -> None:
-    """The error is raised when the iteration needs that page."""
+    """The error of a page is raised when the iteration reaches that page."""
     answers = [refusal(lro.Code.INVALID_ARGUMENT, "old token"), reply(PAGES[""])]
     server.get().mock(side_effect=lambda _: answers.pop())
     steps = iter(face.client().list())

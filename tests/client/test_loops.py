@@ -1,4 +1,4 @@
-"""A client on several event loops, one after the other and at the same time."""
+"""A client on several event loops, one after another and at the same time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def answer(line: str, connection: Any, over: threading.Event) -> None:
 
 @pytest.fixture(params=["httpx", "aiohttp", "grpc"])
 def make_clients(request: pytest.FixtureRequest) -> Iterator[Making]:
-    """Make clients of a server whose operation is done, over one transport."""
+    """Makes clients of a server whose operation is done; tests run with each transport."""
     pytest.importorskip(request.param)
     if request.param == "grpc":
         from lro_client.transports.grpc import AsyncGrpcTransport
@@ -49,7 +49,7 @@ def make_clients(request: pytest.FixtureRequest) -> Iterator[Making]:
 
 
 async def use(client: AsyncClient) -> None:
-    """Use the client in every way: a call, a wait, a future, a group."""
+    """Use the client in four ways: a call, a wait, a future and a group."""
     assert (await client.get(NAME)).done
     await client.operation(NAME)
     await client.operation(NAME).future()
@@ -58,7 +58,7 @@ async def use(client: AsyncClient) -> None:
 
 @pytest.fixture
 def collect_leftovers() -> Iterator[None]:
-    """Collect, before the test ends, the objects that ended loops left open."""
+    """Collect garbage before the test ends, because ended loops leave objects open."""
     yield
     gc.collect()
 
@@ -97,7 +97,7 @@ def test_client_works_on_two_event_loops_at_once(make_clients: Making) -> None:
     async def second() -> None:
         await use(client)
         await asyncio.to_thread(ready.wait, PATIENCE)
-        with contextlib.suppress(CallError):  # raised once the client is closed
+        with contextlib.suppress(CallError):  # raised after the client is closed
             while True:
                 await use(client)
         await asyncio.to_thread(over.wait, PATIENCE)
@@ -108,7 +108,7 @@ def test_client_works_on_two_event_loops_at_once(make_clients: Making) -> None:
 
 
 def test_close_ends_the_waits_of_other_loops() -> None:
-    """A wait, a future and a group on another loop end with an error."""
+    """``close`` ends a wait, a future and a group on another loop with an error."""
     held, ended = threading.Event(), list[str]()
 
     async def wait(client: AsyncClient) -> None:
@@ -137,7 +137,7 @@ def test_close_ends_the_waits_of_other_loops() -> None:
 @leaving
 @pytest.mark.usefixtures("collect_leftovers")
 def test_http_client_of_another_event_loop_is_refused() -> None:
-    """The error says that the HTTP client belongs to another loop, and what to do."""
+    """The error says that the HTTP client belongs to another loop, and how to correct this."""
     with sockets.serving(reading(answer)) as url:
         client = AsyncClient(http=httpx.AsyncClient(base_url=url))
         asyncio.run(use(client))

@@ -30,7 +30,7 @@ from tests.client.messages import (
 
 @pytest.fixture
 def handle_ending_as(face: Face, server: respx.Router) -> Any:
-    """Make the handle of an operation that the next poll finds in a given state."""
+    """Makes the handle of an operation; the next poll finds the operation in a given state."""
 
     def handle(state: dict[str, Any], classes: Any = TYPES, **options: Any) -> Any:
         server.route().mock(return_value=reply(state))
@@ -40,7 +40,7 @@ def handle_ending_as(face: Face, server: respx.Router) -> Any:
 
 
 def done(**response: Any) -> dict[str, Any]:
-    """Return a success with this response."""
+    """Return the state of an operation that succeeded with this response."""
     return {"name": NAME, "done": True, "response": response}
 
 
@@ -72,7 +72,7 @@ def test_response_is_an_instance_of_the_declared_class(handle_ending_as: Any) ->
 def test_results_without_fields_are_returned(
     state: Any, response: type, result: Any, handle_ending_as: Any
 ) -> None:
-    """No value, an empty message, and one with its own JSON form are returned (spec §2.5)."""
+    """A missing value, an empty message, and a message with its own JSON form are valid results."""
     handle = handle_ending_as(state, {"response": response, "metadata": lro.Struct})
     assert handle.result() == result
     assert handle.operation.state == "SUCCEEDED"
@@ -104,7 +104,7 @@ class ResizeReport:
 
 
 def test_class_without_a_full_name_accepts_its_simple_name(handle_ending_as: Any) -> None:
-    """A class without a full name accepts any message of its simple name, in any package."""
+    """A class without a full name accepts a message of its simple name from any package."""
     response = packed("elsewhere.v7.ResizeReport", pages=3, took="2s")
     state = {**done(**response), "metadata": packed("other.Outer.Unnamed", percent=4)}
     handle = handle_ending_as(state, {"response": ResizeReport, "metadata": Unnamed})
@@ -132,7 +132,7 @@ UNFIT = [
 def test_response_of_another_type_is_an_error_with_the_raw_any(
     name: str, cls: type, problem: str, handle_ending_as: Any
 ) -> None:
-    """The type or a field does not match: the error has the raw Any."""
+    """If the type or a field does not match, the error has the raw Any."""
     payload = {"sizeBytes": "many", "pages": "many"}
     response = packed(name, **payload) if name else {}
     handle = handle_ending_as(done(**response), {**TYPES, "response": cls})
@@ -149,7 +149,7 @@ def test_response_of_another_type_is_an_error_with_the_raw_any(
 def test_error_info_in_place_of_a_response_is_not_a_result(
     cls: type, handle_ending_as: Any
 ) -> None:
-    """In lists an ErrorInfo replaces a response that the server cannot read (spec §1.14(3))."""
+    """In a list, an ErrorInfo replaces a response that the server cannot read (spec §1.14(3))."""
     response = packed("google.rpc.ErrorInfo", reason="MESSAGE_UNREADABLE")
     handle = handle_ending_as(done(**response), {**TYPES, "response": cls})
     with pytest.raises(DecodingError, match="the server cannot read its response"):
@@ -157,7 +157,7 @@ def test_error_info_in_place_of_a_response_is_not_a_result(
 
 
 def test_metadata_of_another_type_fails_only_its_reader(handle_ending_as: Any) -> None:
-    """Only a caller who reads the metadata gets an error."""
+    """Metadata of another type raises an error only when the caller reads the metadata."""
     handle = handle_ending_as(
         {**succeeded(), "metadata": packed("acme.images.v9.Progress", at="x")}
     )
@@ -168,7 +168,7 @@ def test_metadata_of_another_type_fails_only_its_reader(handle_ending_as: Any) -
 
 
 def test_undecodable_binary_payload_is_a_decoding_error(face: Face) -> None:
-    """Bytes that are not a valid message, or a missing protobuf extra, are a DecodingError."""
+    """Invalid bytes, like a missing protobuf extra, are reported as a DecodingError."""
     packed_bytes = lro.AnyMessage("type.googleapis.com/acme.ResizeReport", b"\xff")
     operation = lro.Operation(name=NAME, done=True, result=packed_bytes)
     handle = face.client().operation(operation, response=ResizeReport, metadata=Unnamed)
@@ -177,7 +177,7 @@ def test_undecodable_binary_payload_is_a_decoding_error(face: Face) -> None:
 
 
 class Model:
-    """A message of another library, which this library cannot handle."""
+    """A class like one of pydantic, for which this library has no codec."""
 
     @classmethod
     def model_validate(cls, value: dict[str, Any]) -> Model:
@@ -197,7 +197,7 @@ class ModelCodec:
 def test_registry_codec_decodes_classes_of_another_library(
     payload: Any, problem: str, face: Face
 ) -> None:
-    """A registry with a codec for the class decodes it; errors of the codec are DecodingErrors."""
+    """The codec of the registry decodes its class; an error of the codec is a DecodingError."""
     types = lro.TypeRegistry(factories=[lambda cls: ModelCodec() if cls is Model else None])
     types.register(Model, "acme.Model")
     result = lro.AnyMessage("type.googleapis.com/acme.Model", payload)
@@ -211,7 +211,7 @@ def test_registry_codec_decodes_classes_of_another_library(
 
 
 def test_failed_operation_raises_its_status(handle_ending_as: Any) -> None:
-    """The error is raised each time that the result is read."""
+    """The status of the failure is raised each time the result is read."""
     handle = handle_ending_as(
         {**failed(9, "not now"), "metadata": packed("ResizeMetadata", percent=33)}
     )
@@ -237,7 +237,7 @@ DETAILS = (
 
 
 def test_error_details_are_decoded(handle_ending_as: Any) -> None:
-    """Details of unknown types, and broken ones, are returned as they came."""
+    """Details of known types are decoded; unknown and invalid details are returned as they came."""
     with pytest.raises(OperationFailed) as caught:
         handle_ending_as(failed(8, "no", DETAILS)).result()
     info, retry, unknown, ours, broken = caught.value.details()
@@ -259,7 +259,7 @@ def test_error_details_are_decoded(handle_ending_as: Any) -> None:
 def test_failure_codes_have_their_error_classes(
     code: int | None, kind: type, name: str, handle_ending_as: Any
 ) -> None:
-    """CANCELLED has its own class; 0 and unknown codes are UNKNOWN (spec §11.7)."""
+    """CANCELLED has its own error class; 0 and unknown codes count as UNKNOWN (spec §11.7)."""
     state = failed()
     state["error"] = {"message": "odd"} if code is None else {"code": code, "message": "odd"}
     with pytest.raises(OperationFailed, match=f"ended with {name}: odd") as caught:
@@ -270,7 +270,7 @@ def test_failure_codes_have_their_error_classes(
 
 
 def test_final_state_is_not_undone_by_a_stale_reply(face: Face, server: respx.Router) -> None:
-    """A reply of a replica that lags behind does not undo the end (spec §2.9)."""
+    """A later reply of a replica that lags behind does not undo the final state (spec §2.9)."""
     answers = [reply(running(99)), reply(succeeded())]
     server.route().mock(side_effect=lambda _: answers.pop())
     handle = face.client().operation(NAME, **TYPES)
@@ -287,7 +287,7 @@ def test_the_repr_of_a_handle_has_name_and_state(handle_ending_as: Any) -> None:
 
 
 def test_handle_cancels_and_deletes_by_name(face: Face, server: respx.Router) -> None:
-    """Both calls send the name; neither changes the state that the handle has seen."""
+    """``cancel`` and ``delete`` send the name, and do not change the state of the handle."""
     server.route().mock(return_value=reply({}))
     handle = face.client().operation(NAME, **TYPES)
     assert handle.cancel() is None
@@ -298,7 +298,7 @@ def test_handle_cancels_and_deletes_by_name(face: Face, server: respx.Router) ->
 
 
 def test_second_class_with_the_same_full_name_is_refused(face: Face) -> None:
-    """A second class with the same full name is refused."""
+    """A second class with the same full name as a known class is refused."""
 
     @lro.message("acme.images.v1.ResizeResponse")
     @attrs.frozen

@@ -1,4 +1,4 @@
-"""Failed polls: temporary failures are retried, all others are raised (spec §11.5(2), (3))."""
+"""Failed polls: temporary failures are retried, and all others raised (spec §11.5(2), (3))."""
 
 from __future__ import annotations
 
@@ -58,16 +58,16 @@ PASSING = {
 def test_retryable_fault_of_a_poll_is_polled_again(
     wait_first: bool, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """The poll is repeated after the delays of retries, and the caller does not notice."""
+    """The poll is repeated after the delays of the retry policy, and the caller gets the result."""
     client = face.client(clock=clock, polling=Polling(wait_first=wait_first))
     for kind, fault in PASSING.items():
         server.route().mock(side_effect=[fault, fault, reply(succeeded())])
         clock.sleeps.clear()
         assert client.operation(NAME, **TYPES).result() == ResizeResponse(size_bytes=7), kind
-        # An empty reply to a Wait is no failure: a Get decides.
+        # An empty reply to a Wait does not count as a failure, but is checked by a Get.
         nonsense = wait_first and kind == "empty reply"
         assert clock.sleeps == ([0.5] if nonsense else [0.5, 1.0]), kind
-        if nonsense:  # this client has stopped using Wait
+        if nonsense:  # the client has stopped using Wait
             client = face.client(clock=clock, polling=Polling(wait_first=wait_first))
 
 
@@ -83,7 +83,7 @@ FINAL = {
     "redirect loop": httpx.TooManyRedirects("loop"),
     "no scheme": httpx.UnsupportedProtocol("no scheme"),
 }
-del FINAL["page 505"]  # its code is INTERNAL (spec §11.8(2)), which is retried
+del FINAL["page 505"]  # counts as INTERNAL (spec §11.8(2)), which is retried
 
 
 def test_final_fault_of_a_poll_is_raised_at_once(
@@ -98,7 +98,7 @@ def test_final_fault_of_a_poll_is_raised_at_once(
 
 
 def failing(*moments: tuple[float, float], error: CallError | None = None) -> Simulation:
-    """Simulate an operation of an hour whose server is unreachable during these spans of time."""
+    """Simulate an operation of one hour, whose server fails during these spans of time."""
     fault = error or call_error(lro.Code.UNAVAILABLE)
 
     def away(now: float) -> CallError | None:
@@ -108,7 +108,7 @@ def failing(*moments: tuple[float, float], error: CallError | None = None) -> Si
 
 
 def test_failures_for_ten_minutes_end_the_wait() -> None:
-    """After ten minutes since the first failure the last one is raised."""
+    """Ten minutes after the first failure in a row, the wait raises the last failure."""
     for since, slack in ((300, 30), (0, 10)):
         simulation = failing((since, 9999))
         with pytest.raises(CallError) as caught:
@@ -121,7 +121,7 @@ def test_failures_for_ten_minutes_end_the_wait() -> None:
     assert (busy.now, busy.pauses) == (600, [600.0])
     stranger = failing((0, 9999), error=call_error(lro.Code.UNAVAILABLE, passing=True))
     with pytest.raises(CallError):
-        stranger.wait(PLAIN)  # the server has never replied, so its address may be wrong
+        stranger.wait(PLAIN)  # this server never replied, so the address may be wrong
     assert 60 <= stranger.now < 70
     assert simulation.pauses[:6] == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0]
     assert set(simulation.pauses[5:]) == {10.0}
@@ -132,7 +132,7 @@ def test_failures_for_ten_minutes_end_the_wait() -> None:
 
 
 def test_a_good_reply_resets_the_failures() -> None:
-    """After a good reply the ten minutes and the delays begin anew."""
+    """After a good reply, the ten minutes and the delays start again."""
     away = [(float(n), n + 400.0) for n in range(0, 3600, 450)]
     simulation = failing(*away)
     assert simulation.wait(PLAIN).done
@@ -156,7 +156,7 @@ def test_policy_can_limit_the_failures_in_a_row() -> None:
 
 
 def test_failures_are_retried_until_the_deadline_of_the_wait() -> None:
-    """With a deadline, failures are retried until then, even for more than ten minutes."""
+    """A wait with a deadline retries failures until then, even for more than ten minutes."""
     simulation = failing((5, 9999))
     with pytest.raises(PollTimeout) as caught:
         simulation.wait(PLAIN, 1800)
@@ -172,13 +172,13 @@ def test_failures_are_retried_until_the_deadline_of_the_wait() -> None:
     )
     with pytest.raises(PollTimeout) as caught:
         failing((5, 50)).wait(PLAIN, 100)
-    assert caught.value.last_error is None  # an error is dropped after a good reply
+    assert caught.value.last_error is None  # a good reply clears the error
     assert "failed" not in str(caught.value)
 
 
 @given(st.floats(0, 3000), st.floats(0, 590))
 def test_wait_continues_after_a_short_outage(since: float, length: float) -> None:
-    """After an outage of less than ten minutes the wait continues within one pause."""
+    """After an outage of less than ten minutes, the wait continues within one pause."""
     fault = call_error(lro.Code.INTERNAL)
     simulation = Simulation(
         ends_at=since, fault=lambda now: fault if since <= now < since + length else None
@@ -190,7 +190,7 @@ def test_wait_continues_after_a_short_outage(since: float, length: float) -> Non
 def test_error_page_of_a_proxy_is_retried_without_retryable_codes(
     face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """With no code to retry, a proxy's error page is retried, and the server's error is not."""
+    """If no code is retried, a proxy's error page still is, but not the server's own error."""
     answers = [refusal(lro.Code.INTERNAL), reply(running()), page_of_a_proxy(500)]
     server.get().mock(side_effect=lambda _: answers.pop())
     retry = Retry(codes=frozenset(), transport=True)
@@ -204,7 +204,7 @@ def test_error_page_of_a_proxy_is_retried_without_retryable_codes(
 def test_not_found_just_after_the_start_is_polled_for_ten_seconds(
     wait_first: bool, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """Another replica may not have it yet, so it is polled for ten seconds (spec §11.5(2))."""
+    """Another replica may not know a new operation yet, so polls continue for 10 s (§11.5(2))."""
     known_at, said = clock.now + 1.0, []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -229,11 +229,11 @@ def test_not_found_just_after_the_start_is_polled_for_ten_seconds(
     with pytest.raises(OperationGone):
         begin().result()
     assert 10 <= clock.now - began < 30
-    with pytest.raises(OperationGone):  # another client started it
+    with pytest.raises(OperationGone):  # started by another client
         client.operation("operations/other", **TYPES).result()
     known_at = clock.now
     begin().delete()
     known_at = began = clock.now + 99.0
-    with pytest.raises(OperationGone):  # this client has already seen it
+    with pytest.raises(OperationGone):  # already seen by this client
         client.operation(NAME, **TYPES).result()
     assert clock.now + 99.0 == began

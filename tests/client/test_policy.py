@@ -1,4 +1,4 @@
-"""The pauses between polls: how many polls, and how late ends are seen (spec §11.2(2), (3))."""
+"""Pauses between polls: the number of polls, and the delay of the result (§11.2(2), (3))."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ run_times = st.floats(0, 3600)
 
 
 def pauses(wait: Wait, count: int, every: float = 0.0) -> list[float]:
-    """Return the first pauses of a policy if each poll takes ``every`` seconds."""
+    """Return the first ``count`` pauses of a policy if each poll takes ``every`` seconds."""
     polling = Polling(wait=wait, jitter=0.0)
     found: list[float] = []
     for poll in range(1, count + 1):
@@ -33,7 +33,7 @@ def pauses(wait: Wait, count: int, every: float = 0.0) -> list[float]:
 
 @pytest.mark.parametrize(("seconds", "about", "exactly"), [(10, 25, 23), (600, 61, 58)])
 def test_default_policy_makes_few_polls(seconds: float, about: int, exactly: int) -> None:
-    """The policy makes about 25 polls in 10 s and 61 in 10 minutes, as the specification says."""
+    """As specified, the policy makes about 25 polls in 10 s, and 61 in 10 minutes."""
     simulation = Simulation(ends_at=seconds)
     simulation.wait(PLAIN)
     assert len(simulation.asked) == exactly == pytest.approx(about, rel=0.1)
@@ -41,7 +41,7 @@ def test_default_policy_makes_few_polls(seconds: float, about: int, exactly: int
 
 @given(run_times)
 def test_default_policy_pauses_a_quarter_of_the_elapsed_time(run_time: float) -> None:
-    """Each pause is a quarter of the time so far, at least 0.05 s and at most 20 s."""
+    """Each pause is a quarter of the time since the start, but between 0.05 s and 20 s."""
     simulation = Simulation(ends_at=run_time)
     simulation.wait(PLAIN)
     times = [when for when, _ in simulation.asked]
@@ -52,7 +52,7 @@ def test_default_policy_pauses_a_quarter_of_the_elapsed_time(run_time: float) ->
 
 @given(st.floats(0, 1000), st.floats(0, 1))
 def test_jitter_shortens_pauses_by_a_tenth(seconds: float, chance: float) -> None:
-    """Jitter shortens a pause by at most a tenth; if switched off, by nothing."""
+    """Jitter shortens a pause by at most a tenth; with jitter 0 the pause is exact."""
     plain = PLAIN.pause(1, seconds, None, chance)
     changed = Polling().pause(1, seconds, None, chance)
     assert plain == wait_at(seconds)
@@ -64,7 +64,7 @@ def wait_at(seconds: float) -> float:
 
 
 def test_jitter_uses_the_random_source_of_the_flow() -> None:
-    """A flow asks its source of randomness for each pause."""
+    """A flow gets one random number from its source for each pause."""
     chances = [0.5, 1.0, 0.0]
     simulation = Simulation(ends_at=0.14)
     polling = Polling(wait=wait_exponential(0.05, 1.0), wait_first=False)
@@ -73,13 +73,13 @@ def test_jitter_uses_the_random_source_of_the_flow() -> None:
 
 
 def test_share_and_bounds_of_the_proportional_policy_can_be_set() -> None:
-    """The caller can set the share and the bounds."""
+    """The caller can set the share of the elapsed time, and the shortest and longest pause."""
     assert pauses(wait_proportional(0.5, 1.0, 3.0), 5) == [1.0, 1.0, 1.0, 1.5, 2.25]
     assert pauses(wait_proportional(0.5, 1.0, 3.0), 8)[-1] == 3.0
 
 
 def test_exponential_policy_grows_from_1_s_by_half_up_to_20_s() -> None:
-    """The pause is 1 s, then grows by a factor of 1.5, up to 20 s."""
+    """The first pause is 1 s; each next one is 1.5 times as long, up to 20 s."""
     assert pauses(wait_exponential(), 4) == [1.0, 1.5, 2.25, 3.375]
     assert pauses(wait_exponential(), 2000)[-1] == 20.0
     assert pauses(wait_exponential(2.0, 3.0, 10.0), 3) == [2.0, 6.0, 10.0]
@@ -101,7 +101,7 @@ def test_retry_after_replaces_the_pause(retry_after: float) -> None:
 
 
 def test_tenacity_wait_sees_the_error_of_the_failed_call() -> None:
-    """The wait sees the error of a failed call; after a good poll the outcome has no error."""
+    """A tenacity wait gets the error of a failed call; after a good poll it gets no error."""
     error = CallError("GetOperation", lro.Status(lro.Code.UNAVAILABLE), retry_after=7.0)
     seen: list[Any] = []
 
@@ -125,7 +125,7 @@ def test_tenacity_wait_sees_the_error_of_the_failed_call() -> None:
 
 
 def test_sum_of_waits_pauses_for_both_as_in_tenacity() -> None:
-    """A sum of waits waits for both; ``sum`` begins with zero."""
+    """A sum of waits pauses for the total of both; ``sum`` works although it begins with zero."""
     state = RetryCallState(None, None, (), {})  # type: ignore[arg-type]
     both = wait_exponential(1.0, 1.0) + wait_fixed(2.0)
     assert both(state) == 3.0

@@ -32,14 +32,14 @@ def names(count: int) -> list[str]:
 
 
 def spread(world: World, count: int, first: float = 20.0, last: float = 40.0) -> list[int]:
-    """Plan operations that end one after the other, and watch each of them."""
+    """Plan operations that end one after another, and watch each of them."""
     for number, name in enumerate(names(count)):
         world.plan(name, first + (last - first) * number / count)
     return [world.watch(name) for name in names(count)]
 
 
 def excess(world: World, numbers: list[int]) -> float:
-    """Return the longest time from an operation's end until its listener received it."""
+    """Return the longest delay between an operation's end and the news to the listener."""
     found = []
     for number in numbers:
         [(at, news)] = world.ends(number)
@@ -50,7 +50,7 @@ def excess(world: World, numbers: list[int]) -> float:
 
 @attrs.frozen
 class Course:
-    """A server, how late ends may be seen, and how often each verb may be called."""
+    """A server, the longest delay of a final update, and how often each verb may be called."""
 
     late: float
     calls: dict[str, tuple[int, int]]
@@ -66,12 +66,12 @@ HICCUP = error(lro.Code.UNAVAILABLE, http_status=503)
 
 
 def refuse_many(_: float, call: Call) -> CallError | None:
-    """Refuse every request that has several names."""
+    """Return PERMISSION_DENIED for every request that has several names."""
     return error(lro.Code.PERMISSION_DENIED) if hasattr(call.request, "names") else None
 
 
 def losing_a_quarter(count: int, ends: float) -> Course:
-    """Return the course of polls by Get: ends are seen a quarter late (spec §11.2(2))."""
+    """Return a course of polls by Get, which see an end up to a quarter too late (§11.2(2))."""
     polls = int(30 + ends / 20 + 45 * (ends > 1)) * count
     late = min(max(0.25 * ends, 0.2), 20.0) + 0.02
     tried = dict.fromkeys(("Watch", "BatchGet", "List"), (0, 9))  # tried again every ten minutes
@@ -171,7 +171,7 @@ def test_ends_are_seen_within_the_limit_with_few_calls(course: Course) -> None:
 
 @pytest.mark.parametrize("count", [1, 4])
 def test_wait_is_held_for_a_second_if_progress_is_wanted(count: int) -> None:
-    """A Wait ends only with its operation: if progress is wanted, it is held for a second."""
+    """Wait returns at the operation's end, so for progress the server may hold it for only 1 s."""
     world = World()
     begin = world.now
     moments = (begin + 10.0, begin + 20.0, begin + 30.0)
@@ -218,7 +218,7 @@ def test_deleted_operation_ends_its_watch(way: str) -> None:
 
 @pytest.mark.parametrize("way", OFFERS)
 def test_not_found_within_ten_seconds_of_the_start_is_not_gone(way: str) -> None:
-    """For ten seconds after its start by this client an unknown operation is not gone."""
+    """For ten seconds after this client started an operation, NOT_FOUND does not end its watch."""
     world = World(offers=OFFERS[way])
     numbers = spread(world, 9)
     for name, planned in world.operations.items():
@@ -235,7 +235,7 @@ def test_not_found_within_ten_seconds_of_the_start_is_not_gone(way: str) -> None
 
 
 def test_stream_ends_after_its_last_listener_has_left() -> None:
-    """The stream ends at the next message after its last listener has left."""
+    """The stream ends at its next message after the last listener has left."""
     world = World()
     numbers = spread(world, 10, 2000.0, 2000.0)
     world.run(1)
@@ -249,7 +249,7 @@ def test_stream_ends_after_its_last_listener_has_left() -> None:
 
 @pytest.mark.parametrize("way", OFFERS)
 def test_last_poll_is_made_at_the_deadline(way: str) -> None:
-    """If no poll was due yet, a last one is made at the deadline (spec §11.4(1))."""
+    """If no poll is due before the deadline, the last poll is made then (spec §11.4(1))."""
     world = World(offers=OFFERS[way] - {WATCH}, latency=0.0)
     for name in names(8):
         world.plan(name, 999.5)
@@ -261,7 +261,7 @@ def test_last_poll_is_made_at_the_deadline(way: str) -> None:
 
 
 def test_overloaded_server_is_not_called_for_the_time_it_asks() -> None:
-    """An overloaded server is not called for as long as it asks (429, 503)."""
+    """After a 429 or 503 the client does not call the server for the time in Retry-After."""
 
     def storm(now: float, _: Call) -> CallError | None:
         if now < 1100:
@@ -277,7 +277,7 @@ def test_overloaded_server_is_not_called_for_the_time_it_asks() -> None:
 
 
 def test_overload_without_retry_after_doubles_the_pauses() -> None:
-    """The pauses double, from 0.5 s to 30 s."""
+    """Without a Retry-After, the pauses double from 0.5 s to 30 s."""
     world = World(offers=frozenset(), fault=lambda *_: error(lro.Code.UNAVAILABLE))
     spread(world, 1)
     world.run(300)
@@ -293,9 +293,9 @@ def test_overload_without_retry_after_doubles_the_pauses() -> None:
 def test_failures_for_ten_minutes_end_the_waits_without_a_deadline(
     answering: float, seconds: float, count: int, way: str
 ) -> None:
-    """After ten minutes the last failure is raised, unless all waits have deadlines (§11.5(2)).
+    """After ten minutes of failures the last one is raised, unless all waits have deadlines.
 
-    It is raised after one minute if the server has never replied: its address may be wrong.
+    If the server has never replied, this takes one minute, as the address may be wrong (§11.5(2)).
     """
     away, dies = error(lro.Code.UNAVAILABLE, passing=True), 1000.0 + answering
     world = World(offers=OFFERS[way], fault=lambda now, _: away if now >= dies else None)
@@ -304,7 +304,7 @@ def test_failures_for_ten_minutes_end_the_waits_without_a_deadline(
     world.break_streams()
     world.run(seconds)
     assert [world.received[number] for number in endless] == [[]] * count
-    world.run(240)  # time for one more call to each operation
+    world.run(240)  # enough for one more call per operation
     for number in endless:
         [(_, news)] = world.ends(number)
         assert isinstance(news, WatchFailed)
@@ -314,7 +314,7 @@ def test_failures_for_ten_minutes_end_the_waits_without_a_deadline(
 
 
 def test_each_listener_is_notified_once(capsys: pytest.CaptureFixture[str]) -> None:
-    """Despite failures each listener gets one end, and none that has left gets anything."""
+    """Despite failures, each listener gets one final update, and none after it has left."""
     main(["--count", "50", "--seed", "0"])
     said, _, tally = capsys.readouterr().out.partition(": ")
     assert said == "50 schedules from seed 0"
@@ -330,9 +330,9 @@ def test_each_listener_is_notified_once(capsys: pytest.CaptureFixture[str]) -> N
 def test_the_first_stream_holds_up_no_other_operation(
     options: dict[str, Any], count: int, moments: tuple[float, ...], seconds: float, late: float
 ) -> None:
-    """While the first stream is not yet known to work, later operations are read in other ways.
+    """Until the first stream is known to work, later operations are read in other ways.
 
-    They get a stream as soon as the server is known to stream.
+    They get a stream as soon as the server is known to support streams.
     """
     world = World(**options)
     numbers = spread(world, count)
@@ -371,7 +371,7 @@ def test_each_call_is_for_one_collection_and_has_a_short_url() -> None:
 
 
 def test_call_is_cut_at_the_last_deadline_of_its_listeners() -> None:
-    """The last deadline bounds the call, and a call cut by it says nothing about the server."""
+    """A call ends at the last deadline of its listeners, which is not a fault of the server."""
     cut = error(lro.Code.DEADLINE_EXCEEDED, passing=True)
     world = World(transport=ENTIRELY - {Strategy.STREAM}, latency=0.2, fault=lambda *_: cut)
     for name in names(6):
@@ -385,7 +385,7 @@ def test_call_is_cut_at_the_last_deadline_of_its_listeners() -> None:
 
 
 def test_retry_after_of_one_operation_does_not_delay_others() -> None:
-    """A Retry-After of a day delays only the operation that it was sent for."""
+    """A Retry-After of one day delays only the operation for which it was sent."""
     day = error(lro.Code.UNAVAILABLE, http_status=503, retry_after=86_400.0)
 
     def fault(_: float, call: Call) -> CallError | None:
@@ -398,7 +398,7 @@ def test_retry_after_of_one_operation_does_not_delay_others() -> None:
 
 
 def test_a_listener_that_raises_does_not_stop_the_others() -> None:
-    """The other listeners get their news, and the pollers continue."""
+    """If one listener raises an error, the others get their news, and the pollers continue."""
     world = World()
     numbers = spread(world, 10, 5.0, 6.0)
 
@@ -416,7 +416,7 @@ def test_a_listener_that_raises_does_not_stop_the_others() -> None:
 @pytest.mark.parametrize("way", OFFERS)
 @pytest.mark.parametrize("count", [1, 30])
 def test_new_listener_gets_the_current_state_despite_a_held_wait(count: int, way: str) -> None:
-    """The new listener gets the state soon, though a Wait for another is held for 20 s."""
+    """A new listener gets the state soon, although a Wait for another is held for 20 s."""
     world = World(offers=OFFERS[way])
     spread(world, count, 100.0, 100.0)
     world.run(50)
@@ -428,7 +428,7 @@ def test_new_listener_gets_the_current_state_despite_a_held_wait(count: int, way
 
 
 def test_operations_of_a_silent_stream_are_read_each_minute() -> None:
-    """The operations are read each minute, and at a listener's deadline."""
+    """Operations on a silent stream are read each minute, and at a listener's deadline."""
     world = World(mute_after=1)
     numbers = spread(world, 20, 100.0, 100.0)
     late = world.watch("operations/0", seconds=105.0)
@@ -443,7 +443,7 @@ def test_operations_of_a_silent_stream_are_read_each_minute() -> None:
 
 @pytest.mark.parametrize("way", ["watch", "batch", "list"])
 def test_batch_with_a_forbidden_name_is_halved_until_it_is_found(way: str) -> None:
-    """Only the listener of that name gets the error; other names are still read together."""
+    """Only the listener of the forbidden name gets the error; others are still read together."""
 
     def refuse(_: float, call: Call) -> CallError | None:
         asked = (*getattr(call.request, "names", ()), getattr(call.request, "name", ""))
@@ -465,7 +465,7 @@ def test_batch_with_a_forbidden_name_is_halved_until_it_is_found(way: str) -> No
 
 
 def test_verb_that_the_server_no_longer_has_is_no_longer_used() -> None:
-    """An older release takes over: the client stops using the verbs that it lacks."""
+    """If an older release replaces the server, the client stops using verbs that it lacks."""
     world = World()
     numbers = spread(world, 100, 50.0, 60.0)
     world.run(5)
@@ -490,7 +490,7 @@ def test_retry_after_delays_reads_of_many_operations(way: str) -> None:
 
 
 def test_poller_that_cannot_be_started_is_tried_again_by_the_next() -> None:
-    """The first wait fails as no thread can start; the next one starts a poller."""
+    """The first watch fails because no thread can start; the next watch starts a poller."""
     world = World()
     world.plan("operations/0", 1.0)
     world.full = True
@@ -503,7 +503,7 @@ def test_poller_that_cannot_be_started_is_tried_again_by_the_next() -> None:
 
 
 def test_poller_that_fails_ends_all_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every waiter gets the error, and later waits get a new poller."""
+    """If a poller fails, every waiter gets the error, and later waits get a new poller."""
     world = World()
     numbers = spread(world, 3, 5.0, 6.0)
     with monkeypatch.context() as defect:

@@ -1,4 +1,4 @@
-"""Progress is read from metadata of every kind, and no metadata of a server makes it raise."""
+"""Progress is read from metadata of any kind; no metadata that a server sends raises an error."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Counted:
 
 
 UNSEEN = {"Cc", "Cs", "Zl", "Zp"}
-"""Categories of control characters, surrogates and line separators."""
+"""Unicode categories of control characters, surrogates and line separators."""
 
 INSIDE = {"estimatedWork": "200", "completedWork": "50", "message": "copying"}
 GOOGLE = {
@@ -160,7 +160,7 @@ def test_recursive_metadata_is_read_to_a_limit() -> None:
     ],
 )
 def test_start_time_is_read_from_any_type(found: object) -> None:
-    """The start is read whatever type the time has."""
+    """The start time is read from a text, a Timestamp or a datetime."""
     assert create_time_of(found) == datetime(2030, 1, 2, 2, 4, 5, 678901, tzinfo=UTC)
 
 
@@ -169,12 +169,12 @@ def test_start_time_is_read_from_any_type(found: object) -> None:
     [None, 3, {}, {"createTime": "soon"}, {"createTime": 5}, {"create_time": datetime(2030, 1, 2)}],
 )
 def test_unreadable_start_time_is_none(found: object) -> None:
-    """The result is None if there is no start time, or if it cannot be read."""
+    """The start time is None if it is missing or cannot be read."""
     assert create_time_of(found) is None
 
 
 def test_metadata_property_that_raises_is_ignored() -> None:
-    """A property of an application's class may raise."""
+    """A property that raises an error, in an application's class, counts as missing."""
 
     class Broken:
         @property
@@ -205,7 +205,7 @@ JSON = st.recursive(
 @settings(max_examples=40)
 @given(JSON)
 def test_progress_is_within_bounds_or_unknown(found: Any) -> None:
-    """The bounds hold for any JSON that a server may send."""
+    """For any JSON that a server may send, the values are in their bounds or None."""
     read = progress_of(found) or Progress()
     create_time_of(found)
     assert read.fraction is None or 0 <= read.fraction <= 1
@@ -215,7 +215,7 @@ def test_progress_is_within_bounds_or_unknown(found: Any) -> None:
 
 
 def test_progress_is_read_from_protobuf() -> None:
-    """Unset fields count as missing, and enums are shown by name."""
+    """Unset fields of protobuf messages count as missing, and enums are shown by name."""
     pytest.importorskip("google.longrunning.operations_pb2")
     from google.protobuf import descriptor_pb2, struct_pb2
     from google.protobuf.timestamp_pb2 import Timestamp

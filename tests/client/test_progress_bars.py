@@ -20,21 +20,21 @@ from tests.client.real_service import FULL_NAME, Harness
 
 
 def started(harness: Harness, *steps: Any) -> Any:
-    """Start an operation that takes these steps."""
+    """Start an operation whose work takes these steps."""
     harness.say(*steps)
     client = Client(transport=LocalTransport(harness.service))
     return client.start(FULL_NAME, ResizeRequest(source="a"), **TYPES)
 
 
 def console(width: int = 200) -> tuple[Any, io.StringIO]:
-    """Return a console of rich, and the buffer that it writes to."""
+    """Return a rich console, and the buffer to which the console writes."""
     rich = pytest.importorskip("rich.console")
     written = io.StringIO()
     return rich.Console(file=written, width=width, force_terminal=True), written
 
 
 def state(percent: int | None = None, *, done: bool = False, **more: Any) -> Update[Any]:
-    """Make an update."""
+    """Make an update of an operation with this progress."""
     metadata = (
         None if percent is None else lro.AnyMessage("x/acme.Meta", {"percent": percent, **more})
     )
@@ -50,7 +50,7 @@ def state(percent: int | None = None, *, done: bool = False, **more: Any) -> Upd
 
 
 def test_rich_bar_is_full_at_the_end(harness: Harness) -> None:
-    """The bar ends at 100 %, and the result is returned."""
+    """The bar ends at 100 %, and the call returns the result."""
     where, written = console()
     operation = started(harness, ResizeMetadata(40, Phase.READING), ResizeResponse(7))
     assert show_rich(operation, 10, every=0.05, console=where) == ResizeResponse(7)
@@ -61,9 +61,9 @@ def test_rich_bar_is_full_at_the_end(harness: Harness) -> None:
 def test_rich_bar_shows_percentage_message_and_remaining_time(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Percentage, message and remaining time are shown, even if metadata has another class.
+    """The bar shows percentage, message and remaining time, even if metadata has another class.
 
-    Standard error is the default: standard output is for data.
+    By default the bar is drawn on standard error, because standard output is for data.
     """
     where, written = console()
     for options in ({"console": where}, {}):
@@ -82,7 +82,7 @@ def test_rich_bar_shows_percentage_message_and_remaining_time(
 
 
 def test_tqdm_bar_is_full_at_the_end(harness: Harness) -> None:
-    """The bar ends at 100 %, and the result is returned."""
+    """The bar ends at 100 %, and the call returns the result."""
     pytest.importorskip("tqdm")
     written = io.StringIO()
     operation = started(harness, ResizeMetadata(40), ResizeResponse(7))
@@ -92,7 +92,7 @@ def test_tqdm_bar_is_full_at_the_end(harness: Harness) -> None:
 
 
 def test_tqdm_bar_shows_the_units_of_a_total() -> None:
-    """The bar shows units of a total, percent, or a count without total, and then the message."""
+    """The bar shows units of a total, a percentage, or a count alone, each with the message."""
     pytest.importorskip("tqdm")
     written = io.StringIO()
     progress = iter(
@@ -105,7 +105,7 @@ def test_tqdm_bar_shows_the_units_of_a_total() -> None:
         ]
     )
     bar = TqdmBar(progress_of=lambda _: next(progress), file=written, ncols=80)
-    bar.update(state(1))  # before the block the bar neither draws nor reads progress
+    bar.update(state(1))  # outside its block, a bar draws nothing and reads no progress
     with bar:
         for _ in range(4):
             bar.update(state(1))
@@ -118,7 +118,7 @@ def test_tqdm_bar_shows_the_units_of_a_total() -> None:
 
 
 def test_failed_operation_ends_the_bar_and_raises(harness: Harness) -> None:
-    """The operation's error is raised, as by ``result``, and no thread goes on drawing."""
+    """The operation's error is raised, as by ``result``, and the drawing threads end."""
     where, _ = console()
     operation = started(harness, lro.StatusError(lro.Code.ABORTED, "no"))
     with pytest.raises(OperationFailed):

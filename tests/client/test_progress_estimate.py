@@ -1,4 +1,4 @@
-"""The estimated end: exact at a constant rate, and sane for any report."""
+"""The estimated end: exact at a constant rate, and never negative or NaN."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_estimate_is_unknown_before_progress(estimate: Estimate, clock: Clock) -
     clock.sleep(1)
     estimate.add(0.5)
     assert estimate.seconds_left is None
-    estimate.add(1.5)  # more than 1 counts as 1, so no time is left
+    estimate.add(1.5)  # counts as 1, so no time is left
     assert estimate.seconds_left == 0
 
 
@@ -48,7 +48,7 @@ def test_constant_rate_gives_the_exact_end(seconds: float, marks: list[int], win
 
 
 def test_estimate_counts_down_between_two_reports(estimate: Estimate, clock: Clock) -> None:
-    """A pause as long as the previous one does not count as a stall."""
+    """The estimate counts down during a pause that is no longer than the previous one."""
     for percent in (0, 10, 20):
         estimate.add(percent / 100)
         clock.sleep(10)
@@ -56,7 +56,7 @@ def test_estimate_counts_down_between_two_reports(estimate: Estimate, clock: Clo
 
 
 def test_stalled_progress_makes_the_estimate_grow(estimate: Estimate, clock: Clock) -> None:
-    """The longer progress stands still, the later is the estimated end."""
+    """The longer progress stands still, the later the estimated end is."""
     for percent in (0, 10, 20):
         estimate.add(percent / 100)
         clock.sleep(10)
@@ -70,7 +70,7 @@ def test_stalled_progress_makes_the_estimate_grow(estimate: Estimate, clock: Clo
 
 
 def test_progress_that_falls_lengthens_the_estimate(estimate: Estimate, clock: Clock) -> None:
-    """Work that was lost has to be done again."""
+    """Progress falls if work was lost, which must be done again."""
     for percent in (0, 40, 30):
         estimate.add(percent / 100)
         clock.sleep(10)
@@ -91,7 +91,7 @@ def test_second_pass_is_estimated_by_its_own_rate(estimate: Estimate, clock: Clo
 
 
 def test_older_report_is_ignored(estimate: Estimate, clock: Clock) -> None:
-    """A report that is older than the last one is ignored; its time may be passed in."""
+    """A report older than the last one is ignored; ``add`` takes the time of a report."""
     estimate.add(0.0, clock.now - 10)
     estimate.add(0.5)
     estimate.add(0.1, clock.now - 5)
@@ -99,7 +99,7 @@ def test_older_report_is_ignored(estimate: Estimate, clock: Clock) -> None:
 
 
 def test_rate_that_is_too_small_gives_no_estimate(clock: Clock) -> None:
-    """A rate that is too small gives no estimate."""
+    """If the rate is too small to divide by, there is no estimate."""
     estimate = Estimate(clock=clock)
     estimate.add(0.0)
     clock.now += 1e300

@@ -1,4 +1,4 @@
-"""Replies of real servers, and of proxies before them (spec §11.5, §11.6, §11.8)."""
+"""Replies of real servers, and of proxies in front of them (spec §11.5, §11.6, §11.8)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def headless(content: bytes) -> bytes:
 
 
 def in_members(content: bytes) -> bytes:
-    """Compress as three gzip members, the second one empty, then zero padding (RFC 1952 §2.2)."""
+    """Compress as three gzip members, of which one is empty, and pad with zeros (RFC 1952 §2.2)."""
     at = len(content) // 2
     return b"".join(map(gzip.compress, (content[:at], b"", content[at:]))) + bytes(9)
 
@@ -59,7 +59,7 @@ ONLY_GET = Polling(wait_first=False)
 def answering(
     face: Face, *answers: Callable[[], httpx.Response], polling: Polling = ONLY_GET, **options: Any
 ) -> Any:
-    """Make a client on its own clock; its server sends these answers, the last for ever."""
+    """Make a client whose server sends these answers in turn, and then repeats the last one."""
     left = list(answers)
 
     def answer(_: httpx.Request) -> httpx.Response:
@@ -70,7 +70,7 @@ def answering(
 
 
 def raw(content: bytes, status: int = 200, **headers: str) -> Callable[[], httpx.Response]:
-    """Return an answer whose body was not read."""
+    """Return a function that makes a response whose body is not read yet."""
     named = {key.replace("_", "-"): value for key, value in headers.items()}
     return lambda: httpx.Response(status, headers=named, stream=httpx.ByteStream(content))
 
@@ -105,7 +105,7 @@ PIECE = 256 * 1024
 @pytest.mark.parametrize("size", [2_000_000, PIECE, 3 * PIECE])
 @pytest.mark.parametrize("members", [1, 20])
 def test_decompressed_pieces_are_bounded_in_size(members: int, size: int) -> None:
-    """Each piece is bounded, however small its input, even if a member ends with a piece."""
+    """Each decompressed piece is bounded, even if much comes from few bytes or many members."""
     unpacking = Unpacking("gzip")
     found = [len(piece) for piece in unpacking.feed(gzip.compress(bytes(size)) * members)]
     assert sum(found) == members * size
@@ -116,7 +116,7 @@ def test_decompressed_pieces_are_bounded_in_size(members: int, size: int) -> Non
 def test_reply_that_decompresses_over_the_limit_is_refused(
     codings: str, face: Face, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reply over the limit is refused, and is not kept in memory."""
+    """A reply that decompresses to more than the limit is refused, and not kept in memory."""
     monkeypatch.setattr(http_transport, "MAX_REPLY", 1_000_000)
     bomb = bytes(50_000_000)
     for _ in codings.split(","):
@@ -132,7 +132,7 @@ def test_reply_that_decompresses_over_the_limit_is_refused(
 
 @pytest.mark.parametrize("codings", ["br", "zstd", "gzip, br", "gzip, gzip, gzip", "x", "*"])
 def test_other_content_encodings_are_refused(codings: str, face: Face) -> None:
-    """The HTTP library would decompress some of these codings without a size limit."""
+    """Other codings are refused, because the HTTP library decompresses some without a limit."""
     client = answering(face, raw(DONE, content_encoding=codings))
     with pytest.raises(UnreadableReply, match=rf"packed as '{re.escape(codings)}'") as caught:
         client.get(NAME)
@@ -175,7 +175,7 @@ def test_corrupt_body_is_retried(spoilt: bytes, face: Face) -> None:
 
 
 def test_body_never_encoded_as_declared_fails_after_three_retries(face: Face) -> None:
-    """The reply is read three more times, like an empty one; then the error is raised."""
+    """After three more polls, as for an empty reply, the error is raised."""
     asked: list[int] = []
 
     def answer() -> httpx.Response:
@@ -237,7 +237,7 @@ def test_unexpected_body_with_a_retryable_status_is_retried(http: int, face: Fac
 
 @pytest.mark.parametrize("kept", [0, 1, 20, len(DONE) - 1])
 def test_truncated_json_is_retried_by_a_wait_only(kept: int, face: Face) -> None:
-    """A cut JSON reply with status 200 is retried by a wait, and is an error of a single call."""
+    """Truncated JSON with status 200 is retried by a wait, but is an error of a single call."""
     cut = raw(DONE[:kept], content_type="application/json; charset=utf-8")
     handle = answering(face, cut, raw(DONE)).operation(NAME, **TYPES)
     assert handle.result() == ResizeResponse(7)
@@ -250,7 +250,7 @@ def test_truncated_json_is_retried_by_a_wait_only(kept: int, face: Face) -> None
 @pytest.mark.parametrize("parent", ["a/", "projects/operations/"])
 @pytest.mark.parametrize("way", ["watch", "batchGet", "list", "get"])
 def test_names_with_several_segments_form_one_collection(way: str, parent: str, face: Face) -> None:
-    """Operations below a parent, or with long ids, form one collection, whichever verb is used."""
+    """Operations below a parent, or with long ids, form one collection for every verb."""
     names = [f"{parent}operations/{tail}" for tail in (*"abcdef", "x/y/z")]
     ends = [succeeded(name=name) for name in names]
     collections = set()
@@ -277,7 +277,7 @@ def test_names_with_several_segments_form_one_collection(way: str, parent: str, 
 
 
 def test_body_corrupt_at_its_end_is_retried() -> None:
-    """The corruption is found although the beginning was correct."""
+    """Corruption is detected even if the beginning of the body was correct."""
     unpacking = Unpacking("gzip")
     assert b"".join(unpacking.feed(gzip.compress(b"x" * 100)[:10])) == b""
     with pytest.raises(httpx.DecodingError):
@@ -286,7 +286,7 @@ def test_body_corrupt_at_its_end_is_retried() -> None:
 
 @pytest.mark.parametrize("read", [False, True])
 def test_hook_that_raises_for_the_status_keeps_the_body_it_has_read(read: bool, face: Face) -> None:
-    """httpx documents such hooks; the body of the reply is used if the hook has read it."""
+    """httpx documents such hooks; if the hook has read the reply's body, the client uses it."""
     refused = refusal(lro.Code.UNAVAILABLE), refusal(lro.Code.NOT_FOUND, "deleted")
     replies = [raw(one.content, one.status_code)() for one in refused]
 
@@ -312,7 +312,7 @@ def test_hook_that_raises_for_the_status_keeps_the_body_it_has_read(read: bool, 
 def test_error_about_an_invalid_header_hides_its_value(
     face: Face, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The header may be a token from a file, with a newline at its end."""
+    """The header may be a token that was read from a file, with a newline at its end."""
     http = face.http(headers={"authorization": "Bearer s3cr3t\n"})
     with (
         sockets.serving(sockets.silent) as url,
@@ -337,7 +337,7 @@ LASTING = [
 def test_permanent_connection_error_is_raised_at_once(
     error: type[httpx.RequestError], text: str, code: str, face: Face
 ) -> None:
-    """The error is raised at once, since no retry can cure it."""
+    """An error that no retry can cure is raised at once."""
 
     def answer() -> httpx.Response:
         asked.append(1)
@@ -350,7 +350,7 @@ def test_permanent_connection_error_is_raised_at_once(
 
 
 def test_tls_failure_names_the_reason_of_the_library(face: Face, tmp_path: Path) -> None:
-    """The error has the library's reason: an unknown authority, or a port without TLS."""
+    """The error has the TLS library's reason: an unknown authority, or a port without TLS."""
     context, _ = certificates.contexts(tmp_path, "127.0.0.1")
     for server, says in ((context, "CERTIFICATE_VERIFY_FAILED"), (None, "WRONG_VERSION|RECORD_L")):
         with receiver(context=server) as there:

@@ -1,4 +1,4 @@
-"""Rerunning an operation's work: over each way to a service, and with retries (spec §3.12)."""
+"""Reruns of an operation's work, over each transport and with retries (spec §3.12)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def failed(harness: Harness) -> str:
 def test_rerun_starts_failed_work_again_over_each_transport(
     harness: Harness, face: Face, way: Any, request: pytest.FixtureRequest
 ) -> None:
-    """The new operation has a handle; two reruns with one request id start one operation."""
+    """A rerun returns a new operation; a second rerun with the same request id returns it again."""
     client = way(harness, face, lambda: request.getfixturevalue("listening")).client()
     name = failed(harness)
     harness.say(ResizeResponse(7))
@@ -65,7 +65,7 @@ def test_rerun_is_refused_by_servers_without_it(harness: Harness, face: Face) ->
 def test_rerun_is_retried_only_with_a_request_id(
     face: Face, server: respx.Router, clock: Clock
 ) -> None:
-    """Without the id a lost reply could start the work twice."""
+    """A rerun without a request id is not retried, because it might start the work twice."""
     server.post(f"/v1/{NAME}:rerun").side_effect = [
         refusal(lro.Code.UNAVAILABLE),
         reply(running(name="operations/new")),

@@ -1,4 +1,4 @@
-"""Retries of single calls: which calls, how soon, how often (spec §11.5(1), (4), (5))."""
+"""Retries of single calls: which calls, after what delays, how often (spec §11.5(1), (4), (5))."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def retry_info(delay: str) -> dict[str, str]:
     ("retry", "failures", "pauses"),
     [
         (Retry(), 2, [0.5, 1.0]),
-        (Retry(), 5, [0.5, 1.0, 2.0, 4.0]),  # the attempts are used up
+        (Retry(), 5, [0.5, 1.0, 2.0, 4.0]),  # no attempts are left
         (Retry(attempts=None), 7, [0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]),
         (Retry(attempts=None, patience_seconds=3.0), 4, [0.5, 1.0, 2.0]),
         (NO_RETRY, 1, []),
@@ -60,7 +60,7 @@ def test_unavailable_call_is_retried_with_doubling_delays(
 def test_connection_failures_and_proxy_pages_count_as_unavailable(
     face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """Failures to connect, lost connections, and pages of a proxy without a server are retried."""
+    """Failures to connect, lost connections, and a proxy's 502 and 503 pages are retried."""
     faults: list[Any] = [
         httpx.ConnectError("refused"),
         httpx.ConnectTimeout("slow"),
@@ -104,7 +104,7 @@ FINAL: list[tuple[Any, lro.Code]] = [
 def test_other_faults_are_final_for_a_single_call(
     face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """Failures that a wait retries are final for a single call, unless the policy retries them."""
+    """Some failures that a wait retries are final for a single call, unless the policy differs."""
     client = face.client(clock=clock)
     for number, (fault, code) in enumerate(FINAL, 1):
         route = server.get().mock(side_effect=[fault])
@@ -118,7 +118,7 @@ def test_other_faults_are_final_for_a_single_call(
 
 
 def test_transport_error_message_has_class_and_text(face: Face, server: respx.Router) -> None:
-    """The message has the class and the text of the error, also with httpx2."""
+    """The message has the class and the text of the error; httpx2's errors are recognized too."""
     connect_error = type("ConnectError", (type("RequestError", (Exception,), {}),), {})
     for fault, text in (
         (httpx.ConnectError("refused"), "UNAVAILABLE: ConnectError: refused"),
@@ -152,7 +152,7 @@ def test_transport_error_message_has_class_and_text(face: Face, server: respx.Ro
 def test_server_delay_lengthens_the_pause(
     answer: httpx.Response, pause: float, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """RetryInfo and Retry-After never shorten the pause."""
+    """The longer one of RetryInfo and Retry-After is used, if it exceeds the policy's pause."""
     server.get().mock(side_effect=[answer, reply(running())])
     face.client(clock=clock).get(NAME)
     assert clock.sleeps == [pause]
@@ -196,7 +196,7 @@ def test_custom_policy_sets_codes_pauses_and_attempts(
 def test_unreadable_reply_is_retried_by_a_transport_policy(
     face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """With ``transport`` single calls also retry after a proxy's page or a cut reply."""
+    """With ``transport`` set, single calls also retry a proxy's page and a truncated reply."""
     cut = httpx.Response(200, text='{"name":', headers={"content-type": "application/json"})
     server.get().mock(side_effect=[page_of_a_proxy(500), cut, reply(running())])
     client = face.client(clock=clock, retry=Retry(transport=True))
@@ -212,8 +212,8 @@ def test_not_found_of_a_repeated_delete_is_success(
 ) -> None:
     """NOT_FOUND after a repeated delete means that an earlier attempt succeeded (§11.5(5)).
 
-    After a first delete NOT_FOUND is an error. After a cancel it is an error too: nothing shows
-    that a cancellation was requested.
+    NOT_FOUND is an error of a first delete. It is also an error of any cancel, because nothing
+    shows that a cancellation was requested.
     """
     lost, missing = httpx.ReadError("lost"), refusal(lro.Code.NOT_FOUND)
     client = face.client(clock=clock)
@@ -231,7 +231,7 @@ def test_not_found_of_a_repeated_delete_is_success(
 def test_each_attempt_has_call_seconds_and_a_wait_its_hold(
     timeout: float | None, seconds: float, face: Face, server: respx.Router
 ) -> None:
-    """Each attempt has ``call_seconds``; a Wait also has the time that the server may hold it."""
+    """Each attempt may take ``call_seconds``; a Wait may also take its hold time."""
     route = server.post().mock(return_value=reply(running()))
     face.client(call_seconds=5.0).wait(NAME, timeout=timeout)
     assert route.calls.last.request.extensions["timeout"]["read"] == seconds

@@ -1,4 +1,4 @@
-"""The recommended polling interval: how Retry-After is parsed and followed (spec §11.3, §5.13)."""
+"""Retry-After, the recommended polling interval: parsing and use (spec §11.3, §5.13)."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ CODER = HttpCoder(Routes(), lro.TypeRegistry(), now=NOW.timestamp)
 
 
 def read(**headers: str) -> float | None:
-    """Return what the client reads from these headers at the time NOW."""
+    """Return the pause that the client reads from these headers at the time NOW."""
     answer = reply(running(), **headers)
     return CODER.decode(CALL, answer, answer.content).retry_after
 
 
 def date(seconds: float) -> str:
-    """Return the HTTP date so many seconds after NOW."""
+    """Return the HTTP date of NOW plus this number of seconds."""
     return format_datetime(NOW + timedelta(seconds=seconds), usegmt=True)
 
 
@@ -55,7 +55,7 @@ def date(seconds: float) -> str:
     ],
 )
 def test_retry_after_is_seconds_or_a_date(text: str, seconds: float | None) -> None:
-    """A date is compared with the local clock; anything else is ignored."""
+    """A date is compared with the local clock; any other text is ignored."""
     assert read(retry_after=text) == seconds
     assert read() is None
 
@@ -85,7 +85,7 @@ def test_impossible_dates_in_retry_after_are_ignored(text: str) -> None:
 
 
 def test_retry_after_date_is_relative_to_the_date_header() -> None:
-    """With a Date header the clocks of client and server need not agree."""
+    """With a Date header, the clocks of client and server need not agree."""
     assert read(retry_after=date(3600 + 8), date=date(3600)) == 8.0
     assert read(retry_after=date(8), date="today") == 8.0
 
@@ -104,7 +104,7 @@ def test_retry_after_date_is_relative_to_the_date_header() -> None:
 def test_retry_after_is_the_next_pause(
     headers: dict[str, str], pause: float, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """The next pause follows the header within the bounds of the policy."""
+    """The next pause follows the header, within the bounds of the policy."""
     answers = [reply(succeeded()), reply(running(), **headers)]
     server.get().mock(side_effect=lambda _: answers.pop())
     polling = Polling(wait_first=False, jitter=0.0, max_retry_after=30.0)
@@ -116,7 +116,7 @@ def test_retry_after_is_the_next_pause(
 def test_retry_after_of_a_failed_poll_is_bounded_too(
     bound: float | None, pause: float, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """A failed poll that asks for a long pause gets at most the bound of the policy."""
+    """The policy limits the pause that a failed poll asks for."""
     answers = [reply(succeeded()), page_of_a_proxy(503, retry_after="600")]
     server.get().mock(side_effect=lambda _: answers.pop())
     polling = Polling(wait_first=False, max_retry_after=bound)

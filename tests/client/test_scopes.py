@@ -1,4 +1,4 @@
-"""The client's last calls when a block is left, within cancelled scopes of anyio and asyncio."""
+"""The client's last calls at the end of a block, in cancelled scopes of anyio and asyncio."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.waiting import until_async
 
 
 class Server:
-    """Holds each Wait for ever, and records the operations that are cancelled."""
+    """A server that holds each Wait for ever, and records which operations are cancelled."""
 
     def __init__(self) -> None:
         self.waits = 0
@@ -48,7 +48,7 @@ class Server:
 
 @asynccontextmanager
 async def anyio_scope(server: Server) -> AsyncIterator[None]:
-    """Enter a scope of anyio that is cancelled while a Wait is held."""
+    """Enter an anyio scope that is cancelled while a Wait is held."""
     with anyio.CancelScope() as scope:
         asyncio.get_running_loop().create_task(_when_held(server, scope.cancel))
         yield
@@ -61,7 +61,7 @@ async def _when_held(server: Server, cancel: Callable[[], object]) -> None:
 
 @asynccontextmanager
 async def anyio_group(server: Server) -> AsyncIterator[None]:
-    """Enter a task group of anyio in which another task fails while a Wait is held."""
+    """Enter an anyio task group in which another task fails while a Wait is held."""
 
     async def fail() -> None:
         await until_async(lambda: server.waits)
@@ -77,7 +77,7 @@ async def anyio_group(server: Server) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def late_scope(server: Server) -> AsyncIterator[None]:
-    """Enter a scope of anyio that is cancelled while the client sends its Cancel."""
+    """Enter an anyio scope that is cancelled while the client sends its Cancel."""
     with anyio.CancelScope() as scope:
         server.leaving = scope.cancel
         yield
@@ -100,7 +100,7 @@ SCOPES = [anyio_scope, anyio_group]
 def test_leaving_a_cancelled_scope_cancels_the_unfinished_operation(
     many: bool, scope: Callable[[Server], Any]
 ) -> None:
-    """The Cancel is sent although every await is cancelled, and the loop ends right after it."""
+    """The Cancel is sent although every await is cancelled and the loop ends right after it."""
 
     async def main() -> list[str]:
         server = Server()
@@ -117,7 +117,7 @@ def test_leaving_a_cancelled_scope_cancels_the_unfinished_operation(
 def test_cancellation_at_the_end_of_a_block_does_not_stop_the_cancel(
     scope: Callable[[Server], Any],
 ) -> None:
-    """A cancellation at that point does not stop the client's Cancel."""
+    """A scope that is cancelled while the client sends its Cancel does not stop this call."""
 
     async def main() -> list[str]:
         server = Server()
@@ -134,7 +134,7 @@ def test_cancellation_at_the_end_of_a_block_does_not_stop_the_cancel(
 def test_client_closes_its_transport_once_in_a_cancelled_scope(
     two: bool, scope: Callable[[Server], Any]
 ) -> None:
-    """The transport is closed once, even by two calls, or if the loop ends with the scope."""
+    """The transport is closed once, even if ``close`` is called twice or the loop ends."""
     closed = []
 
     class Transport(AsyncHttpTransport):
@@ -174,7 +174,7 @@ def test_cancelled_scope_ends_a_grpc_call_with_its_own_cancelled_error() -> None
 @pytest.mark.platform
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="tasks begin at once from Python 3.12 on")
 def test_futures_and_groups_work_with_an_eager_task_factory() -> None:
-    """With an eager task factory futures and groups, which use tasks, still work."""
+    """Futures and groups, which create tasks, work with an eager task factory."""
 
     async def main() -> None:
         asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)

@@ -1,4 +1,4 @@
-"""From end to end: both faces against a real service, over each way to reach it."""
+"""The blocking and the async client against a real service, over each transport."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_second_wait_after_a_timeout_gets_the_result(way: Way, client: Any) -> N
 
 @pytest.mark.parametrize("waits", [True, False], ids=["with Wait", "without Wait"])
 def test_updates_show_progress_and_end(waits: bool, way: Way) -> None:
-    """Updates show the progress while the work runs, and then the end."""
+    """Updates show the progress while the work runs, and at last the end."""
     client = way.client(polling=Polling(wait_first=waits))
     operation = way.start(client)
     steps = percents(operation.updates(timeout=120, every=0.05))
@@ -75,7 +75,7 @@ def test_updates_show_progress_and_end(waits: bool, way: Way) -> None:
 
 
 def test_views_have_method_times_and_attempt(way: Way, client: Any) -> None:
-    """Method, times and attempt are returned for one name, for several and in a list."""
+    """``get``, ``batch_get`` and ``list`` return the description if the view is FULL."""
     operation = way.start(client)
     way.harness.say(ResizeResponse(size_bytes=1))
     operation.result(timeout=120)
@@ -106,7 +106,7 @@ def test_error_arrives_with_its_details(way: Way, client: Any) -> None:
     assert (info.reason, info.domain) == ("FILE_GONE", "acme.test")
     assert detail == extra
     operation = way.start(client)
-    way.harness.say(ZeroDivisionError("secret"))  # the error of a defect shows nothing internal
+    way.harness.say(ZeroDivisionError("secret"))  # an error from a bug shows no internals
     with pytest.raises(OperationFailed) as caught:
         operation.result(timeout=120)
     assert caught.value.code is lro.Code.INTERNAL
@@ -139,7 +139,7 @@ def test_deleted_operation_is_gone(way: Way, client: Any) -> None:
 
 
 def test_wait_returns_at_the_timeout_or_the_end(way: Way, client: Any) -> None:
-    """The verb returns the state at its timeout or at the end, whichever is first."""
+    """``client.wait`` returns the state at its timeout or at the end, whichever is first."""
     operation = way.start(client)
     assert not client.wait(operation.name, timeout=0).done
     assert not client.wait(operation.name, timeout=timedelta(milliseconds=20)).done
@@ -152,7 +152,7 @@ def test_wait_returns_at_the_timeout_or_the_end(way: Way, client: Any) -> None:
 
 @pytest.mark.parametrize("harness", [{"verbs": ["GetOperation"]}], indirect=True)
 def test_result_is_polled_from_a_server_without_wait(way: Way) -> None:
-    """The caller does not notice that the server has only GetOperation."""
+    """A client gets the result from a server that has only GetOperation."""
     client = way.client(polling=Polling(max_retry_after=0.01))
     operation = way.start(client)
     way.harness.say(ResizeResponse(size_bytes=4))
@@ -163,7 +163,7 @@ def test_result_is_polled_from_a_server_without_wait(way: Way) -> None:
 
 
 def test_name_becomes_a_handle_in_another_client(way: Way, client: Any) -> None:
-    """A stored name becomes a handle in another client."""
+    """Another client makes a handle from a stored name."""
     name = way.start(client).name
     client.close()
     another = way.client().operation(name, **TYPES)
@@ -174,7 +174,7 @@ def test_name_becomes_a_handle_in_another_client(way: Way, client: Any) -> None:
 
 
 def test_repeated_request_id_starts_once(way: Way, client: Any) -> None:
-    """Another request with the same id is an error."""
+    """A repeated request id returns the same operation; with another request, it is an error."""
     request_id = str(uuid.UUID(int=1))
     first = way.start(client, request_id=request_id)
     assert way.start(client, request_id=request_id).name == first.name
@@ -187,7 +187,7 @@ def test_repeated_request_id_starts_once(way: Way, client: Any) -> None:
 
 
 def test_refused_start_has_its_details_and_stores_nothing(way: Way, client: Any) -> None:
-    """The error of the method's validation has its details, and nothing is stored."""
+    """If the method's validation fails, the error has its details, and nothing is stored."""
     assert way.start(client, validate_only=True).done
     for validate_only in (False, True):
         with pytest.raises(CallError, match="INVALID_ARGUMENT: source:") as caught:
@@ -203,7 +203,7 @@ def test_refused_start_has_its_details_and_stores_nothing(way: Way, client: Any)
 
 
 def test_list_is_filtered_and_paged(way: Way, client: Any) -> None:
-    """The listed operations become handles."""
+    """List is filtered and paged, and a listed operation can become a handle."""
     names = [way.start(client).name for _ in range(5)]
     way.harness.say(ResizeResponse(size_bytes=3))
     while not (ended := list(client.list(filter="done = true"))):
@@ -221,7 +221,7 @@ def test_list_is_filtered_and_paged(way: Way, client: Any) -> None:
 
 
 def test_missing_and_invalid_names_are_different_errors(way: Way, client: Any) -> None:
-    """A name may contain a colon."""
+    """An unknown name is NOT_FOUND, and an invalid one INVALID_ARGUMENT; a colon is valid."""
     for name, code in [
         ("operations/none", lro.Code.NOT_FOUND),
         ("operations/a:cancel", lro.Code.NOT_FOUND),
@@ -234,7 +234,7 @@ def test_missing_and_invalid_names_are_different_errors(way: Way, client: Any) -
 
 
 def test_threads_and_tasks_share_a_client(way: Way, client: Any) -> None:
-    """Each waiter gets its own result."""
+    """Several threads or tasks wait with one client, and each gets its own result."""
     operations = [way.start(client) for _ in range(4)]
     way.harness.say(*[ResizeResponse(size_bytes=n) for n in range(4)])
     found = way.face.together([one.result for one in operations])

@@ -1,4 +1,4 @@
-"""Starting operations: what is sent, and when it is sent again (spec §9.1, §9.7, §11.5(4))."""
+"""Starts of operations: the request, and when it is retried (spec §9.1, §9.7, §11.5(4))."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_start_sends_request_id_and_validate_only(face: Face, server: respx.Rout
 
 
 def test_validated_start_has_no_name(face: Face, server: respx.Router) -> None:
-    """The operation is done, and reading its result makes no call (spec §9.7)."""
+    """The operation of a dry run is done; reading its result makes no call (spec §9.7)."""
     answer = {"done": True, "response": packed("google.protobuf.Empty")}
     server.post(TARGET).mock(return_value=reply(answer))
     types = {**TYPES, "response": lro.Empty}
@@ -65,7 +65,7 @@ def test_validated_start_has_no_name(face: Face, server: respx.Router) -> None:
 def test_operation_that_a_start_returns_done_is_not_polled(
     face: Face, server: respx.Router
 ) -> None:
-    """An operation that a start returns as done is never polled (spec §9.8, §11.2(1))."""
+    """An operation that is done in the reply to a start is never polled (§9.8, §11.2(1))."""
     server.post(TARGET).mock(return_value=reply(succeeded(9)))
     assert face.client().start(TARGET, REQUEST, **TYPES).result() == ResizeResponse(size_bytes=9)
     assert len(server.calls) == 1
@@ -76,7 +76,7 @@ def test_operation_that_a_start_returns_done_is_not_polled(
 def test_start_without_a_request_id_is_not_retried(
     fault: Any, validate_only: bool, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """A start whose reply was lost may have started an operation."""
+    """A start whose reply was lost may have started an operation, so it is not repeated."""
     route = server.post(TARGET).mock(side_effect=[fault])
     with pytest.raises(CallError) as caught:
         face.client(clock=clock).start(TARGET, REQUEST, **TYPES, validate_only=validate_only)
@@ -85,7 +85,7 @@ def test_start_without_a_request_id_is_not_retried(
 
 
 def test_start_with_a_request_id_is_retried(face: Face, clock: Clock, server: respx.Router) -> None:
-    """The server recognizes a repeated id, so the same bytes are sent again."""
+    """The server recognizes a repeated request id, so the client sends the same bytes again."""
     faults: list[Any] = [httpx.ReadError("lost"), refusal(lro.Code.UNAVAILABLE), reply(running())]
     route = server.post(TARGET).mock(side_effect=faults)
     assert face.client(clock=clock).start(TARGET, REQUEST, **TYPES, request_id=ID).name == NAME
@@ -107,7 +107,7 @@ OWN: list[Any] = [
 def test_request_id_in_the_message_counts_as_the_request_id(
     given: str, message: Any, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """The id is sent once, and the start is retried with it."""
+    """A request id in the message is sent only once, and makes the start retryable."""
     faults: list[Any] = [httpx.ReadError("lost"), reply(running())]
     route = server.post(TARGET).mock(side_effect=faults)
     client = face.client(clock=clock)
@@ -118,7 +118,7 @@ def test_request_id_in_the_message_counts_as_the_request_id(
 
 
 def test_validate_only_of_the_message_is_used(face: Face, server: respx.Router) -> None:
-    """The message's own fields are used; two spellings of a field (§1.8(2)) are refused."""
+    """``validate_only`` of the message is sent; two spellings of a field are refused (§1.8(2))."""
     route = server.post(TARGET).mock(return_value=reply({"done": True}))
     face.client().start(TARGET, OwnRequest("", True))
     for both in ({"requestId": ID, "request_id": ID}, {"validateOnly": 0, "validate_only": True}):
@@ -132,7 +132,7 @@ def test_validate_only_of_the_message_is_used(face: Face, server: respx.Router) 
 def test_refused_start_is_not_retried(
     code: lro.Code, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """A refused start is not retried, even with a request id."""
+    """A start that the server refuses is not retried, even with a request id."""
     route = server.post(TARGET).mock(return_value=refusal(code, "busy"))
     with pytest.raises(CallError, match="busy") as caught:
         face.client(clock=clock).start(TARGET, REQUEST, **TYPES, request_id=ID)

@@ -1,4 +1,4 @@
-"""The scripted server and the virtual clock, for tests of clients."""
+"""The scripted server and the virtual clock, with which users test their clients."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Unnamed:
 
 @attrs.define
 class Making:
-    """Makes clients of scripted servers for one face."""
+    """Makes blocking or async clients of scripted servers."""
 
     face: Face
 
@@ -55,7 +55,7 @@ def verbs(server: ScriptedServer) -> list[str]:
 
 @pytest.mark.parametrize("wait", [True, False])
 def test_hour_long_operation_is_polled_in_virtual_time(making: Making, wait: bool) -> None:
-    """The polls match the policy, although the hour passes in virtual time."""
+    """The polls follow the policy, although the hour passes in virtual time."""
     server = ScriptedServer(wait=wait)
     server.operation(NAME, ends_after=HOUR, response=ResizeResponse(7), metadata=ResizeMetadata(1))
     handle = making.operation(server, polling=Polling(jitter=0.0))
@@ -74,7 +74,7 @@ def test_hour_long_operation_is_polled_in_virtual_time(making: Making, wait: boo
 
 
 def test_each_start_begins_an_operation_but_for_known_request_ids(making: Making) -> None:
-    """A start returns a new operation unless its request id is known."""
+    """Each start makes a new operation, except one that repeats a request id."""
     server = ScriptedServer()
     server.method(
         PATH, ends_after=5.0, response=lambda request: ResizeResponse(note=request["source"])
@@ -88,7 +88,7 @@ def test_each_start_begins_an_operation_but_for_known_request_ids(making: Making
     assert handles[0].result() == ResizeResponse(note="a.png")
     assert server.calls[0].verb == "Start"
     assert server.calls[0].name == PATH
-    server.operation("operations/5", ends_after=None)  # the test takes the next name
+    server.operation("operations/5", ends_after=None)  # the next name is taken
     again = [client.start(PATH, {"source": ""}, **TYPES).name for _ in range(2)]
     assert again == ["operations/6", "operations/7"]
     server = ScriptedServer()
@@ -99,7 +99,7 @@ def test_each_start_begins_an_operation_but_for_known_request_ids(making: Making
 
 @pytest.mark.parametrize("broken", ["response", "metadata"])
 def test_an_error_of_the_test_itself_is_raised_in_the_test(broken: str, making: Making) -> None:
-    """A server would answer INTERNAL, and a retry would then hide the mistake."""
+    """An error in the script is raised, not answered as INTERNAL, which a retry might hide."""
     server = ScriptedServer()
     script: dict[str, Any] = {broken: lambda _: [][0]}
     server.method(PATH, **script)
@@ -109,7 +109,7 @@ def test_an_error_of_the_test_itself_is_raised_in_the_test(broken: str, making: 
 
 
 def test_results_of_each_kind_reach_the_client(making: Making) -> None:
-    """The result may be an error, nothing, an Any, JSON, or a class without a full name."""
+    """The result may be an error, missing, an Any, JSON, or a class without a full name."""
     server = ScriptedServer()
     status = lro.Status(lro.Code.NOT_FOUND, "no such file")
     server.operation("operations/1", error=status)
@@ -130,7 +130,7 @@ def test_results_of_each_kind_reach_the_client(making: Making) -> None:
 
 
 def test_metadata_follows_the_seconds_run_up_to_the_end(making: Making) -> None:
-    """Metadata may depend on the seconds since the start, until the end."""
+    """Metadata may depend on the seconds since the start, and stays fixed after the end."""
     server = ScriptedServer()
     server.operation(
         NAME, ends_after=10.0, metadata=lambda seconds: ResizeMetadata(int(seconds) * 10)
@@ -145,7 +145,7 @@ def test_metadata_follows_the_seconds_run_up_to_the_end(making: Making) -> None:
 
 
 def test_a_wait_is_held_by_its_timeout_the_server_limit_and_the_end(making: Making) -> None:
-    """A Wait is held until its timeout, the server's limit or the end."""
+    """The server holds a Wait until its timeout, the server's limit or the operation's end."""
     server = ScriptedServer(max_hold=30.0)
     server.operation(NAME, ends_after=75.5)
     client = making.client(server)
@@ -158,7 +158,7 @@ def test_a_wait_is_held_by_its_timeout_the_server_limit_and_the_end(making: Maki
 
 
 def test_cancel_of_one_task_ends_the_wait_of_another_soon() -> None:
-    """A Cancel of one task ends the Wait of another within a quarter of its hold."""
+    """After one task cancels the operation, the Wait of another ends within 5 s."""
     server = ScriptedServer()
     server.operation(NAME, ends_after=None, cancels_after=2.0)
 
@@ -180,7 +180,7 @@ def test_cancel_of_one_task_ends_the_wait_of_another_soon() -> None:
         (0.0, 5.0, "CANCELLED", 0.0),
         (3.0, 5.0, "CANCELLED", 3.0),
         (3.0, None, "CANCELLED", 3.0),
-        (6.0, 5.0, "SUCCEEDED", 5.0),  # the operation ends first
+        (6.0, 5.0, "SUCCEEDED", 5.0),  # the operation ends before the delay is over
         (None, 5.0, "SUCCEEDED", 5.0),
     ],
 )
@@ -191,7 +191,7 @@ def test_a_cancelled_operation_ends_after_its_scripted_delay(
     state: str,
     seconds: float,
 ) -> None:
-    """The delay applies whether or not the work would end, unless it ends first."""
+    """A cancelled operation ends after the scripted delay, unless it ends by itself first."""
     server = ScriptedServer()
     server.operation(NAME, ends_after=ends_after, cancels_after=cancels_after)
     handle = making.operation(server)
@@ -214,7 +214,7 @@ def test_deleted_and_expired_operations_are_not_found(making: Making) -> None:
     handle.delete()
     server.operation("operations/hidden", ends_after=5.0)
     making.client(server).delete("operations/hidden")
-    server.clock.advance(5.0)  # the work ends, but the operation was deleted
+    server.clock.advance(5.0)  # its work ends after the delete
     assert list(making.client(server).list()) == []
     for name in (NAME, "operations/never"):
         with pytest.raises(CallError, match="no operation") as caught:
@@ -223,7 +223,7 @@ def test_deleted_and_expired_operations_are_not_found(making: Making) -> None:
 
 
 def test_a_verb_that_is_left_out_is_unimplemented(making: Making) -> None:
-    """Verbs that are left out are UNIMPLEMENTED, and waits work without them."""
+    """Verbs that are switched off are UNIMPLEMENTED, and waits work without them."""
     server = ScriptedServer(wait=False, lists=False)
     server.operation(NAME, ends_after=1.0)
     client = making.client(server)
@@ -276,7 +276,7 @@ def test_filters_know_the_fields_of_scripted_messages(making: Making) -> None:
 
 
 def test_batch_get_gives_operations_and_missing_names() -> None:
-    """The reply has the operations, and the names that do not exist (spec §3.11)."""
+    """The reply has the operations that exist, and the names of those that do not (spec §3.11)."""
     server = ScriptedServer(batch_get=True)
     server.operation(NAME, ends_after=None)
     url = server.url + "/v1/operations:batchGet"
@@ -300,7 +300,7 @@ EVENTS = [
 
 
 def watched(text: str) -> list[str]:
-    """Return the events, without the snapshot of the second operation."""
+    """Return the events of a stream, without the first event of the second operation."""
     snapshot = 'event: operation\ndata: {"name":"operations/2"}'
     return [one for one in text.split("\n\n") if one not in ("", snapshot)]
 
@@ -314,7 +314,7 @@ def watching() -> ScriptedServer:
 
 
 def test_a_watch_of_many_streams_changes_until_all_are_over(watching: ScriptedServer) -> None:
-    """The stream has a snapshot of each operation, then changes, and comments when quiet."""
+    """A stream sends the state of each operation, then the changes, and comments in between."""
     names = {"names": ["operations/1", "operations/x", "operations/2"]}
     with httpx.Client(transport=watching.transport) as http:
         reply = http.post(watching.url + "/v1/operations:watch", json=names)
@@ -324,7 +324,7 @@ def test_a_watch_of_many_streams_changes_until_all_are_over(watching: ScriptedSe
 
 
 def test_a_watch_of_one_streams_on_an_event_loop(watching: ScriptedServer) -> None:
-    """On an event loop, a watch of one name streams its changes."""
+    """On an event loop, a watch of one name streams the changes of its operation."""
 
     async def main() -> str:
         async with httpx.AsyncClient(transport=watching.transport) as http:
@@ -349,7 +349,7 @@ FAULTS: dict[str, tuple[Fault, str, lro.Code]] = {
 def test_a_fault_fails_the_call_as_a_network_would(
     making: Making, fault: Fault, text: str, code: lro.Code
 ) -> None:
-    """The client sees the same error as on a real network."""
+    """The client gets the same error as on a real network."""
     server = ScriptedServer()
     server.operation(NAME)
     server.fault(fault)
@@ -361,7 +361,7 @@ def test_a_fault_fails_the_call_as_a_network_would(
 
 
 def test_slow_reply_within_the_timeout_succeeds(making: Making) -> None:
-    """The latency adds up; a client may have another clock, HTTP client and URL."""
+    """Latencies add up; a client may use another clock, HTTP client and URL."""
     server = ScriptedServer(VirtualClock(5.0), url="http://other.test", latency=0.5)
     server.operation(NAME)
     server.fault(Fault(seconds=20.0))
@@ -371,7 +371,7 @@ def test_slow_reply_within_the_timeout_succeeds(making: Making) -> None:
 
 
 def test_faults_apply_by_number_verb_and_time(making: Making) -> None:
-    """A fault may be limited to call numbers, a verb or a time; the first match is used."""
+    """A fault may apply to some call numbers, a verb or a time; the first match is used."""
     server = ScriptedServer()
     server.operation(NAME, ends_after=None)
     server.fault(Fault(status=401), verb="CancelOperation")
@@ -401,7 +401,7 @@ def test_faults_apply_by_number_verb_and_time(making: Making) -> None:
 
 
 def test_calls_of_any_version_are_served_and_others_raise_in_the_test() -> None:
-    """Any segment can replace v1; the error for an unknown call lists the methods."""
+    """Any path segment can replace v1; the error for an unknown call lists the known methods."""
     server = ScriptedServer()
     server.method(PATH)
     server.operation("projects/p/operations/1", ends_after=None)
@@ -431,7 +431,7 @@ def test_sleeps_of_threads_add_up() -> None:
 
 
 def test_sleeping_tasks_wake_in_the_order_of_their_times() -> None:
-    """The order in which they began to sleep does not matter."""
+    """Sleeping tasks wake by time, whatever the order in which they began to sleep."""
     clock = VirtualClock(0.0)
     woken: list[tuple[float, int]] = []
 
@@ -449,7 +449,7 @@ def test_sleeping_tasks_wake_in_the_order_of_their_times() -> None:
 
 
 def test_cancelled_sleep_does_not_delay_others() -> None:
-    """The other tasks wake in time."""
+    """If one sleeping task is cancelled, the other tasks still wake in time."""
     clock = VirtualClock(0.0)
 
     async def main() -> None:
@@ -472,7 +472,7 @@ def test_cancelled_sleep_does_not_delay_others() -> None:
 
 
 def test_restarted_sleeps_delay_others_for_a_limited_time() -> None:
-    """A task that restarts its sleep again and again delays others for a limited time."""
+    """A task that restarts its sleep again and again delays others only for a limited time."""
     clock = VirtualClock(0.0)
 
     async def main() -> int:
@@ -494,7 +494,7 @@ def test_restarted_sleeps_delay_others_for_a_limited_time() -> None:
     "seconds", [float("nan"), float("inf"), 10**400], ids=["NaN", "infinity", "beyond a float"]
 )
 def test_seconds_that_never_pass_are_refused(seconds: float) -> None:
-    """Each way to let time pass refuses such a number and leaves the clock unchanged."""
+    """Every method that lets time pass refuses NaN and infinity, and leaves the clock unchanged."""
     clock = VirtualClock(5.0)
     wanted = "^seconds: must be a finite number of seconds, got "
     for blocks in (clock.sleep, clock.advance):

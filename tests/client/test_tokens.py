@@ -1,4 +1,4 @@
-"""Tokens: an operation as a short text that any process can read, and that contains no secret."""
+"""Tokens: short texts without secrets, from which another process can resume an operation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Unnamed:
 
 
 def test_token_is_compact_json() -> None:
-    """A token has its version, the name, and whatever else is known."""
+    """A token contains its version, the name and all known optional fields, as compact JSON."""
     text = token_of(
         "operations/abc",
         server="https://example.com",
@@ -42,7 +42,7 @@ def test_token_is_compact_json() -> None:
         '"trace":"00-11111111111111111111111111111111-2222222222222222-01"}'
     )
     assert read_token(text).server == "https://example.com"
-    assert read_token(text[:-1] + ',"color":{"red":1}}') == read_token(text)  # of a newer release
+    assert read_token(text[:-1] + ',"color":{"red":1}}') == read_token(text)  # a newer release
     text = token_of("operations/abc", response=None, metadata=None)
     assert text == '{"lro":1,"name":"operations/abc"}'
     assert read_token(text) == Token(name="operations/abc")
@@ -57,7 +57,7 @@ def test_token_is_read_back(name: str, response: str, metadata: str, trace: str)
 
 @given(texts, texts)
 def test_public_url_of_a_public_url_is_itself(before: str, after: str) -> None:
-    """The public address of a public address is itself, and it has no user info."""
+    """The public address of a public address is the same text, and contains no user info."""
     found = public_address(f"{before}@{after}")
     assert public_address("http://" + found) == public_address("http://" + found)
     assert "@" not in found.partition("/")[0] or "://" in found
@@ -77,7 +77,7 @@ def test_public_url_of_a_public_url_is_itself(before: str, after: str) -> None:
     ],
 )
 def test_token_has_no_secret_of_the_server_url(url: str, public: str) -> None:
-    """A token has no user info, query or fragment of the server's URL."""
+    """A token leaves out the user info, query and fragment of the server's URL."""
     assert public_address(url) == public
     assert read_token(token_of("a", server=url, response=None, metadata=None)).server == public
     assert read_token(json.dumps({"lro": 1, "name": "a", "server": url})).server == public
@@ -150,13 +150,13 @@ def test_any_json_token_is_read_or_refused(value: Any) -> None:
     ],
 )
 def test_tokens_distinguish_servers_by_origin(one: str, other: str, same: bool) -> None:
-    """Servers are compared by scheme, host and port, not by path."""
+    """Servers are compared by scheme, host and port, but not by path."""
     assert (server_of(one) == server_of(other)) is same
 
 
 @pytest.mark.parametrize("make", [Client, AsyncClient])
 def test_token_of_another_server_is_refused(make: Any) -> None:
-    """A token of another server is refused; a bare name is accepted by every client."""
+    """A token of another server is refused, but every client accepts a bare name."""
     elsewhere = token_of("operations/a", server="https://a.com", response=None, metadata=None)
     nowhere = token_of("operations/a", response=None, metadata=None)
     known = {"response": ResizeResponse, "metadata": ResizeMetadata}

@@ -26,12 +26,12 @@ REMOTE = "00-" + "1" * 32 + "-" + "2" * 16 + "-01"
 
 
 def failed(code: int) -> lro.Operation:
-    """Return an operation that ended with this code."""
+    """Return an operation that ended with this status code."""
     return lro.Operation(name="operations/a", done=True, result=lro.Status(code, "no source"))
 
 
 class Spans:
-    """The spans of a tracer provider of OpenTelemetry's SDK, kept in memory."""
+    """The spans of an OpenTelemetry tracer provider, kept in memory."""
 
     def __init__(self) -> None:
         sdk = pytest.importorskip("opentelemetry.sdk.trace")
@@ -52,7 +52,7 @@ class Spans:
 
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spans]:
-    """The spans of this test; a patch is needed as the API takes one provider per process."""
+    """The spans of this test; patches ``get_tracer``, as a process can set only one provider."""
     found = Spans()
     api = pytest.importorskip("opentelemetry.trace")
     monkeypatch.setattr(api, "get_tracer", found.provider.get_tracer)
@@ -78,9 +78,9 @@ def begun(target: str = PATH) -> Trace:
 def test_span_lasts_from_start_to_end_of_an_operation(
     spans: Spans, target: str, method: str
 ) -> None:
-    """The span lasts from start to end, and has the name, polls, state and method.
+    """The span has the operation's name, polls, state and method.
 
-    The method is its full name if that is known, as over gRPC, or else its path.
+    The method is the full name if the client knows it, as with gRPC; otherwise it is the path.
     """
     with spans.tracer.start_as_current_span("request") as current:
         trace = begun(target)
@@ -100,7 +100,7 @@ def test_span_lasts_from_start_to_end_of_an_operation(
 
 @pytest.mark.parametrize("text", ["", "nonsense", "00-" + "0" * 32 + "-" + "2" * 16 + "-01"])
 def test_invalid_traceparent_gives_a_span_without_links(text: str, spans: Spans) -> None:
-    """A text that is no valid traceparent gives a span without links."""
+    """An invalid traceparent gives a span without links."""
     trace = Trace.of_token(text)
     assert trace is not None
     trace.ended(DONE, 1)
@@ -115,7 +115,7 @@ def test_invalid_traceparent_gives_a_span_without_links(text: str, spans: Spans)
 def test_span_of_a_failed_operation_has_status_error(
     code: int, kind: str, state: str, spans: Spans
 ) -> None:
-    """The span has the status ERROR and the kind of the error."""
+    """The span of a failed or cancelled operation has the status ERROR and an ``error.type``."""
     begun().ended(failed(code), 1)
     (span,) = spans.ours()
     assert span.status.status_code.name == "ERROR"
@@ -147,7 +147,7 @@ def test_client_works_without_opentelemetry(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_importing_the_client_does_not_load_opentelemetry() -> None:
-    """OpenTelemetry is loaded with the first operation."""
+    """OpenTelemetry is imported only when the first operation starts."""
     program = "import sys, lro_client._tracing; print('opentelemetry' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert run.stdout == "False\n", run.stderr
@@ -156,7 +156,7 @@ def test_importing_the_client_does_not_load_opentelemetry() -> None:
 def test_start_sends_the_traceparent_and_the_span_links_to_it(
     face: Face, server: respx.Router, spans: Spans
 ) -> None:
-    """A start sends the traceparent; two reads of the result make one span, with a link."""
+    """A start sends the traceparent; two reads of the result make one span, linked to it."""
     starts = server.post(PATH).mock(return_value=reply(running()))
     server.post(f"/v1/{NAME}:wait").mock(return_value=reply(succeeded()))
     client = face.client()
@@ -178,7 +178,7 @@ def test_start_sends_the_traceparent_and_the_span_links_to_it(
 def test_span_of_a_resumed_token_links_to_the_start(
     face: Face, server: respx.Router, spans: Spans
 ) -> None:
-    """Another client that takes the token links its span to the same start."""
+    """A client that resumes the token links its span to the start."""
     server.post(PATH).mock(return_value=reply(running()))
     server.post(f"/v1/{NAME}:wait").mock(return_value=reply(failed_operation()))
     with spans.tracer.start_as_current_span("request") as current:
@@ -208,7 +208,7 @@ def test_secrets_in_a_url_are_not_in_log_or_span(
     spans: Spans,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """An API key in the query, or a password, is neither in the log nor in a span."""
+    """An API key in the query, or a password in the URL, appears in neither log nor span."""
     caplog.set_level(logging.INFO, "lro_client")
     server.post(path=PATH).mock(return_value=reply(running()))
     server.route().mock(return_value=reply(succeeded()))
@@ -222,7 +222,7 @@ def test_secrets_in_a_url_are_not_in_log_or_span(
 def test_client_logs_start_cancel_end_and_failures(
     face: Face, clock: Clock, server: respx.Router, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Start, cancel, end, failed polls and timeouts are logged, each with the operation's name."""
+    """Start, cancel, end, failed polls and timeouts are logged with the operation's name."""
     caplog.set_level(logging.INFO, "lro_client")
     server.post(PATH).mock(return_value=reply(running()))
     server.post(f"/v1/{NAME}:cancel").mock(return_value=reply({}))

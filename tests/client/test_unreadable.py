@@ -1,4 +1,4 @@
-"""Unreadable replies, and replies that say nothing: which are polled again (spec §11.5(2))."""
+"""Unreadable and empty replies, and which of them are polled again (spec §11.5(2))."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ NEVER = {
 def test_unreadable_reply_that_was_not_cut_is_raised_at_once(
     wait_first: bool, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """The reply is not mistaken for one that was cut."""
+    """The reply is not mistaken for a truncated one, which would be retried."""
     for number, (kind, body) in enumerate(NEVER.items(), 1):
         server.route().mock(return_value=httpx.Response(200, content=body, headers=JSON))
         client = face.client(clock=clock, polling=Polling(wait_first=wait_first))
@@ -80,7 +80,7 @@ ERROR = {"code": 401, "message": "the token has expired", "status": "UNAUTHENTIC
 def test_reply_that_is_not_an_operation_is_raised_at_once(
     answer: httpx.Response, says: str, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """No content (RFC 9110 §15.3.5), or an error without ``done`` (§2.4), is final."""
+    """No content (RFC 9110 §15.3.5), or an error without ``done`` (§2.4), is not retried."""
     route = server.get().mock(return_value=answer)
     handle = face.client(clock=clock, polling=PLAIN).operation(NAME, **TYPES)
     with pytest.raises(UnreadableReply, match=says) as caught:
@@ -99,7 +99,7 @@ TEXTS = st.recursive(
 def test_every_prefix_of_json_counts_as_truncated(
     value: Any, ascii_only: bool, indent: int | None, data: st.DataObject
 ) -> None:
-    """JSON may be cut between tokens, in a token, or in a character."""
+    """JSON may be truncated between tokens, in a token, or in a character."""
     whole = json.dumps([value], ensure_ascii=ascii_only, indent=indent).encode("utf-8", "replace")
     kept = data.draw(st.integers(0, len(whole) - 1))
     assert is_truncated(whole[:kept])
@@ -112,7 +112,7 @@ def test_every_prefix_of_json_counts_as_truncated(
     [b'{"a" 1', b"[1,,", b'{"a": "\n', b'{"a": "\\x', b"[nope", b"[.", b"[-x", b"[1u12", b"[1.e5"],
 )
 def test_text_that_cannot_become_json_is_not_truncated(text: bytes) -> None:
-    """The mistake comes before the end of the text."""
+    """The text has a mistake before its end, so it is not the beginning of valid JSON."""
     assert not is_truncated(text)
 
 
@@ -134,7 +134,7 @@ def test_empty_reply_is_retried_three_times(
     server: respx.Router,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """After that the error is raised, so that the client does not poll for ever."""
+    """After four empty replies in a row the error is raised, to avoid polling for ever."""
     route = server.get().mock(return_value=answer)
     handle = face.client(clock=clock, polling=PLAIN).operation(NAME, **TYPES)
     with pytest.raises(UnreadableReply, match="the reply says nothing: it is an ") as caught:
@@ -147,7 +147,7 @@ def test_empty_reply_is_retried_three_times(
 def test_empty_replies_between_good_ones_are_not_failures(
     face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """A good reply resets the count, and other failures are not counted."""
+    """A good reply resets the count of empty replies; other failures are not counted."""
     empty, down = EMPTY["no body"], refusal(lro.Code.UNAVAILABLE)
     answers = [empty] * 3 + [reply(running())] + [empty, down] * 3 + [reply(succeeded())]
     server.get().mock(side_effect=answers)
@@ -157,7 +157,7 @@ def test_empty_replies_between_good_ones_are_not_failures(
 
 @pytest.mark.parametrize("way", ["get", "operations", "batchGet", "watch"])
 def test_unreadable_reply_in_a_group_fails_only_its_operation(way: str, face: Face) -> None:
-    """In a group only the operation that the reply is about fails."""
+    """In a group, only the operation of the unreadable reply fails."""
     names = [f"operations/{number}" for number in range(6)]
     states = [{"name": names[0], "error": ERROR}, *(succeeded(name=one) for one in names[1:])]
 
@@ -177,7 +177,7 @@ def test_unreadable_reply_in_a_group_fails_only_its_operation(way: str, face: Fa
 
 
 def test_a_start_must_name_its_operation(face: Face, server: respx.Router) -> None:
-    """Without a name the client could never poll it."""
+    """A start whose reply has no name is an error, because the client could never poll it."""
     server.post().mock(return_value=reply({}))
     with pytest.raises(UnreadableReply, match="in progress without a name"):
         face.client().start("/v1/x:start", ResizeRequest(), **TYPES)
@@ -187,7 +187,7 @@ def test_a_start_must_name_its_operation(face: Face, server: respx.Router) -> No
 def test_a_reply_that_is_too_large_is_not_fetched_again(
     many: bool, face: Face, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client's own size limit is neither retried nor taken for an overloaded server."""
+    """A reply over the client's size limit is not retried, and not taken for an overload."""
     monkeypatch.setattr("lro_client.transports.http.MAX_REPLY", 500)
     server = ScriptedServer(lists=False, wait=False)
     names = plan(server, 6)
@@ -208,7 +208,7 @@ def test_a_reply_that_is_too_large_is_not_fetched_again(
 def test_unreadable_replies_differ_from_unknown_of_a_server(
     face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """Their class differs; a policy that retries UNKNOWN applies only to the server's error."""
+    """UnreadableReply is not UNKNOWN of a server, to which alone a policy for UNKNOWN applies."""
     answers = [refusal(lro.Code.UNKNOWN), refusal(lro.Code.UNKNOWN), page_of_a_proxy(200)]
     server.get().mock(side_effect=answers)
     with pytest.raises(CallError) as caught:
@@ -253,7 +253,7 @@ GONE = {
 def test_wrong_base_url_is_not_reported_as_a_gone_operation(
     answer: httpx.Response, wait_first: bool, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """The error has the URL where nothing is served, and what to check."""
+    """The error says at which URL nothing is served, and what to check."""
     server.route().mock(return_value=answer)
     client = face.client(f"{URL}/wrong", clock=clock, polling=Polling(wait_first=wait_first))
     for ask in (client.operation(NAME, **TYPES).result, lambda: client.get(NAME)):
@@ -267,7 +267,7 @@ def test_wrong_base_url_is_not_reported_as_a_gone_operation(
         assert str(caught.value).endswith(said)
     assert clock.sleeps == []
     server.route().mock(side_effect=[httpx.ReadError("lost"), answer])
-    with pytest.raises(PathNotServed):  # the first attempt cannot have deleted it
+    with pytest.raises(PathNotServed):  # no earlier attempt can have deleted it
         client.delete(NAME)
     for gone in GONE.values():  # replies of this library, Google and other servers (spec §11.8)
         server.route().mock(return_value=gone)

@@ -1,4 +1,4 @@
-"""Watching an operation: each changed state is shown, until the last (spec §11.2)."""
+"""Updates of an operation: each changed state is shown, until the final one (spec §11.2)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PLAIN = Polling(jitter=0.0, wait_first=False)
 
 
 def metadata_every(seconds: float) -> Callable[[float], lro.AnyMessage]:
-    """Return metadata that changes every so many seconds."""
+    """Return a function whose metadata changes after each period of this length."""
     return lambda now: lro.AnyMessage("x/acme.Progress", {"step": int(now / seconds)})
 
 
@@ -47,13 +47,13 @@ def step_of(operation: lro.Operation) -> int:
 
 
 def answers(*states: Any) -> Callable[[httpx.Request], httpx.Response]:
-    """Answer with one state after the other."""
+    """Return a handler that answers with these states in turn."""
     left = list(states)
     return lambda _: reply(left.pop(0))
 
 
 def test_updates_show_each_change_once(face: Face, clock: Clock, server: respx.Router) -> None:
-    """A state that is equal to the last one is not shown; the final state is shown last."""
+    """A state equal to the previous one is not shown; the final state is shown last."""
     last = {**succeeded(), "metadata": packed("ResizeMetadata", percent=100)}
     states = [running(), running(), running(10), running(10), running(10), running(50), last]
     route = server.get().mock(side_effect=answers(*states))
@@ -78,7 +78,7 @@ def test_updates_show_each_change_once(face: Face, clock: Clock, server: respx.R
 def test_updates_end_after_success_or_failure(
     last: Any, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """Updates end after a failure as after a success; a handle that is done makes no call."""
+    """Updates end after success and failure alike; a handle that is done makes no call."""
     server.get().mock(side_effect=answers(running(), last))
     handle = face.client(clock=clock, polling=PLAIN).operation(NAME, **TYPES)
     assert [update.done for update in handle.updates()] == [False, True]
@@ -86,7 +86,7 @@ def test_updates_end_after_success_or_failure(
 
 
 def test_first_update_is_shown_at_once(face: Face, clock: Clock, server: respx.Router) -> None:
-    """The first Wait is sent with a timeout of 0 s."""
+    """The first Wait is sent with a timeout of 0 s, so that it returns at once."""
     route = server.post(f"/v1/{NAME}:wait").mock(side_effect=answers(running(), succeeded()))
     steps = face.client(clock=clock).operation(NAME, **TYPES).updates()
     assert not next(steps).done
@@ -96,7 +96,7 @@ def test_first_update_is_shown_at_once(face: Face, clock: Clock, server: respx.R
 
 
 def test_updates_may_be_left_early(face: Face, clock: Clock, server: respx.Router) -> None:
-    """No further call is made, and the handle still works."""
+    """After the caller leaves the iteration, no call is made, and the handle still works."""
     route = server.get().mock(side_effect=answers(running(1), running(2), succeeded()))
     handle = face.client(clock=clock, polling=PLAIN).operation(NAME, **TYPES)
     steps = handle.updates()
@@ -108,7 +108,7 @@ def test_updates_may_be_left_early(face: Face, clock: Clock, server: respx.Route
 
 
 def test_break_out_of_async_updates_leaves_no_task(server: respx.Router) -> None:
-    """After a plain ``break`` no task, generator or flow is left."""
+    """After a plain ``break``, no task, generator or flow is left."""
     server.get().mock(side_effect=lambda _: reply(running(1)))
 
     async def watch() -> set[asyncio.Task[Any]]:
@@ -127,13 +127,13 @@ def test_break_out_of_async_updates_leaves_no_task(server: respx.Router) -> None
 def flows_alive() -> set[int]:
     """Return the ids of all flows in the process that wait for an operation."""
     gc.collect()
-    # type() instead of isinstance: lazy objects of other libraries react to reads of __class__.
+    # Unlike isinstance, type() does not read __class__, to which lazy objects would react.
     flows = [one for one in gc.get_objects() if type(one) is GeneratorType]
     return {id(one) for one in flows if one.__name__ == "_watch"}
 
 
 def test_update_with_metadata_of_another_type_is_shown(face: Face, server: respx.Router) -> None:
-    """The update is shown, and only reading its metadata raises an error."""
+    """The update is shown; only reading its metadata raises an error."""
     state = {**succeeded(), "metadata": packed("acme.images.v9.Progress", at="x")}
     server.route().mock(return_value=reply(state))
     [update] = face.client().operation(NAME, **TYPES).updates()
@@ -176,7 +176,7 @@ def test_updates_pause_if_waits_answer_at_once() -> None:
 
 
 class Slow(list[lro.Operation]):
-    """A reader that takes a minute for each update."""
+    """A list that simulates a slow reader: each update takes a minute."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()
@@ -188,7 +188,7 @@ class Slow(list[lro.Operation]):
 
 
 def test_deadline_limits_the_waits_of_updates() -> None:
-    """The deadline limits the holds of Waits; it may pass while a slow reader has an update."""
+    """Waits are held at most until the deadline, which may pass while a reader has an update."""
     simulation = Simulation(ends_at=60, max_hold=60, metadata=metadata_every(1.0))
     with pytest.raises(PollTimeout) as caught:
         simulation.watch(Polling(), 10.0)

@@ -1,4 +1,4 @@
-"""The test vectors for polling (spec §11.2-§11.5) and reading errors (§11.8), with both faces."""
+"""Test vectors for polling (spec §11.2-§11.5) and for reading errors (§11.8)."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from tests.client.messages import NAME, TYPES, failed, refusal, reply, running, 
 from tests.vector_files import vectors
 
 ROUNDING = 2e-6
-"""The vectors have six digits and round half up; floats round half to even."""
+"""The vectors are rounded half up to six digits, but floats half to even."""
 
 
 def cases(file: str, *kinds: str) -> list[Any]:
-    """Return the cases of a file as parameters, only of the given kinds if there are any."""
+    """Return the cases of a vector file as parameters; if kinds are given, only those."""
     found = vectors(file)["cases"]
     wanted = [case for case in found if not kinds or case["kind"] in kinds]
     return [pytest.param(case, id=case["id"]) for case in wanted]
 
 
 def strict(case: Any) -> Polling:
-    """The policy of the vectors: exponential, and only UNAVAILABLE is retried."""
+    """Return the policy of the vectors: exponential pauses, and only UNAVAILABLE is retried."""
     poll, retry = case["config"], case["retry"]
     return Polling(
         wait=wait_exponential(poll["initial"], poll["multiplier"], poll["maximum"]),
@@ -51,14 +51,14 @@ def answer(said: Any) -> httpx.Response:
 
 
 def state(said: Any) -> Any:
-    """Return the operation of a reply."""
+    """Return the state of an operation that a vector's reply describes."""
     if not said["done"]:
         return running()
     return failed() if said.get("outcome") == "FAILED" else succeeded()
 
 
 def outcome(handle: Any, timeout: float | None) -> tuple[str, int | None]:
-    """Return the outcome in the vectors' words, and the number of polls if the error has it."""
+    """Return the outcome by the vectors' name, and the number of polls if the error has it."""
     try:
         handle.result(timeout)
     except PollTimeout as exc:
@@ -102,7 +102,7 @@ def read_error(face: Face, server: respx.Router, http: int, body: str) -> CallEr
 def test_http_status_without_a_body_gives_the_code(
     case: Any, face: Face, server: respx.Router
 ) -> None:
-    """Without a usable body the code follows from the HTTP status (spec §11.8(2))."""
+    """Without a usable body, the code follows from the HTTP status (spec §11.8(2))."""
     error = read_error(face, server, case["http"], case["body"])
     assert (error.code.name, error.http_status) == (case["name"], case["http"])
 

@@ -1,4 +1,4 @@
-"""The five verbs over HTTP: their requests, and how replies are read (spec §3.8, §5.15, §11.10)."""
+"""The five verbs over HTTP: their requests, and how replies are read (§3.8, §5.15, §11.10)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ NAMES = [
 
 
 def test_name_with_any_character_is_sent_in_each_verb(face: Face, server: respx.Router) -> None:
-    """Any character may be in a name; each verb also takes its request message (spec §3.8)."""
+    """A name may contain any character; each verb also takes its request message (spec §3.8)."""
     server.route().mock(side_effect=lambda request: reply(running(30)))
     client = face.client()
     for name, path in NAMES:
@@ -94,7 +94,7 @@ def test_name_with_any_character_is_sent_in_each_verb(face: Face, server: respx.
     ids=lambda one: f"{one!r:.30}",
 )
 def test_wait_sends_its_timeout(timeout: Any, body: Any, face: Face, server: respx.Router) -> None:
-    """The timeout is sent as a duration; the result is the state in the reply."""
+    """``wait`` sends the timeout as a duration, and returns the state in the reply."""
     server.post().mock(return_value=reply(running()))
     if isinstance(timeout, lro.wire.WaitOperationRequest):
         assert not face.client().wait(timeout).done
@@ -187,7 +187,7 @@ def test_wait_may_be_bound_without_a_body(method: str, face: Face, server: respx
 
 
 def test_given_http_client_is_used_and_not_closed(face: Face, server: respx.Router) -> None:
-    """Its base URL and headers are used, and closing our client does not close it."""
+    """A given HTTP client's base URL and headers are used; closing our client leaves it open."""
     server.get().mock(return_value=reply(running()))
     http = face.http(base_url="http://test/own", headers={"authorization": "Bearer x"})
     client = face.client("", http=http)
@@ -202,7 +202,7 @@ def test_given_http_client_is_used_and_not_closed(face: Face, server: respx.Rout
 def test_a_client_enters_as_itself_and_is_closed_after_its_block(
     face: Face, server: respx.Router
 ) -> None:
-    """Entering returns the client itself; after the block its own connections are closed."""
+    """Entering a client returns the client itself; after the block its connections are closed."""
     client = face.make("http://test")
     with face.entering(client) as entered:
         assert entered is face.inside(client)
@@ -224,7 +224,7 @@ def test_a_client_enters_as_itself_and_is_closed_after_its_block(
 def test_reply_that_is_not_an_operation_is_an_error(
     answer: httpx.Response, text: str, face: Face, server: respx.Router
 ) -> None:
-    """The reply is not requested again."""
+    """A reply that is not an operation is an error, and the request is not repeated."""
     server.get().mock(return_value=answer)
     with pytest.raises(CallError, match=text) as caught:
         face.client().get(NAME)
@@ -260,7 +260,7 @@ def test_redirects_within_a_server_are_followed(
 def test_redirects_to_another_server_are_not_followed(
     there: str, face: Face, server: respx.Router
 ) -> None:
-    """The error has the target of the redirect without its secrets."""
+    """The error has the target of the redirect, without secrets."""
     http = face.http(params={"key": "s3cr3t"})
     server.get().mock(return_value=page_of_a_proxy(307, location=there))
     with pytest.raises(CallError, match="redirects to another origin, http") as caught:
@@ -277,7 +277,7 @@ def test_circular_redirects_are_an_error(face: Face, server: respx.Router) -> No
 
 
 def test_path_with_a_url_in_its_query_is_a_path(face: Face, server: respx.Router) -> None:
-    """The target is a path although its query has a URL."""
+    """A target is taken for a path even if its query contains a URL."""
     route = server.post(path="/v1/x:start").mock(return_value=reply(succeeded()))
     face.client().start("/v1/x:start?callback=http://other/", ResizeRequest(), **TYPES)
     assert route.called
@@ -287,7 +287,7 @@ def test_path_with_a_url_in_its_query_is_a_path(face: Face, server: respx.Router
 def test_list_route_may_take_the_parent_as_variable(
     name: str, face: Face, server: respx.Router
 ) -> None:
-    """As in Google's rules, the variable holds the parent and the collection follows it."""
+    """As in Google's rules, the variable is the parent, followed by the collection."""
     route = server.get(path="/v1beta/projects/p/operations")
     route.mock(return_value=reply({"operations": [running()]}))
     routes = Routes(list="/v1beta/{name=projects/*}/operations")

@@ -82,7 +82,7 @@ WHOLE = lro.Operation(name=NAME, description=WANTED)
 
 
 def test_view_is_a_parameter_of_get_list_and_batch_get(face: Face, server: respx.Router) -> None:
-    """The reply has the description, with the fields that this release knows."""
+    """With the view FULL, operations have a description with all fields that this client knows."""
     server.get(f"/v1/{NAME}").mock(return_value=reply(FULL))
     listed = reply({"operations": [FULL], "nextPageToken": "t"}), reply({"operations": [FULL]})
     server.get("/v1/operations").mock(side_effect=listed)
@@ -97,7 +97,7 @@ def test_view_is_a_parameter_of_get_list_and_batch_get(face: Face, server: respx
 
 
 def test_basic_view_is_not_sent(face: Face, server: respx.Router) -> None:
-    """The request is the same as for servers without views."""
+    """The view BASIC is the default, so it is not sent to servers, which may have no views."""
     server.post().mock(side_effect=echo)
     server.get().mock(return_value=reply({"name": NAME}))
     client = face.client()
@@ -107,13 +107,13 @@ def test_basic_view_is_not_sent(face: Face, server: respx.Router) -> None:
 
 
 def test_server_without_the_view_gives_the_operation(face: Face, server: respx.Router) -> None:
-    """The description of the operation is empty."""
+    """If the server does not support the view, the description of the operation is empty."""
     server.get().mock(return_value=reply({"name": NAME, "description": None}))
     assert face.client().get(NAME, view="FULL") == lro.Operation(name=NAME)
 
 
 def test_names_are_read_with_one_call_per_collection(face: Face, server: respx.Router) -> None:
-    """One call for each collection, with each name once; results have the order of the names."""
+    """Each collection takes one call with unique names; results have the order of the names."""
     server.post().mock(side_effect=echo)
     names = [OTHER, NAME, "projects/p/operations/none", OTHER, "operations/a/operations/b"]
     found = face.client().batch_get(names)
@@ -126,7 +126,7 @@ def test_names_are_read_with_one_call_per_collection(face: Face, server: respx.R
 
 
 def test_more_than_a_thousand_names_take_several_calls(face: Face, server: respx.Router) -> None:
-    """The caller gets one result."""
+    """A call takes at most 1000 names, and the caller gets one result for all."""
     server.post().mock(side_effect=echo)
     names = [f"operations/{number}" for number in range(2001)]
     found = face.client().batch_get(iter(names))
@@ -135,7 +135,7 @@ def test_more_than_a_thousand_names_take_several_calls(face: Face, server: respx
 
 
 def test_batch_get_that_is_too_large_is_halved(face: Face, server: respx.Router) -> None:
-    """Calls are halved until they fit."""
+    """A call that is refused as too large is halved until it is accepted."""
 
     def few(request: httpx.Request) -> httpx.Response:
         if len(json.loads(request.content)["names"]) > 2:
@@ -149,7 +149,7 @@ def test_batch_get_that_is_too_large_is_halved(face: Face, server: respx.Router)
 
 
 def because(code: lro.Code, reason: str) -> httpx.Response:
-    """Return a refusal whose ErrorInfo has this reason."""
+    """Return an error response whose ErrorInfo has this reason."""
     return refusal(code, "so it is", {**TOO_LARGE, "reason": reason})
 
 
@@ -163,13 +163,13 @@ def because(code: lro.Code, reason: str) -> httpx.Response:
         ),  # overload, not size
         ([NAME], because(lro.Code.UNIMPLEMENTED, "METHOD_NOT_SUPPORTED")),  # switched off
         ([NAME], because(lro.Code.NOT_FOUND, "OPERATION_NOT_FOUND")),  # hidden by a hook
-        (["jobs/a"], refusal(lro.Code.INVALID_ARGUMENT, "so it is")),  # a name without a collection
+        (["jobs/a"], refusal(lro.Code.INVALID_ARGUMENT, "so it is")),  # no collection
     ],
 )
 def test_refusal_with_another_reason_is_raised_after_one_call(
     names: list[str], answer: httpx.Response, face: Face, server: respx.Router
 ) -> None:
-    """The refusal reaches the caller, and no second call is made."""
+    """The caller gets the error, and no second call is made."""
     server.post().mock(return_value=answer)
     with pytest.raises(CallError, match="so it is") as caught:
         face.client().batch_get(names)
@@ -217,7 +217,7 @@ def test_server_without_batch_get_is_unimplemented(
     ],
 )
 def test_reply_about_other_names_is_unreadable(body: Any, face: Face, server: respx.Router) -> None:
-    """An invalid reply, or one about other names, is unreadable."""
+    """A reply that is invalid or about other names raises UnreadableReply."""
     server.post().mock(return_value=reply(body))
     with pytest.raises(UnreadableReply, match="is not what was asked for"):
         face.client().batch_get([NAME])
@@ -244,7 +244,7 @@ def test_reply_about_other_names_is_unreadable(body: Any, face: Face, server: re
 def test_other_description_of_a_foreign_server_is_ignored(
     odd: Any, face: Face, server: respx.Router
 ) -> None:
-    """The five fields of the interface are read, and the description is empty."""
+    """A description in another form is ignored, but the other fields of the operation are read."""
     value = {"name": NAME, "done": True, "description": odd}
     server.get(f"/v1/{NAME}").mock(return_value=reply(value))
     server.get("/v1/operations").mock(return_value=reply({"operations": [value]}))

@@ -1,4 +1,4 @@
-"""Wait first: WaitOperation instead of polls and pauses, where offered (spec §11.2(4))."""
+"""If the server offers WaitOperation, it replaces polls and pauses (spec §11.2(4))."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WAIT, GET = f"/v1/{NAME}:wait", f"/v1/{NAME}"
 def test_held_waits_replace_polls_and_pauses(
     face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """The server holds each call for 20 s at most; until the end the next follows at once."""
+    """The server holds each Wait for up to 20 s; the next one follows at once until the end."""
     answers = iter([running(), running(), succeeded()])
 
     def hold(_: httpx.Request) -> httpx.Response:
@@ -52,7 +52,7 @@ def test_held_waits_replace_polls_and_pauses(
 def test_wait_that_is_not_found_is_decided_by_a_get(
     face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """After a Wait that is NOT_FOUND a Get decides whether the operation is gone."""
+    """After a Wait that is NOT_FOUND, a Get decides whether the operation is gone."""
     waits = server.post(WAIT).mock(return_value=refusal(lro.Code.NOT_FOUND))
     gets = server.get(GET).mock(return_value=refusal(lro.Code.NOT_FOUND, "no such operation"))
     client = face.client()
@@ -61,7 +61,7 @@ def test_wait_that_is_not_found_is_decided_by_a_get(
             client.operation(NAME, **TYPES).result()
     assert caught.value.code is lro.Code.NOT_FOUND
     assert (waits.call_count, gets.call_count) == (2, 2)
-    # Deleted or expired during the wait: final, and an error of its own (spec §11.5(5)).
+    # An operation that is deleted or expires during the wait has its own final error (§11.5(5)).
     gets.mock(side_effect=[reply(running()), refusal(lro.Code.NOT_FOUND)])
     client = face.client(clock=clock, polling=Polling(wait_first=False))
     handle = client.operation(NAME, **TYPES)
@@ -71,7 +71,7 @@ def test_wait_that_is_not_found_is_decided_by_a_get(
 
 
 def test_first_successful_get_decides_after_a_not_found_wait() -> None:
-    """After a Wait that was NOT_FOUND the first Get that succeeds decides."""
+    """If a Get succeeds after a Wait that was NOT_FOUND, the operation is not gone."""
     faults = [None, call_error(lro.Code.UNAVAILABLE), call_error(lro.Code.NOT_FOUND)]
     simulation = Simulation(ends_at=0, max_hold=60, fault=lambda _: faults.pop())
     known = single.ServerState()
@@ -84,7 +84,7 @@ def test_first_successful_get_decides_after_a_not_found_wait() -> None:
 def test_get_follows_each_wait_that_a_proxy_cuts(
     face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """After each failed Wait a Get is made, so that the wait can continue."""
+    """After each failed Wait the client sends a Get, so that the wait can continue."""
 
     def cut(_: httpx.Request) -> httpx.Response:
         clock.now += 10
@@ -102,7 +102,7 @@ def test_get_follows_each_wait_that_a_proxy_cuts(
 
 
 class AtOnce:
-    """A server whose Wait answers at once, except for the calls with these numbers."""
+    """A server whose Wait answers at once, except for the call numbers in ``held``."""
 
     def __init__(self, clock: Clock, held: tuple[int, ...], **headers: str) -> None:
         self.clock, self.held, self.headers, self.calls = clock, held, headers, 0
@@ -118,9 +118,9 @@ class AtOnce:
 def test_third_immediate_wait_reply_makes_the_policy_pause(
     held: tuple[int, ...], pauses: int, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """After the third such reply in a row the policy pauses; a held call resets the count.
+    """After three immediate replies in a row the policy pauses; a held call resets the count.
 
-    If the server recommends a pause, that pause is used.
+    If the server recommends a pause with Retry-After, the client uses that pause.
     """
     polling = Polling(wait=wait_exponential(1.0, 1.0), jitter=0.0)
     for headers, seconds in (({}, 1.0), ({"retry_after": "4"}, 4.0)):
@@ -133,7 +133,7 @@ def test_third_immediate_wait_reply_makes_the_policy_pause(
 
 
 def test_policy_sets_how_long_a_call_is_held(face: Face, server: respx.Router) -> None:
-    """The policy's ``hold_seconds`` is the timeout that a Wait sends."""
+    """The client sends ``hold_seconds`` of the policy as the timeout of a Wait."""
     route = server.post(WAIT).mock(return_value=reply(succeeded()))
     polling = Polling(hold_seconds=2.5)
     face.client(polling=polling, call_seconds=4.0).operation(NAME, **TYPES).wait()
@@ -144,7 +144,7 @@ def test_policy_sets_how_long_a_call_is_held(face: Face, server: respx.Router) -
 
 @given(st.floats(0, 3600), st.floats(10, 60))
 def test_held_wait_returns_when_the_operation_ends(ends_at: float, max_hold: float) -> None:
-    """The reply comes when the operation ends, whatever the server's longest hold is."""
+    """A wait returns when the operation ends, however long the server may hold a Wait."""
     simulation = Simulation(ends_at=ends_at, max_hold=max_hold)
     assert simulation.wait(Polling()).done
     assert simulation.now == pytest.approx(ends_at)
@@ -188,7 +188,7 @@ def test_get_is_sent_instead_of_wait_near_the_deadline() -> None:
 def test_reply_with_another_name_is_accepted(
     many: bool, wait_first: bool, face: Face, server: respx.Router
 ) -> None:
-    """The reply is accepted, and the handle keeps its name: Google uses project numbers."""
+    """The handle keeps its name if replies use another, as Google's do with project numbers."""
     server.route().mock(return_value=reply(succeeded(name="projects/123/operations/a")))
     client = face.client(polling=Polling(wait_first=wait_first))
     handle = client.operation("projects/p/operations/a", **TYPES)

@@ -34,7 +34,7 @@ NEVER = 1e9
 
 @attrs.define
 class Planned:
-    """An operation, which exists from ``known_at`` on and until ``gone_at``."""
+    """A scripted operation, which the server knows from ``known_at`` until ``gone_at``."""
 
     name: str
     ends_at: float
@@ -60,7 +60,7 @@ Fault = Callable[[float, Call], CallError | None]
 
 @attrs.define(slots=False)
 class World:
-    """The server ``offers`` verbs; ``fault`` may return an error for a call.
+    """A server that ``offers`` some verbs; ``fault`` may return an error for a call.
 
     ``cuts`` is the chance that a stream breaks at an event. If ``deaf``, streams never report;
     after ``mute_after`` reports of an operation they stop reporting it. ``page_most`` limits pages
@@ -115,14 +115,14 @@ class World:
     # -- for tests ---------------------------------------------------------------------------
 
     def plan(self, name: str, seconds: float, **more: Any) -> Planned:
-        """Plan an operation that ends so many seconds from now."""
+        """Plan an operation that ends in this number of seconds."""
         made = self.operations[name] = Planned(name, self.now + seconds, **more)
         return made
 
     def watch(
         self, name: str, *, wants_progress: bool = False, seconds: float = float("inf")
     ) -> int:
-        """Watch an operation; return the key of its news in ``received``."""
+        """Watch an operation; return the key of its updates in ``received``."""
         number = len(self.received)
         mine = self.received[number] = []
 
@@ -139,11 +139,11 @@ class World:
         self.registry.leave(name, hear)
 
     def later(self, seconds: float, action: Callable[[], object]) -> None:
-        """Run an action so many seconds from now."""
+        """Run an action in this number of seconds."""
         heapq.heappush(self._agenda, (self.now + max(seconds, 0.0), next(self._count), action))
 
     def run(self, seconds: float = 1e6, steps: int = 200_000) -> None:
-        """Let time pass until there is nothing to do, or for this long."""
+        """Let this much time pass, or less if nothing is left to do."""
         end = self.now + seconds
         while self._agenda and self._agenda[0][0] <= end and steps:
             self.now, _, action = heapq.heappop(self._agenda)
@@ -154,7 +154,7 @@ class World:
             self.now = max(self.now, min(end, self.now if not self._agenda else end))
 
     def ends(self, number: int) -> list[tuple[float, StateChanged | WatchFailed]]:
-        """Return the news that ended the watch."""
+        """Return the updates that ended the watch, with their times."""
         return [
             (at, news)
             for at, news in self.received[number]
