@@ -126,7 +126,7 @@ def test_a_text_that_is_not_a_filter_is_refused(case):
 
 @pytest.mark.parametrize("case", EVAL["cases"], ids=by_id)
 def test_a_filter_matches_these_records(case):
-    """A filter of the vectors matches exactly the records that its case names."""
+    """A filter of the vectors matches the records in its case, or is refused as the case says."""
     metadata = types(case.get("metadata_types", EVAL["metadata_types"]))
     response = types(EVAL["response_types"])
     if "error" in case["expect"]:

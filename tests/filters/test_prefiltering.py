@@ -222,7 +222,7 @@ def test_prefilter_has_the_conditions_of_every_match(text: str, wanted: str) -> 
 def test_numbers_are_prefiltered_as_ranges(
     text: str, path: str, low: float | None, high: float | None, or_text: bool
 ) -> None:
-    """The bounds are a little wider, because databases round differently."""
+    """A comparison of numbers becomes a range, widened because databases round differently."""
     least = "-" if low is None else low - 4 * math.ulp(low)
     most = "-" if high is None else high + 4 * math.ulp(high)
     found = said(prefilter(f"metadata.{text}"))

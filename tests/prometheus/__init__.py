@@ -1,1 +1,1 @@
-"""Metrics in the formats of Prometheus."""
+"""Metrics in the text formats of Prometheus."""

@@ -1,4 +1,4 @@
-"""An application with several processes on one port."""
+"""An application that several processes serve on one port."""
 
 from __future__ import annotations
 

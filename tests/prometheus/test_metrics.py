@@ -89,7 +89,7 @@ def samples(text: str, parse: Parse = plain_families) -> Samples:
 
 
 def labelled(**labels: str) -> tuple[tuple[str, str], ...]:
-    """Return labels, including that of the method, in the form that :func:`samples` returns."""
+    """Return these labels and the method's label, in the form that :func:`samples` returns."""
     return tuple(sorted({"lro_method": METHOD, **labels}.items()))
 
 
@@ -97,7 +97,7 @@ def labelled(**labels: str) -> tuple[tuple[str, str], ...]:
     ("accept", "parse"), [("", plain_families), (OPENMETRICS, openmetrics_families)]
 )
 def test_metrics_are_those_of_the_table(service, accept, parse):
-    """Names, types, units and labels agree in both formats; opt-in metrics are missing."""
+    """Both formats have the names, types, units and labels of the table, without opt-in metrics."""
     with asgi_inside(EdgeApp(MetricsEdge(service))) as call:
         reply = call("GET", "/", headers={"accept": accept} if accept else {})
     assert reply.status_code == 200
@@ -120,7 +120,7 @@ def test_metrics_are_those_of_the_table(service, accept, parse):
 
 
 def test_events_are_shown_as_counters_and_histograms(service):
-    """Buckets are cumulative, as in Prometheus; a label that does not apply is empty."""
+    """Events become counters and cumulative histograms; a label that does not apply is empty."""
     with wsgi_inside(lro.wsgi.EdgeApp(MetricsEdge(service))) as call:
         found = samples(call("GET", "/").text)
     started = labelled(lro_start_outcome="started", error_type="")
@@ -143,7 +143,7 @@ def test_events_are_shown_as_counters_and_histograms(service):
 
 
 def test_promtool_finds_no_error(service):
-    """Names, units, help texts and types follow Prometheus' rules."""
+    """Prometheus' own tool, promtool, accepts the names, units, help texts and types."""
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool is not installed")
@@ -156,7 +156,7 @@ def test_promtool_finds_no_error(service):
 
 @pytest.mark.parametrize("serve", [asgi_socket, wsgi_socket])
 def test_metrics_path_is_served_beside_another_application(make_service, serve):
-    """The metrics are served at one path, and the fallback serves all others."""
+    """Metrics are served at their path, and the other application serves all other paths."""
     service = make_service()
     fallback: Any
     app: Any
@@ -185,7 +185,7 @@ def test_metrics_path_is_served_beside_another_application(make_service, serve):
 
 
 def test_other_paths_are_not_found_without_another_application(service):
-    """Only the path of the metrics is served."""
+    """Without another application, every path but that of the metrics is NOT_FOUND."""
     with asgi_inside(EdgeApp(MetricsEdge(service))) as call:
         assert call("GET", "/metrics").status_code == 404
         assert call("POST", "/").status_code == 405
@@ -211,7 +211,7 @@ def test_metrics_are_served_to_authenticated_callers_only(service):
 
 
 def test_unavailable_store_hides_only_metrics_of_queued_work(service):
-    """Counters are kept in the process, so they stay visible."""
+    """If the store is unavailable, only metrics of queued work are missing."""
     registry = CollectorRegistry()
     registry.register(ServiceCollector(service))
     service.store.away = True
@@ -227,7 +227,7 @@ def test_unavailable_store_hides_only_metrics_of_queued_work(service):
 
 
 def test_each_service_counts_from_its_first_collector_on(make_service):
-    """Several collectors count an event once, and no statistics are needed."""
+    """A service counts from its first collector on, once for all its collectors."""
     service, other = make_service(executor=InlineExecutor(), statistics=False), make_service()
     method = service.declare(METHOD, request=WorkRequest, response=WorkResponse)
     method.start(WorkRequest("before"))

@@ -1,4 +1,4 @@
-"""The Celery app of these tests, whose workers write their spans to a file."""
+"""The Celery app of these tests; its worker processes write their spans to a file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from opentelemetry import trace
 
 from tests.telemetry.collected import SPANS_FILE, provider_to_file
 
-if SPANS_FILE in os.environ:  # in a worker
+if SPANS_FILE in os.environ:  # only in a worker process
     trace.set_tracer_provider(provider_to_file(os.environ[SPANS_FILE]))
 
 from tests.executors.celery_app import app, service

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, Sp
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 SPANS_FILE = "LRO_TEST_SPANS"
-"""The environment variable with the path of the file for a process's spans."""
+"""The environment variable that holds the path of the file for a process's spans."""
 
 
 class Spans:
@@ -31,13 +31,13 @@ class Spans:
         return self._exporter.get_finished_spans()
 
     def ours(self, kind: str = "") -> list[Any]:
-        """Return the service's spans, oldest first, optionally of one kind."""
+        """Return this library's spans, oldest first, optionally of one kind."""
         found = [span for span in self.all() if span.instrumentation_scope.name == "lro"]
         found.sort(key=lambda span: span.start_time or 0)
         return [span for span in found if span.kind.name == kind or not kind]
 
     def only(self, kind: str) -> Any:
-        """Return the only span of this kind that the service has made."""
+        """Return this library's span of this kind, after checking that there is only one."""
         (found,) = self.ours(kind)
         return found
 
@@ -49,7 +49,7 @@ def ids(span: Any) -> tuple[int, int]:
 
 
 def hex_ids(span: Any) -> str:
-    """Return the two IDs in the form of a W3C traceparent."""
+    """Return the trace ID and span ID as they appear in a W3C traceparent header."""
     trace_id, span_id = ids(span)
     return f"{trace_id:032x}-{span_id:016x}"
 
@@ -66,7 +66,7 @@ class Numbers:
         self.provider = MeterProvider([self._reader])
 
     def metrics(self) -> dict[str, Any]:
-        """Return the service's metrics by name."""
+        """Return this library's metrics by name."""
         data = self._reader.get_metrics_data()
         scopes = [
             scope
@@ -81,7 +81,7 @@ class Numbers:
         }
 
     def points(self, name: str) -> dict[tuple[str, ...], Any]:
-        """Return attribute values to value; a histogram's value is its count and sum."""
+        """Return a metric's values by attribute values; for a histogram, its count and sum."""
         metric = self.metrics().get(name)
         return dict(self._points(metric)) if metric else {}
 
@@ -92,13 +92,13 @@ class Numbers:
 
 
 class FileExporter(SpanExporter):
-    """An exporter that writes spans as lines of JSON, which outlive the process."""
+    """An exporter that writes spans to a file as lines of JSON, which outlive the process."""
 
     def __init__(self, path: str) -> None:
         self._path = path
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Write the spans at once."""
+        """Write the spans to the file at once."""
         with open(self._path, "a", encoding="utf-8") as file:
             for span in spans:
                 file.write(json.dumps(_as_json(span)) + "\n")
@@ -119,14 +119,14 @@ def _as_json(span: Any) -> Mapping[str, object]:
 
 
 def provider_to_file(path: str) -> TracerProvider:
-    """Return a provider that writes its spans to a file."""
+    """Return a tracer provider that writes its spans to a file."""
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(FileExporter(path)))
     return provider
 
 
 def read_spans(path: Path) -> list[dict[str, Any]]:
-    """Return the service's spans that were written to a file."""
+    """Return this library's spans that were written to a file."""
     lines = path.read_text().splitlines() if path.exists() else []
     found = [json.loads(line) for line in lines]
     return [span for span in found if span["scope"] == "lro"]

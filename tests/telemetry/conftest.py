@@ -1,4 +1,4 @@
-"""Providers for one test each, because the API accepts a global one only once per process."""
+"""Providers for each test, because the API accepts only one global provider in a process."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def numbers():
 
 @pytest.fixture
 def traced(spans):
-    """Return a function that makes options with the tracer provider."""
+    """Return a function that makes telemetry options with the tracer provider."""
     return functools.partial(Telemetry, tracer_provider=spans.provider)
 
 
 @pytest.fixture
 def measured(numbers):
-    """Return a function that makes options with the meter provider."""
+    """Return a function that makes telemetry options with the meter provider."""
     return functools.partial(Telemetry, meter_provider=numbers.provider)

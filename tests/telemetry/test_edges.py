@@ -1,4 +1,4 @@
-"""Parents of the spans of starts that arrive over HTTP and gRPC."""
+"""Parents of start spans when the start arrives over HTTP or gRPC."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def post(service: Service, headers: Mapping[str, str], over: str = "asgi") -> in
 
 @pytest.mark.parametrize("over", OVER)
 def test_start_is_a_child_of_the_span_that_its_caller_sends(make_service, spans, traced, over):
-    """Without a server span, the caller's is the parent; tracestate and chosen baggage are kept."""
+    """The start's parent is the span in the caller's headers; only chosen baggage is stored."""
     service = make_service(None, InlineExecutor(), telemetry=traced(baggage=["tenant"]))
     work(service, path=PATH)
     headers = {"traceparent": REMOTE, "tracestate": "a=1", "baggage": "tenant=acme,secret=x"}
@@ -63,7 +63,7 @@ def test_start_without_a_span_of_its_caller_is_a_root(make_service, spans, trace
 
 
 def test_current_span_takes_precedence_over_the_trace_header(make_service, spans, traced):
-    """The current span is the server's, which has read the header itself."""
+    """The server's current span is the start's parent, even if there is a trace header."""
     service = make_service(None, InlineExecutor(), telemetry=traced())
     work(service, path=PATH)
     with spans.tracer.start_as_current_span("server") as server:
@@ -73,7 +73,7 @@ def test_current_span_takes_precedence_over_the_trace_header(make_service, spans
 
 @pytest.mark.parametrize("kind", ["threads", "asyncio"])
 def test_start_over_grpc_is_a_child_of_the_span_in_its_metadata(make_service, spans, traced, kind):
-    """A call without trace metadata starts a new trace."""
+    """The start's parent is the span in the call's metadata; without metadata it has no parent."""
     grpc = pytest.importorskip("grpc")
     pytest.importorskip("google.protobuf")
     from google.longrunning import operations_pb2
@@ -108,7 +108,7 @@ def ancestors(span: Any, spans: Spans) -> list[Any]:
 
 @pytest.mark.parametrize("mounted", [False, True])
 def test_fastapi_makes_the_server_span_and_we_the_start_span(spans, mounted):
-    """FastAPI's instrumentation makes the server spans; we add none for requests or polls."""
+    """FastAPI's instrumentation makes the only server spans; we add the start and attempt spans."""
     pytest.importorskip("fastapi.telemetry", reason="this FastAPI does not trace itself")
     from fastapi import FastAPI
     from fastapi.testclient import TestClient
@@ -141,7 +141,7 @@ def test_fastapi_makes_the_server_span_and_we_the_start_span(spans, mounted):
 
 
 def test_poll_and_cancel_make_no_spans(make_service, spans, traced):
-    """Only starts and attempts are spans."""
+    """Get, Wait and Cancel make no spans; only the start and the attempt have spans."""
     service = make_service(None, InlineExecutor(), telemetry=traced())
     name = work(service, path=PATH).start(WorkRequest()).name
     service.get(name)

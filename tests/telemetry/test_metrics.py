@@ -1,4 +1,4 @@
-"""Metrics: the events that each counts, the instruments in the table, and few series."""
+"""Metrics: the events that each one counts, the table in the docs, and the number of series."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Measured = Callable[..., Telemetry]
 
 
 def fail(request: WorkRequest, _: Job[WorkMetadata]) -> None:
-    """End with the outcome that the request names."""
+    """End the work with the outcome that the request names."""
     if request.text == "cancelled":
         raise Cancelled
     if request.text:
@@ -58,7 +58,7 @@ def fail(request: WorkRequest, _: Job[WorkMetadata]) -> None:
 
 
 def test_outcomes_and_codes_are_counted(numbers):
-    """Outcomes, and the codes of failures, are attributes; rare events are counted too."""
+    """Starts and attempts are counted by outcome and error code; rare events are counted too."""
     options = Telemetry(meter_provider=numbers.provider)
     measuring = telemetry.ServiceTelemetry(options, executor="E", remote=False)
     measuring.use_providers([source() for source in measuring.sources()])
@@ -118,7 +118,7 @@ def test_outcomes_and_codes_are_counted(numbers):
 
 
 def test_gauges_report_the_present_state(make_service, numbers, measured, clock):
-    """Gauges report running work, the age of the oldest, and the executor's usage and limit."""
+    """Gauges report the work that runs, the age of the oldest, and the executor's use and limit."""
     service, step = make_service(None, ThreadExecutor(1), telemetry=measured()), Step()
     method = work(service, lambda *_: step())
     service.declare("acme.work.v1.Works.Other", request=WorkRequest, response=WorkResponse)
@@ -148,7 +148,7 @@ def test_gauges_report_the_present_state(make_service, numbers, measured, clock)
 
 
 def test_usage_of_each_executor_is_measured(make_service, numbers, measured):
-    """An executor without limits reports no limit."""
+    """Each executor reports its usage; an executor without a limit reports no limit."""
     service = make_service(None, InlineExecutor(), telemetry=measured())
     found: list[Any] = []
 
@@ -161,7 +161,7 @@ def test_usage_of_each_executor_is_measured(make_service, numbers, measured):
 
 
 def test_unknown_values_are_not_reported():
-    """Gauges skip the values an executor cannot report, and the age if nothing runs."""
+    """A gauge leaves out what an executor cannot report, and the age if no work runs."""
     gauges = Gauges(
         SimpleNamespace(store=MemoryStore(), executor=object()),
         {METHOD: SimpleNamespace(function=fail)},
@@ -175,7 +175,7 @@ def test_unknown_values_are_not_reported():
 
 
 def test_method_declared_while_metrics_are_read_is_not_an_error():
-    """An attempt of the new method can be counted before the method is seen."""
+    """If a method is declared during a reading, the reading may count the method's attempts."""
     other = "acme.v1.Works.Other"
     specs: dict[str, Any] = {}
 
@@ -196,7 +196,7 @@ def test_method_declared_while_metrics_are_read_is_not_an_error():
 
 
 def test_usage_of_celery_is_measured(tmp_path):
-    """The gauge counts the work that runs in this process."""
+    """The usage of a CeleryExecutor is the number of operations that run in this process."""
     celery = pytest.importorskip("celery")
     from lro.executors.celery import CeleryExecutor
 
@@ -211,7 +211,7 @@ def test_usage_of_celery_is_measured(tmp_path):
 
 
 def test_gauges_sum_the_services_of_a_process(make_service, numbers, measured, clock):
-    """A provider takes each callback once; services that were garbage-collected are left out."""
+    """Gauges sum up all services of a process, but not services that were garbage-collected."""
     steps = [Step(), Step()]
     for step in steps:
         service = make_service(None, ThreadExecutor(2), telemetry=measured())
@@ -235,7 +235,7 @@ def test_gauges_sum_the_services_of_a_process(make_service, numbers, measured, c
 
 
 def test_provider_set_later_takes_over(make_service, numbers, monkeypatch):
-    """Existing services switch to a global provider that is set later."""
+    """A service switches to a global provider that is set after the service's first start."""
     from opentelemetry import metrics
 
     monkeypatch.setattr(events, "LOOK_SECONDS", 0.0)
@@ -259,7 +259,7 @@ def test_provider_set_later_takes_over(make_service, numbers, monkeypatch):
 
 
 def test_store_calls_are_measured_only_on_request(make_service, numbers, measured, tmp_path):
-    """Calls are split by verb, and failures by code; asynchronous writes are measured to their end.
+    """The durations of store calls are measured by verb and error code, if an option asks for it.
 
     If the store refuses a write at once, ``done`` is never called.
     """
@@ -305,7 +305,7 @@ GONE: Final = "acme.work.v1.Works.Gone"
 
 
 def test_waiting_work_is_counted_every_15_seconds(make_service, numbers, measured, clock):
-    """Every 15 s, work is counted by whether a live worker serves it; not if the store fails."""
+    """Every 15 s, waiting work is counted, split by whether a worker serves its method."""
     store = MemoryStore(clock)
     service = make_service(store, InlineExecutor(), telemetry=measured())
     work(service).start(WorkRequest())
@@ -325,7 +325,7 @@ def test_waiting_work_is_counted_every_15_seconds(make_service, numbers, measure
 
 
 def test_delayed_work_is_not_late(make_service, numbers, measured, clock):
-    """Work that is due later is counted separately, and does not raise the age."""
+    """Delayed work is counted separately, and raises the queue's age only once it is due."""
     store = MemoryStore(clock)
     service = make_service(store, None, telemetry=measured())
     service.cancel(work(service).start(WorkRequest()).name)
@@ -338,7 +338,7 @@ def test_delayed_work_is_not_late(make_service, numbers, measured, clock):
 
 
 def test_method_without_waiting_work_reports_zero(make_service, numbers, measured, clock):
-    """Methods that only another process declares, or that no worker serves, have zeros too."""
+    """A method has zeros in the metrics of queues if it is declared here or served by a worker."""
     store = MemoryStore(clock)
     service = make_service(store, None, telemetry=measured())
     service.cancel(work(service).start(WorkRequest()).name)
@@ -347,7 +347,7 @@ def test_method_without_waiting_work_reports_zero(make_service, numbers, measure
 
 
 def test_paused_methods_are_measured(make_service, numbers, measured, clock):
-    """Paused methods are read from the store, even if nobody declares them; others report 0."""
+    """The gauge is 1 for a method that is paused in the store, and 0 for other known methods."""
     store = MemoryStore(clock)
     service = make_service(store, InlineExecutor(), telemetry=measured())
     work(service, aliases=["acme.work.v1.Works.Old"]).start(WorkRequest())
@@ -365,7 +365,7 @@ def test_paused_methods_are_measured(make_service, numbers, measured, clock):
 
 
 def queue_of(numbers: Numbers) -> dict[tuple[str, str], tuple[float, float, float]]:
-    """Return each method's queue: the operations due, those not yet due, and the oldest age."""
+    """Return for each method: operations due, operations not yet due, and the highest age."""
     counts = numbers.points("lro.queue.operations")
     ages = numbers.points("lro.queue.max_age")
     assert {key[:2] for key in counts} == {*ages}
@@ -376,12 +376,12 @@ def queue_of(numbers: Numbers) -> dict[tuple[str, str], tuple[float, float, floa
 
 
 def test_page_of_the_docs_has_the_table():
-    """The table and the instruments are generated from the same list."""
+    """The table of metrics in the docs is generated from the list of instruments."""
     assert table_of_metrics.table() in PAGE.read_text()
 
 
 def test_instruments_are_those_of_the_table(make_service, numbers, measured, clock):
-    """Instruments have the table's names, units, descriptions, buckets, and only its attributes."""
+    """Instruments have the names, units, descriptions, buckets and attributes of the table."""
     store = MemoryStore(clock)
     insert(store, waiting(clock, method=GONE))
     options = measured(store_calls=True)
@@ -412,7 +412,7 @@ def test_instruments_are_those_of_the_table(make_service, numbers, measured, clo
 
 
 def test_series_stay_few_however_many_operations(numbers, measured):
-    """After 1000 operations of two methods, the series depend on methods and outcomes, not IDs."""
+    """The number of series depends on methods and outcomes, not on the number of operations."""
     service = Service(MemoryStore(), InlineExecutor(), maintenance=False, telemetry=measured())
     methods = [work(service, fail, f"acme.work.v1.Works.W{number}") for number in range(2)]
     texts = ("", "", "NOT_FOUND", "INTERNAL", "cancelled")

@@ -1,4 +1,4 @@
-"""A service without OpenTelemetry, without a provider, and with one that is set later."""
+"""A service without OpenTelemetry, without a provider, and with a provider that is set later."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ print([name for name in [*sys.modules] if name.startswith("opentelemetry.sdk")])
 
 @pytest.mark.parametrize("before", ["", "sys.modules['opentelemetry'] = None"])
 def test_api_package_is_imported_at_the_first_start_if_it_is_there(before):
-    """The API is not imported earlier, the SDK never, and a blocked import does no harm."""
+    """The first start imports the API package, if it is installed; the SDK is never imported."""
     program = PROGRAM.format(before=before)
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (run.returncode, run.stderr) == (0, "")
@@ -51,7 +51,7 @@ def test_api_package_is_imported_at_the_first_start_if_it_is_there(before):
 
 
 def test_provider_that_is_set_later_is_used_from_then_on(make_service, spans, monkeypatch):
-    """The global provider of the API is replaced after the first start."""
+    """A global tracer provider that is set after the first start is used for the next start."""
     monkeypatch.setattr(events, "LOOK_SECONDS", 0.0)
     present = trace.get_tracer_provider()
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: present)
@@ -76,7 +76,7 @@ def test_service_may_have_only_a_tracer_or_a_meter_provider(
 
 
 def test_child_with_the_api_package_runs_the_function_in_the_span_of_its_parent():
-    """This needs no SDK; after the detach no span is current."""
+    """A child process needs only the API package to run a function in its parent's span."""
     detach = ParentTrace("00-" + "1" * 32 + "-" + "2" * 16 + "-01 a=1\ttenant=acme").attach()
     found = trace.get_current_span().get_span_context()
     assert hex_ids(found) == "1" * 32 + "-" + "2" * 16
@@ -92,7 +92,7 @@ def test_child_without_the_api_package_runs_the_function(monkeypatch):
 
 
 def test_missing_api_package_is_looked_for_once(monkeypatch):
-    """The process does not try the import again."""
+    """If the API package is missing, the process tries to import it only once."""
     monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
     assert telemetry._api.__wrapped__() is None
     looked: list[int] = []
@@ -110,14 +110,14 @@ def test_missing_api_package_is_looked_for_once(monkeypatch):
 
 
 class BrokenProvider:
-    """A provider that raises when it is asked for a tracer or meter."""
+    """A provider that raises an error when asked for a tracer or a meter."""
 
     get_tracer = get_meter = raising(ValueError("there is none"))
 
 
 @pytest.mark.parametrize("where", ["start", "end", "tracer", "meter"])
 def test_provider_that_raises_fails_no_operation(where, make_service, caplog):
-    """The error is logged, the start is answered, and the work is done."""
+    """An error in the provider is logged, but the start succeeds and the work is done."""
     provider: Any = BrokenProvider()
     if where in ("start", "end"):
         provider = TracerProvider()

@@ -35,7 +35,7 @@ Traced = Callable[..., Telemetry]
 
 
 def test_start_and_attempt_are_spans_with_a_link(make_service, store, spans, traced):
-    """The start is a child of the current span; the attempt is a root with a link to the start."""
+    """The start's span is a child of the current span; the attempt's is a root, linked to it."""
     service = make_service(store, InlineExecutor(), telemetry=traced())
     method = work(service)
     with spans.tracer.start_as_current_span("request") as request:
@@ -82,7 +82,7 @@ def test_start_and_attempt_are_spans_with_a_link(make_service, store, spans, tra
 def test_only_a_failed_attempt_has_span_status_error(
     make_service, spans, traced, error, outcome, code, status
 ):
-    """The span has the name of the code, but not the error's text, which may be confidential."""
+    """The span names the error code, but not the error's text, which may be confidential."""
     service = make_service(None, InlineExecutor(), telemetry=traced())
     work(service, raising(error)).start(WorkRequest())
     process = spans.only("CONSUMER")
@@ -93,13 +93,13 @@ def test_only_a_failed_attempt_has_span_status_error(
 
 
 def test_repeated_and_refused_starts_are_marked_in_their_spans(make_service, store, spans, traced):
-    """A repeat names the first operation, whose attempt links to the first start only."""
+    """The span of a repeated start names the first operation; that of a refused start the error."""
     method = work(make_service(store, InlineExecutor(), telemetry=traced()))
     name = method.start(WorkRequest("a"), request_id=ONE).name
     method.start(WorkRequest("a"), request_id=ONE)
     with pytest.raises(RequestIdConflict):
         method.start(WorkRequest("b"), request_id=ONE)
-    method.start(WorkRequest("b"), validate_only=True)  # makes no span
+    method.start(WorkRequest("b"), validate_only=True)  # validation makes no span
     first, again, refused = (dict(span.attributes or {}) for span in spans.ours("PRODUCER"))
     assert first["lro.start.outcome"] == "started"
     assert (again["lro.start.outcome"], again["lro.operation.name"]) == ("repeated", name)
@@ -110,7 +110,7 @@ def test_repeated_and_refused_starts_are_marked_in_their_spans(make_service, sto
 
 
 def test_start_that_breaks_off_names_the_class_of_the_error(make_service, spans, traced):
-    """The interrupted start has no outcome, because it was not answered."""
+    """A start that ends in a BaseException has the error's class in its span, but no outcome."""
 
     class Interrupted(BaseException):
         pass
@@ -125,7 +125,7 @@ def test_start_that_breaks_off_names_the_class_of_the_error(make_service, spans,
 
 
 def test_work_done_outside_has_a_start_alone(make_service, store, spans, traced):
-    """No worker of this library claims the work, so there is no attempt span."""
+    """An operation whose work is done outside has a span for its start, but none for an attempt."""
     service = make_service(store, InlineExecutor(), telemetry=traced())
     method = service.declare(METHOD, request=WorkRequest, response=WorkResponse)
     name = method.start(WorkRequest()).name
@@ -138,7 +138,7 @@ def test_work_done_outside_has_a_start_alone(make_service, store, spans, traced)
 def test_attempt_may_be_a_child_of_the_start_or_apart(
     make_service, store, spans, traced, propagation
 ):
-    """Children suit short work; in either case the operation knows the trace ID of its start."""
+    """With "child", the attempt is a child of the start; with "none", they are unrelated."""
     service = make_service(store, InlineExecutor(), telemetry=traced(propagation=propagation))
     name = work(service).start(WorkRequest()).name
     start, process = spans.ours()
@@ -158,7 +158,7 @@ EXECUTORS: dict[str, Callable[[], Executor]] = {
 @pytest.mark.parametrize("kind", EXECUTORS)
 @pytest.mark.parametrize("function", [traced_methods.plain, traced_methods.coroutine])
 def test_function_runs_in_the_span_of_its_attempt(make_service, spans, traced, kind, function):
-    """This holds for every executor; the function sees only the chosen baggage keys."""
+    """With every executor, the function runs in its attempt's span, with chosen baggage only."""
     service = make_service(None, EXECUTORS[kind](), telemetry=traced(baggage=["tenant", "none"]))
     method = service.method(METHOD)(function)
     token = context.attach(
@@ -181,7 +181,7 @@ def test_function_runs_in_the_span_of_its_attempt(make_service, spans, traced, k
 def test_function_on_the_loop_of_the_application_runs_in_the_span_of_its_attempt(
     make_service, spans, traced
 ):
-    """The function does not see the request's span, which is current again after the call."""
+    """The function runs in its attempt's span; the request's span is current after the call."""
     service = make_service(None, AsyncioExecutor(loop="running"), telemetry=traced())
     method = service.method(METHOD)(traced_methods.coroutine)
 
@@ -198,7 +198,7 @@ def test_function_on_the_loop_of_the_application_runs_in_the_span_of_its_attempt
 def test_lost_work_that_is_retried_has_a_span_and_another_attempt(
     make_service, spans, traced, clock, tmp_path
 ):
-    """Both attempts link to the start in another process; the first ends as superseded."""
+    """A takeover has a span; the first attempt ends as superseded, and the second succeeds."""
     path, step = tmp_path / "operations.db", Step()
     dead = make_service(SQLiteStore(path, clock=clock), telemetry=traced())
     name = work(dead, lambda *_: step()).start(WorkRequest()).name
@@ -228,7 +228,7 @@ def test_lost_work_that_is_retried_has_a_span_and_another_attempt(
 
 
 def test_child_process_that_dies_is_a_lost_attempt(spans, traced):
-    """The attempt's span ends as lost, and the operation fails, as the method requires."""
+    """If a child process dies, the attempt's span ends as lost, and the operation fails."""
     with Service(MemoryStore(), ProcessExecutor(1), telemetry=traced()) as service:
         method = service.method(METHOD, at_most_once=True)(process_methods.exit_at_once)
         ended(service, method.start(WorkRequest(size=1)))
@@ -270,7 +270,7 @@ STATES = ",".join(f"k{number}={'v' * 60}" for number in range(8))
 def test_stored_context_has_a_bounded_size(
     make_service, traced, store, state, tenant, kept, baggage_kept
 ):
-    """Parts that do not fit are dropped: first the baggage, then the last tracestate entries."""
+    """Of a context that is too large, first the baggage and then the last tracestate is dropped."""
     service = make_service(store, InlineExecutor(), telemetry=traced(baggage=["tenant"]))
     token = context.attach(remote(state, **({"tenant": tenant} if tenant else {})))
     try:
@@ -284,7 +284,7 @@ def test_stored_context_has_a_bounded_size(
 
 
 def test_sampling_decision_reaches_a_child(make_service):
-    """An unsampled start is stored too, and its children are not sampled."""
+    """Children of a start that is not sampled are not sampled either."""
     from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 
     none = Spans(sampler=ParentBased(ALWAYS_OFF))
@@ -317,16 +317,16 @@ def test_telemetry_that_is_off_makes_no_spans(make_service, spans, monkeypatch):
     ],
 )
 def test_wrong_option_is_refused(options):
-    """The error has the option's name."""
+    """A wrong telemetry option is refused with an error that names the option."""
     (name,) = options
     with pytest.raises(DeclarationError, match=name):
         Telemetry(**options)
     with pytest.raises(DeclarationError, match="telemetry: must be"):
-        Service(MemoryStore(), InlineExecutor(), telemetry=True)  # True has no meaning here
+        Service(MemoryStore(), InlineExecutor(), telemetry=True)  # True is not a valid value
 
 
 def test_attempt_of_a_stored_start_without_context_has_no_link(make_service, store, spans, traced):
-    """The process that started the operation did not trace it."""
+    """An attempt has no link if the process that started the operation did not trace the start."""
     silent = make_service(store, Held(), telemetry=False)
     name = work(silent).start(WorkRequest()).name
     silent.edges.work.stop(timedelta(0))

@@ -1,4 +1,4 @@
-"""Functions that return the span they run in; child processes import them too."""
+"""Functions that return the span they run in; child processes import these functions too."""
 
 from __future__ import annotations
 

@@ -20,13 +20,13 @@ METHOD = "acme.work.v1.Works.Hold"
 
 
 def say(line: str) -> None:
-    """Write a whole line at once: ``print`` writes the newline separately, so threads could mix."""
+    """Write a line in one piece: ``print`` writes the newline separately, so lines could mix."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 def main(store: str, spans: str, start: str = "") -> None:
-    """Work until the first operation has ended here, or until the process is killed."""
+    """Work until the first operation has ended in this process, or the process is killed."""
     done = threading.Event()
     service = lro.Service(
         SQLiteStore(store),
@@ -46,7 +46,7 @@ def main(store: str, spans: str, start: str = "") -> None:
     with service:
         if start:
             hold.start(WorkRequest(text=start))
-            say("started")  # the span of the start is written
+            say("started")  # the span of the start is in the file now
         done.wait()
     say("done")
 

@@ -1,4 +1,4 @@
-"""An agent with one counting method, whose work the test does, and clients of each binding."""
+"""An agent with one counting method, whose operations the test ends, and clients per binding."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CONTEXT = ServerCallContext(state={"headers": {"x-caller": "ann"}})
 
 
 def authenticate(headers: Mapping[str, str]) -> str | None:
-    """Return the header's caller; an empty name is refused, and for "mallory" the hook fails."""
+    """Return the caller that a header names; refuse an empty name, and fail for "mallory"."""
     caller = headers.get("x-caller", "ann")
     if caller == "mallory":
         raise ZeroDivisionError("secret")
@@ -55,7 +55,7 @@ def make_agent(
     rpc: str = "",
     **more: Any,
 ) -> tuple[CountService, Handler]:
-    """Return a counting service and its agent; ``more`` are options of the handler."""
+    """Return a counting service and its agent's handler; ``more`` are options of the handler."""
     counting = counting or build(owner_only=True)
     methods = methods or [counting.count]
     card = agent_card(
@@ -74,7 +74,7 @@ def make_agent(
 
 @attrs.frozen
 class Agent:
-    """An agent on real sockets."""
+    """An agent on real sockets, with clients for each binding."""
 
     counting: CountService
     url: str
@@ -90,7 +90,7 @@ class Agent:
 
 @contextlib.contextmanager
 def reserved(option: int) -> Iterator[int]:
-    """Reserve a port: only a server that sets this socket option too can listen on it."""
+    """Reserve a port, on which only a server with the same socket option can listen."""
     with socket.socket() as line:
         line.setsockopt(socket.SOL_SOCKET, option, 1)
         line.bind((HOST, 0))
@@ -137,7 +137,7 @@ def _serving(
 
 @contextlib.contextmanager
 def working_agent() -> Iterator[Agent]:
-    """Serve an agent that does the work itself; from 100 steps on, it works until cancelled."""
+    """Serve an agent whose method does the work; 100 or more steps work until cancelled."""
     service = lro.Service(MemoryStore(), ThreadExecutor(8), domain=DOMAIN, maintenance=False)
 
     @service.method(COUNT)
@@ -159,20 +159,20 @@ PROTOCOL = {
     "CONTENT_TYPE_NOT_SUPPORTED": (-32005, 400, "INVALID_ARGUMENT"),
     "INVALID_PARAMS": (-32602, 400, "INVALID_ARGUMENT"),
 }
-"""For each reason of an error: JSON-RPC code, HTTP status and status name (A2A 5.4)."""
+"""For each reason of an error: the JSON-RPC code, HTTP status and status name (A2A 5.4)."""
 OURS = {"TARGET_BUSY": "ABORTED", "HOOK_FAILED": "INTERNAL"}
 
 
 @attrs.frozen
 class Failed:
-    """An error without the codes of its binding, so that errors of all bindings are equal."""
+    """An error without the codes of its binding, so that errors of different bindings are equal."""
 
     reason: str
     message: str
 
 
 def codes_of(reason: str) -> tuple[int, int, str]:
-    """Return the codes of an error; A2A defines none for a service's own reasons."""
+    """Return the codes of an error with this reason; only A2A's own reasons have A2A codes."""
     code = lro.Code[OURS.get(reason, reason)] if reason not in PROTOCOL else None
     return PROTOCOL[reason] if code is None else (-32603, code.http, code.name)
 
@@ -190,7 +190,7 @@ def by_jsonrpc(agent: Agent, asked: Asked) -> Any:
     call = {"jsonrpc": "2.0", "id": 7, "method": asked.verb, "params": asked.fields}
     reply = agent.http.post(JSONRPC, json=call, headers={"x-caller": asked.caller})
     value = _first(reply)
-    known = asked.caller not in ("", "mallory")  # other callers are refused before the body is read
+    known = asked.caller not in ("", "mallory")  # the body is not read for other callers
     assert (value["jsonrpc"], value["id"]) == ("2.0", 7 if known else None)
     if "error" not in value:
         assert reply.status_code == 200

@@ -1,4 +1,4 @@
-"""Other people's clients: a2a-sdk over each binding and in both versions, and the npm package."""
+"""Clients by others: a2a-sdk over each binding and in both versions, and the npm package."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.services.npm import A2A, node_modules, run_node
 
 @pytest.fixture(scope="module")
 def agent() -> Iterator[Agent]:
-    """Serve an agent that does the work itself."""
+    """Serve an agent whose method does the work."""
     with working_agent() as served:
         yield served
 
@@ -49,7 +49,7 @@ AT_ONCE = {"configuration": {"returnImmediately": True}}
 
 
 async def the_card(agent: Agent, http: httpx.AsyncClient, version: str) -> Any:
-    """Return the card that the SDK reads, with the interfaces of only one version."""
+    """Return the agent card that the SDK reads, with the interfaces of only one version."""
     card = await A2ACardResolver(http, agent.url).get_agent_card()
     kept = [one for one in card.supported_interfaces if one.protocol_version == version]
     del card.supported_interfaces[:]
@@ -62,7 +62,7 @@ async def the_card(agent: Agent, http: httpx.AsyncClient, version: str) -> Any:
 def test_the_sdks_client_completes_and_cancels_tasks(
     agent: Agent, binding: str, version: str
 ) -> None:
-    """The client starts, waits, streams, polls, lists and cancels, and recognizes errors."""
+    """The SDK's client starts, waits, streams, polls, lists and cancels, and recognizes errors."""
 
     async def used() -> None:
         async with httpx.AsyncClient(timeout=60) as http:
@@ -91,7 +91,7 @@ async def _complete(client: Any, key: str, streaming: bool) -> None:
 
     task = await client.get_task(GetTaskRequest(id=task_id))
     assert [part.data.struct_value["total"] for part in task.artifacts[0].parts] == [3]
-    exact = "0.3" not in key  # clients of 0.3 do not recognize the class of each error
+    exact = "0.3" not in key  # a client of version 0.3 does not recognize the class of each error
     with pytest.raises(TaskNotCancelableError if exact else A2AError) as caught:
         await client.cancel_task(CancelTaskRequest(id=task_id))
     assert not exact or "has ended" in str(caught.value)
@@ -105,14 +105,14 @@ async def _cancel(client: Any, key: str, streaming: bool) -> None:
 
     begun = await anext(aiter(client.send_message(request(f"{key}-2", 1000, **AT_ONCE))))
     task_id = begun.task.id
-    if streaming:  # otherwise the client does not subscribe
+    if streaming:  # otherwise the client does not subscribe to the stream
         events = aiter(client.subscribe(SubscribeToTaskRequest(id=task_id)))
         assert (await anext(events)).task.id == task_id
     await client.cancel_task(CancelTaskRequest(id=task_id))
     if streaming:
         last = [one async for one in events][-1]
         assert last.status_update.status.state == TaskState.TASK_STATE_CANCELED
-    if "0.3" not in key:  # 0.3 has no lists
+    if "0.3" not in key:  # version 0.3 has no lists
         page = await client.list_tasks(ListTasksRequest(page_size=1))
         assert (page.tasks[0].id, page.page_size) == (task_id, 1)
         assert page.total_size > 1
@@ -135,7 +135,7 @@ console.log(JSON.stringify(task));
 
 
 def test_the_client_of_npm_completes_a_task(agent: Agent) -> None:
-    """The client reads the card, starts a task, waits for it, and gets it."""
+    """The client of npm reads the card, starts a task, waits for its end, and gets the task."""
     shown = json.loads(run_node(node_modules(A2A), SCRIPT, agent.url))
     assert shown["id"]
     assert "COMPLETED" in str(shown["status"]["state"]) or shown["status"]["state"] == 3

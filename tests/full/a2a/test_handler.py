@@ -1,4 +1,4 @@
-"""The handler's options and their effects: methods, hooks, parents and waits."""
+"""The options of the A2A handler and their effects: methods, hooks, parents and waits."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ Made = tuple[CountService, Handler]
 
 @pytest.fixture
 def made() -> Iterator[Made]:
-    """Return a counting service and its agent."""
+    """Return a counting service and its agent's handler."""
     counting, handler = make_agent(build())
     with counting.service:
         yield counting, handler
@@ -83,7 +83,7 @@ def request_of(counting: CountService, task: Any) -> Any:
 
 
 def test_the_card_says_what_the_methods_are() -> None:
-    """The card has a skill per method, schemas in an extension, and two versions (A2A 4.4)."""
+    """The agent card has a skill for each method, and both protocol versions (A2A 4.4)."""
     counting = build()
 
     @counting.service.method("acme.v1.Things.Double")
@@ -128,7 +128,7 @@ def test_the_card_says_what_the_methods_are() -> None:
 
 
 def test_invalid_option_of_the_agent_is_refused_at_construction() -> None:
-    """The error names the wrong option and says what is needed."""
+    """A wrong option is refused when the agent is created; the error names the option."""
     counting, handler = make_agent(build())
     other = build()
     below = counting.service.declare(
@@ -173,14 +173,14 @@ def test_invalid_option_of_the_agent_is_refused_at_construction() -> None:
 
 @pytest.mark.parametrize("missing", ["a2a.server.routes", "sse_starlette", "starlette.routing"])
 def test_missing_a2a_sdk_names_the_extra(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error names the extra that installs it."""
+    """Without a2a-sdk, the import fails with an error that names the extra to install."""
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(MissingExtra, match=r"pip install 'lro\[a2a\]'"):
         importlib.reload(lro.a2a)
 
 
 def test_missing_grpc_names_the_extra(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error names the extra that installs it."""
+    """Without grpcio, ``add_to`` fails with an error that names the extra to install."""
     monkeypatch.delitem(sys.modules, "lro.a2a._rpcs", raising=False)
     monkeypatch.setitem(sys.modules, "a2a.server.request_handlers.grpc_handler", None)
     with pytest.raises(MissingExtra, match=r"pip install 'lro\[grpc\]'"):
@@ -188,7 +188,7 @@ def test_missing_grpc_names_the_extra(made: Made, monkeypatch: pytest.MonkeyPatc
 
 
 def test_agent_without_authentication_logs_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """One line is logged if nothing identifies the caller and operations have no owners."""
+    """A warning is logged if callers are not authenticated and operations have no owners."""
     for owner_only, lines in ((False, 1), (True, 0)):
         caplog.clear()
         make_agent(build(owner_only=owner_only), authenticate=None)
@@ -199,7 +199,7 @@ def test_agent_without_authentication_logs_a_warning(caplog: pytest.LogCaptureFi
 
 
 def test_message_must_name_the_skill_if_there_are_several() -> None:
-    """If there are several, the metadata of the message or of the request must name one."""
+    """If an agent has several skills, the metadata of the message or request must name one."""
     counting = build()
     other = counting.service.declare(
         "acme.v1.Things.Other", request=CountRequest, response=CountResponse
@@ -215,7 +215,7 @@ def test_message_must_name_the_skill_if_there_are_several() -> None:
 
 
 def test_every_json_value_of_a_request_arrives_unchanged() -> None:
-    """Every JSON value arrives; a number is refused if a double may have rounded it."""
+    """Every JSON value arrives unchanged; a number that a double may have rounded is refused."""
 
     @lro.message("acme.v1.AnyRequest")
     @attrs.frozen
@@ -242,7 +242,7 @@ def test_every_json_value_of_a_request_arrives_unchanged() -> None:
 
 
 def test_nan_in_a_request_is_refused(made: Made) -> None:
-    """NaN can arrive only over gRPC."""
+    """NaN, which can arrive only over gRPC, is refused."""
     request = json_format.ParseDict({"message": message()}, SendMessageRequest())
     inner = request.message.parts[0].data.struct_value
     inner.fields["rest"].list_value.values.add().number_value = float("nan")
@@ -251,7 +251,7 @@ def test_nan_in_a_request_is_refused(made: Made) -> None:
 
 
 def test_text_message_is_read_by_the_application_hook() -> None:
-    """The hook may be a plain or a coroutine function; its errors become refusals."""
+    """A hook, which may be a coroutine, reads text messages; its errors become refusals."""
     counting = build()
 
     def read(said: Message) -> tuple[Any, Any]:
@@ -269,7 +269,7 @@ def test_text_message_is_read_by_the_application_hook() -> None:
     for hook in (read, aread):
         _, handler = make_agent(counting, read=hook)
         key = hook.__name__
-        parts = [*TEXT, {"data": {"steps": 1}}, {"data": {"steps": 2}}]  # texts are ignored
+        parts = [*TEXT, {"data": {"steps": 1}}, {"data": {"steps": 2}}]  # the text part is ignored
         for steps, said in ((1, parts), (7, TEXT)):
             task = send(handler, message(f"{key}-{steps}", parts=said))
             assert request_of(counting, task) == {"steps": steps}
@@ -287,7 +287,7 @@ def test_text_message_is_read_by_the_application_hook() -> None:
 
 
 def test_send_message_waits_for_the_end() -> None:
-    """The waits need no threads (A2A 3.2.2)."""
+    """SendMessage waits for the end of the task, and blocks no thread meanwhile (A2A 3.2.2)."""
 
     async def used() -> None:
         counting, handler = make_agent(build())
@@ -318,7 +318,7 @@ def test_send_message_waits_for_the_end() -> None:
 def test_unfinished_task_is_returned_at_the_time_limit(
     options: Any, wait: timedelta | None
 ) -> None:
-    """The wait ends at its time limit; some services allow no waits."""
+    """A task that has not ended is returned at the time limit, or at once if waits are off."""
     counting, handler = make_agent(build(**options), wait=wait)
     with counting.service.edges.waiters._waits.take(""):
         task = send(handler, message(), at_once=False)
@@ -329,7 +329,7 @@ def test_unfinished_task_is_returned_at_the_time_limit(
 
 
 class Backend(AuthenticationBackend):
-    """An authentication backend that trusts the header."""
+    """An authentication backend that trusts a header."""
 
     async def authenticate(self, conn: HTTPConnection) -> Any:
         name = conn.headers.get("x-user")
@@ -337,7 +337,7 @@ class Backend(AuthenticationBackend):
 
 
 def test_the_user_of_a_middleware_is_the_caller() -> None:
-    """The SDK provides the user; without one, a service with owners refuses the call."""
+    """The caller is the middleware's user; if there is none, a service with owners refuses."""
     _, handler = make_agent(build(owner_only=True), authenticate=None)
     app = Starlette(
         routes=routes(handler), middleware=[Middleware(AuthenticationMiddleware, backend=Backend())]
@@ -356,7 +356,7 @@ def test_the_user_of_a_middleware_is_the_caller() -> None:
 
 
 def test_calls_without_a_user_share_tasks_without_owners() -> None:
-    """If operations have no owners, a call without a user can read each task."""
+    """If operations have no owners, a call without a user can read every task."""
     counting, handler = make_agent(build(), authenticate=None)
     task_id = counting.start().rpartition("/")[2]
     assert get(handler, task_id, ServerCallContext()).id == task_id
@@ -387,7 +387,7 @@ def test_task_ids_leave_out_the_parent() -> None:
 
 
 def test_the_extended_card_is_not_configured(made: Made) -> None:
-    """A card that announces an extended card must provide one (A2A 3.3.4)."""
+    """An agent that announces an extended card but has none refuses the call (A2A 3.3.4)."""
     _, handler = made
     handler.card.capabilities.extended_agent_card = True
     with pytest.raises(ExtendedAgentCardNotConfiguredError):
@@ -395,7 +395,7 @@ def test_the_extended_card_is_not_configured(made: Made) -> None:
 
 
 def test_store_error_is_logged_and_hidden_from_the_caller(caplog: pytest.LogCaptureFixture) -> None:
-    """The error is logged; the caller only learns that the server failed."""
+    """An error of the store is logged; the caller learns only that the server failed."""
 
     def fail() -> None:
         raise ZeroDivisionError("secret")
@@ -420,7 +420,7 @@ def test_a_verb_that_is_switched_off_is_not_supported() -> None:
 
 
 def test_the_card_comes_first_and_may_be_cached(made: Made) -> None:
-    """No other route matches; all required fields are in the card (A2A 4.4.1, 8.2, 8.6.1)."""
+    """The card is served before all other routes, with all required fields (A2A 4.4.1, 8.2)."""
     with asgi_inside(Starlette(routes=routes(made[1], jsonrpc="/", rest=""))) as ask:
         reply = ask("GET", "/.well-known/agent-card.json")
         assert ask("GET", "/anything/else").status_code == 404
@@ -433,7 +433,7 @@ def test_the_card_comes_first_and_may_be_cached(made: Made) -> None:
 
 
 def test_any_process_can_answer_for_a_task(tmp_path: Path) -> None:
-    """The record is the task, so a restart changes nothing."""
+    """A task has no state besides its operation's record, so another process can answer."""
     path = tmp_path / "operations.db"
     counting, handler = make_agent(build(SQLiteStore(path)))
     task = send(handler, message())

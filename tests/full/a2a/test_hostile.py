@@ -56,13 +56,13 @@ VERBS = [
 
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    """Hide what the SDK logs about bad input."""
+    """Hide the SDK's log lines about bad input."""
     caplog.set_level(logging.CRITICAL)
 
 
 @pytest.fixture(scope="module")
 def call() -> Iterator[Callable[..., httpx.Response]]:
-    """Return a function that calls an agent in this process, without waits."""
+    """Return a function that calls an agent in this process; SendMessage returns at once."""
     counting, handler = make_agent(build(verbs=["ListOperations"]))
     with asgi_inside(Starlette(routes=routes(handler))) as ask:
         yield lambda *request, headers={}, **more: ask(*request, headers=VERSION | headers, **more)
@@ -70,7 +70,7 @@ def call() -> Iterator[Callable[..., httpx.Response]]:
 
 
 def check(reply: httpx.Response) -> None:
-    """Check that a reply is a result, or an error that blames the call."""
+    """Check that a reply is a result, or an error whose code blames the request."""
     assert reply.status_code in (200, 400, 404, 405, 413, 415), reply.text
     assert "Traceback" not in reply.text
     if reply.headers["content-type"].startswith("application/") and reply.content:
@@ -109,7 +109,7 @@ def messages(draw: st.DrawFn) -> Any:
 
 
 def encoded(value: Any) -> bytes:
-    """Encode in Python's JSON, which allows NaN and lone surrogates."""
+    """Encode a value in Python's JSON, which allows NaN and lone surrogates."""
     return json.dumps(value).encode("utf-8", "surrogatepass")
 
 
@@ -143,7 +143,7 @@ requests: Any = st.one_of(
 @settings(max_examples=250)
 @given(requests)
 def test_any_request_is_answered(call: Callable[..., httpx.Response], request: Any) -> None:
-    """Calls, messages, bodies, IDs and queries are arbitrary, in both HTTP bindings."""
+    """Requests with arbitrary bodies, messages, IDs or queries get a valid reply."""
     method, path, more = request
     check(call(method, path, **more))
 
@@ -171,7 +171,7 @@ def test_any_request_is_answered(call: Callable[..., httpx.Response], request: A
 def test_invalid_call_of_json_rpc_gets_its_error_code(
     call: Callable[..., httpx.Response], body: bytes, code: int, says: str
 ) -> None:
-    """The reply has an error code of JSON-RPC (A2A 9.5)."""
+    """An invalid JSON-RPC call gets the error code of JSON-RPC for its fault (A2A 9.5)."""
     reply = call("POST", JSONRPC, content=body)
     value = reply.json()
     assert (value["jsonrpc"], value["error"]["code"]) == ("2.0", code)
@@ -181,7 +181,7 @@ def test_invalid_call_of_json_rpc_gets_its_error_code(
 
 
 def test_other_media_types_and_sites_are_refused(call: Callable[..., httpx.Response]) -> None:
-    """Such a request is refused before its body is parsed."""
+    """A request of another media type or site is refused before its body is parsed."""
     for kind in ("text/plain", "application/json; charset=latin-1", "x" * 300):
         reply = call("POST", JSONRPC, content=b"{}", headers={"content-type": kind})
         assert (reply.status_code, reply.json()["error"]["code"]) == (200, -32005)
@@ -195,7 +195,7 @@ def test_other_media_types_and_sites_are_refused(call: Callable[..., httpx.Respo
 
 
 def left(path: str, body: object, stays: Callable[[lro.Service], bool]) -> list[str]:
-    """Disconnect once ``stays`` holds for the service, and return the ASGI messages' types."""
+    """Disconnect once ``stays`` is true of the service; return the types of the ASGI messages."""
     counting, handler = make_agent(build(), wait=timedelta(minutes=5))
     app = Starlette(routes=routes(handler))
     kind, version = (b"content-type", b"application/json"), (b"a2a-version", b"1.0")
@@ -222,7 +222,7 @@ def left(path: str, body: object, stays: Callable[[lro.Service], bool]) -> list[
 
 @pytest.mark.parametrize("path", [JSONRPC, f"{REST}/message:send"])
 def test_disconnected_caller_ends_its_wait(path: str) -> None:
-    """The task continues, and the wait's slot is free; a caller who sent no body gets no reply."""
+    """A disconnect ends the caller's wait, which frees the wait's slot; the task continues."""
     body: Any = {"message": message()}
     if path == JSONRPC:
         body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": body}
@@ -244,7 +244,7 @@ def agent() -> Iterator[Agent]:
 @settings(max_examples=40)
 @given(st.binary(max_size=60), st.sampled_from(["SendMessage", "GetTask", "ListTasks"]))
 def test_any_bytes_over_grpc_are_answered(agent: Agent, sent: bytes, verb: str) -> None:
-    """The error blames the call."""
+    """Arbitrary bytes over gRPC get an error that blames the request."""
     method = agent.channel.unary_unary(f"/lf.a2a.v1.A2AService/{verb}")
     try:
         method(sent, timeout=60)
@@ -254,7 +254,7 @@ def test_any_bytes_over_grpc_are_answered(agent: Agent, sent: bytes, verb: str) 
 
 
 def refused(agent: Agent, service: str, sent: bytes) -> Any:
-    """Send these bytes as a SendMessage over gRPC, and return the error."""
+    """Send these bytes as a SendMessage over gRPC, and return the error of the call."""
     with pytest.raises(grpc.RpcError) as caught:
         agent.channel.unary_unary(f"/{service}.A2AService/SendMessage")(sent, timeout=60)
     return caught.value
@@ -270,7 +270,7 @@ def refused(agent: Agent, service: str, sent: bytes) -> Any:
 def test_request_of_too_many_values_is_refused_over_grpc(
     agent: Agent, service: str, many: Any
 ) -> None:
-    """A request of too many bytes is refused too, before it is parsed."""
+    """A request with too many values or bytes is refused over gRPC before it is parsed."""
     large = b"\0" * (DEFAULT_MAX_REQUEST + 1)
     for sent, says in ((many.SerializeToString(), "25000 values"), (large, "1048576 bytes")):
         error = refused(agent, service, sent)
@@ -278,7 +278,7 @@ def test_request_of_too_many_values_is_refused_over_grpc(
 
 
 def test_caller_is_authenticated_once_before_the_request_is_read() -> None:
-    """An invalid request from a caller who is refused gets 401, not a validation error."""
+    """An invalid request of an unauthenticated caller gets 401, not a validation error."""
     asked: list[object] = []
 
     def authenticate(headers: object) -> str:
@@ -306,7 +306,7 @@ def test_deep_data_is_refused(agent: Agent, way: str) -> None:
 
 
 def test_another_version_over_grpc_is_refused(agent: Agent) -> None:
-    """The SDK checks no version over gRPC (A2A 3.6.2); patch numbers are ignored (A2A 3.6)."""
+    """A request of another version over gRPC is refused; patch numbers are ignored (A2A 3.6)."""
     stub: Any = a2a_pb2_grpc.A2AServiceStub(agent.channel)
     for version in ("2.0", "99", "1x", "0.2", "", "0.3.0", "1.0.1"):
         metadata = (("a2a-version", version),)
@@ -318,7 +318,7 @@ def test_another_version_over_grpc_is_refused(agent: Agent) -> None:
 
 
 def test_large_part_is_not_validated_value_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The SDK's check of required fields takes many seconds for a megabyte of values."""
+    """The SDK's check of required fields leaves out most values, as it is slow for large parts."""
     sizes = []
 
     def checked(params: Any) -> None:
@@ -344,7 +344,7 @@ def test_large_part_is_not_validated_value_by_value(monkeypatch: pytest.MonkeyPa
 
 
 def test_large_message_starts_a_task(agent: Agent) -> None:
-    """A thread reads and stores a large message."""
+    """A large message is read and stored in a thread."""
     data = {"steps": 3, "label": "x" * 70_000}
     found = [
         WAYS[way](agent, Asked("SendMessage", {"message": message(way, data)})) for way in WAYS

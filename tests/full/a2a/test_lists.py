@@ -39,14 +39,14 @@ class Listed:
         return asyncio.run(self.handler.on_list_tasks(request, CONTEXT))
 
     def found(self, **fields: Any) -> str:
-        """Return the names of the listed tasks, in order."""
+        """Return the names of the listed tasks, in the order of the list."""
         names = {task_id: name for name, task_id in self.ids.items()}
         return " ".join(names[task.id] for task in self.list(**fields).tasks)
 
 
 @pytest.fixture
 def listed() -> Iterator[Listed]:
-    """Create tasks whose names tell their state."""
+    """Create tasks in every state; each name tells the task's state."""
     clock = ManualClock()
     counting, handler = make_agent(build(MemoryStore(clock), owner_only=True))
     service, ids = counting.service, {}
@@ -71,7 +71,7 @@ def listed() -> Iterator[Listed]:
 
 
 def test_lists_are_of_the_caller_newest_first(listed: Listed) -> None:
-    """Other callers' tasks are not counted either (A2A 13.1)."""
+    """A list has only the caller's tasks, newest first, and counts only those (A2A 13.1)."""
     assert listed.found() == "late waiting stopped failed done"
     reply = listed.list()
     assert (reply.page_size, reply.total_size, reply.next_page_token) == (50, 5, "")
@@ -92,7 +92,7 @@ def test_list_is_filtered_by_state(listed: Listed) -> None:
 
 
 def test_list_is_filtered_by_the_status_timestamp(listed: Listed) -> None:
-    """Filtering by the timestamp that a client saw finds the task."""
+    """A filter by the timestamp that a client saw finds the task with that timestamp."""
     stamps = {task.id: task.status.timestamp.ToJsonString() for task in listed.list().tasks}
     assert stamps[listed.ids["late"]].endswith(".001Z")
     since = {name: stamps[task_id] for name, task_id in listed.ids.items()}
@@ -104,7 +104,7 @@ def test_list_is_filtered_by_the_status_timestamp(listed: Listed) -> None:
 
 
 def test_a_time_out_of_range_is_refused(listed: Listed) -> None:
-    """Protobuf's binary form can hold times that its JSON form cannot."""
+    """A time that only protobuf's binary form can hold is refused."""
     request = ListTasksRequest()
     request.status_timestamp_after.seconds = 2**62
     with pytest.raises(InvalidParamsError, match="status_timestamp_after"):
@@ -112,7 +112,7 @@ def test_a_time_out_of_range_is_refused(listed: Listed) -> None:
 
 
 def test_pages_follow_each_other_and_count_the_whole(listed: Listed) -> None:
-    """Each task is on one page, and each page has the total of the whole list."""
+    """Each task is on one page, and each page has the total number of tasks."""
     found, token, sizes = [], "", []
     while True:
         page = listed.list(pageSize=2, pageToken=token)
@@ -128,20 +128,20 @@ def test_pages_follow_each_other_and_count_the_whole(listed: Listed) -> None:
 def test_total_of_a_long_list_is_counted_up_to_a_limit(
     listed: Listed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A long list is not counted to its end."""
+    """A long list is counted only up to a limit."""
     monkeypatch.setattr(_handler, "MAX_COUNTED", 3)
     assert listed.list(pageSize=2).total_size == 3
 
 
 def test_page_token_with_another_filter_is_refused(listed: Listed) -> None:
-    """With another filter the token is refused, as in the service's own lists."""
+    """A page token is refused if the request has another filter than the first request."""
     token = listed.list(pageSize=2).next_page_token
     with pytest.raises(InvalidParamsError, match="page_token"):
         listed.list(pageSize=2, pageToken=token, status="TASK_STATE_FAILED")
 
 
 def test_each_task_has_its_own_context(listed: Listed) -> None:
-    """Each task has a context of its own, and there are no other contexts."""
+    """A context ID selects the one task with that context; other context IDs select none."""
     done, late = listed.ids["done"], listed.ids["late"]
     assert listed.found(contextId=done) == "done"
     assert listed.found(contextId=done, status="TASK_STATE_FAILED") == ""
@@ -152,7 +152,7 @@ def test_each_task_has_its_own_context(listed: Listed) -> None:
 
 
 def test_list_has_artifacts_only_on_request() -> None:
-    """The field is missing, not empty, in every binding (A2A 3.1.4)."""
+    """Without a request for artifacts, the field is missing in every binding (A2A 3.1.4)."""
     with serving(build()) as agent:
         agent.counting.finish(agent.counting.start())
         for ask in WAYS.values():
@@ -165,7 +165,7 @@ def test_list_has_artifacts_only_on_request() -> None:
 
 
 def test_tasks_below_a_parent_are_listed_there() -> None:
-    """The ``parent`` hook returns the parent of a caller's operations."""
+    """Only tasks below the parent that the ``parent`` hook returns are listed."""
     counting, handler = make_agent(build(), parent=lambda caller: f"users/{caller}")
     with counting.service:
         mine = counting.start(parent="users/ann")
@@ -177,7 +177,7 @@ def test_tasks_below_a_parent_are_listed_there() -> None:
 
 
 def test_message_of_an_unknown_type_hides_no_task(listed: Listed) -> None:
-    """An ErrorInfo replaces the message, as over HTTP."""
+    """A task whose message has an unknown type is listed, with an ErrorInfo for the message."""
     listed.counting.start(caller="ann", metadata=lro.AnyMessage("x/acme.v1.Gone", b"\x08"))
     tasks = listed.list().tasks
     assert (len(tasks), str(tasks).count("MESSAGE_UNREADABLE")) == (6, 1)

@@ -1,4 +1,4 @@
-"""Push notifications: configurations, payloads, and secrets that stay hidden (A2A 3.1.7, 4.3)."""
+"""Push notifications: configurations, payloads, and hidden secrets (A2A 3.1.7, 4.3)."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from tests.webhooks.receivers import Receiver, Reply, receiver
 from tests.work_messages import WorkRequest, WorkResponse
 
 SECRET = "whsec_" + "A" * 32
-OTHERS = ("c1134588", "c30356212")  # their blake2b digests share the first 6 bytes
+OTHERS = ("c1134588", "c30356212")  # callers whose blake2b digests share the first 6 bytes
 CREATE = "CreateTaskPushNotificationConfig"
 
 
 @attrs.frozen
 class Pushing:
-    """An agent that pushes, its webhooks, and a receiver."""
+    """An agent that sends push notifications, its webhooks, and a receiver."""
 
     agent: Agent
     webhooks: Webhooks
@@ -44,7 +44,7 @@ class Pushing:
         return WAYS[way](self.agent, Asked(verb, fields, caller))
 
     def start(self, config: Any = None) -> Any:
-        """Start a task of ann, and return its ID or the error."""
+        """Start a task of the caller ann, and return the task's ID or the error."""
         configuration = {"returnImmediately": True}
         if config is not None:
             configuration["taskPushNotificationConfig"] = config
@@ -53,7 +53,7 @@ class Pushing:
         return found if isinstance(found, Failed) else found["task"]["id"]
 
     def end(self, task_id: str) -> None:
-        """End the task, and send the deliveries that are due."""
+        """End the task, and send the notifications that are due."""
         self.agent.counting.finish(f"operations/{task_id}")
         self.webhooks.run_due()
 
@@ -61,7 +61,7 @@ class Pushing:
 def pushing_service(
     store: Any = None, *, owner_only: bool = True, authorize: Any = None, **options: Any
 ) -> tuple[CountService, Webhooks]:
-    """Return a service whose webhooks use the push format and may go to http."""
+    """Return a service whose webhooks use the push format and may be sent over http."""
     types = lro.TypeRegistry()
     formats = {PUSH: PushFormat(types, DOMAIN)}
     options = {"allow_private": True, "allow_http": True, "ports": None} | options
@@ -72,7 +72,7 @@ def pushing_service(
 
 @pytest.fixture
 def pushing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pushing]:
-    """Serve an agent that pushes, with a memory store or the one that the test names."""
+    """Serve an agent with push notifications, on a memory store or the store a test names."""
     sqlite = getattr(request, "param", "memory") == "sqlite"
     store = SQLiteStore(tmp_path / "operations.db", clock=lambda: NOW) if sqlite else None
     counting, webhooks = pushing_service(store)
@@ -85,7 +85,7 @@ each_store = pytest.mark.parametrize("pushing", ["memory", "sqlite"], indirect=T
 
 @each_store
 def test_end_is_pushed_to_the_configuration_of_the_start(pushing: Pushing) -> None:
-    """The body is a StreamResponse with the task; headers have the secrets (A2A 4.3.3)."""
+    """The body is a StreamResponse with the task; the headers have the secrets (A2A 4.3.3)."""
     authentication = {"scheme": "Bearer", "credentials": "s3cret"}
     config = {"url": pushing.to.url, "token": "t0ken", "authentication": authentication}
     task_id = pushing.start(config)
@@ -99,7 +99,7 @@ def test_end_is_pushed_to_the_configuration_of_the_start(pushing: Pushing) -> No
 
 
 def test_a_large_task_is_pushed_without_its_artifacts(pushing: Pushing) -> None:
-    """GetTask returns the artifacts."""
+    """The notification of a large task has no artifacts, which GetTask returns."""
     service = pushing.agent.service
     method = service.declare("acme.v1.Things.Write", request=WorkRequest, response=WorkResponse)
     name = method.start(WorkRequest()).name
@@ -116,7 +116,7 @@ def test_a_large_task_is_pushed_without_its_artifacts(pushing: Pushing) -> None:
 @each_store
 @pytest.mark.parametrize("way", WAYS)
 def test_configurations_of_a_running_task_can_be_changed(pushing: Pushing, way: str) -> None:
-    """Clients create, replace, list and delete them; secrets stay hidden (A2A 3.1.7-3.1.10)."""
+    """Configurations can be created, replaced, listed and deleted; secrets stay hidden."""
     task_id = pushing.start()
     url = pushing.to.url
     given = {"taskId": task_id, "id": "mine", "url": url, "token": "t0ken"}
@@ -144,7 +144,7 @@ def test_configurations_of_a_running_task_can_be_changed(pushing: Pushing, way: 
 
 
 def test_invalid_push_url_is_refused(pushing: Pushing) -> None:
-    """Every binding applies the rules of webhooks, and names the field of the configuration."""
+    """In every binding an invalid URL is refused, with the name of the configuration's field."""
     for way in WAYS:
         task_id, config = pushing.start(), "task_push_notification_config"
         for number in range(10):
@@ -177,7 +177,7 @@ def test_another_callers_configurations_are_not_found(pushing: Pushing) -> None:
 
 @pytest.mark.parametrize("may", [{"GetOperation"}, {"GetOperation", "CancelOperation"}])
 def test_callers_of_one_task_have_configurations_of_their_own(may: set[str]) -> None:
-    """A caller with only Get can change none; no caller sees or changes another's URL."""
+    """A caller with only Get can change no configuration; nobody sees another caller's URL."""
 
     def authorize(caller: str, verb: str, name: str) -> bool:
         return caller == "ann" or verb in may
@@ -205,7 +205,7 @@ def test_callers_of_one_task_have_configurations_of_their_own(may: set[str]) -> 
 
 @pytest.mark.parametrize(("token", "most"), [("t", 5), ('"' * 4096, 3)], ids=["places", "bytes"])
 def test_other_callers_use_at_most_half_of_a_tasks_configurations(token: str, most: int) -> None:
-    """However many they are, the starter has room left, and their own configurations stay."""
+    """Many other callers together leave half of the configurations to the task's starter."""
     counting, webhooks = pushing_service(owner_only=False)
     with serving(counting, webhooks=webhooks) as agent, receiver() as to:
         pushing = Pushing(agent, webhooks, to)
@@ -225,7 +225,7 @@ def test_other_callers_use_at_most_half_of_a_tasks_configurations(token: str, mo
 
 
 def test_a_task_that_has_ended_takes_no_configuration(pushing: Pushing) -> None:
-    """There is nothing left to push, but existing configurations can be deleted."""
+    """An ended task takes no new configuration, but an existing one can be deleted."""
     task_id = pushing.start({"url": pushing.to.url, "id": "mine"})
     pushing.agent.counting.finish(f"operations/{task_id}")
     found = pushing.ask("rest", CREATE, taskId=task_id, url=pushing.to.url)
@@ -238,7 +238,7 @@ def test_a_task_that_has_ended_takes_no_configuration(pushing: Pushing) -> None:
 @each_store
 @pytest.mark.parametrize("during", [True, False], ids=["during a push", "after a push"])
 def test_a_deleted_configuration_is_not_pushed_to_again(pushing: Pushing, during: bool) -> None:
-    """A failed push does not restore the configuration; other deliveries stay pending."""
+    """A failed push does not restore a deleted configuration; other pushes stay pending."""
     task_id = pushing.start({"url": pushing.to.url, "id": "mine"})
     pushing.ask("rest", CREATE, taskId=task_id, id="kept", url=f"{pushing.to.url}/kept")
 
@@ -259,7 +259,7 @@ def test_a_deleted_configuration_is_not_pushed_to_again(pushing: Pushing, during
 
 
 def test_endpoints_of_the_application_are_not_configurations(pushing: Pushing) -> None:
-    """Clients can neither see nor delete them."""
+    """Clients can neither see nor delete the webhook endpoints of the application."""
     endpoint = Endpoint(url=pushing.to.url, id="own", secrets=(SECRET,))
     counting = pushing.agent.counting
     task_id = counting.start(caller="ann", notify=[endpoint]).rpartition("/")[2]

@@ -1,4 +1,4 @@
-"""Every state and every error of A2A once, over all three bindings (A2A 4.1.3, 5.4).
+"""Every state and every error of A2A once, in all three bindings (A2A 4.1.3, 5.4).
 
 Comments name the requirements ("MUST") of the TCK of A2A, as far as they concern an agent whose
 tasks are operations: it never asks for input or credentials, answers no Message, and has one card.
@@ -69,7 +69,7 @@ def refuse(request: CountRequest) -> None:
 
 
 def authorize(caller: str, verb: str, name: str) -> None:
-    """Allow every caller except bob."""
+    """Allow every caller except the caller bob."""
     if caller == "bob":
         raise lro.errors.PermissionDenied("not bob")
 
@@ -94,13 +94,13 @@ def agent() -> Iterator[Agent]:
 
 
 def succeed(worker: lro.Reporter) -> None:
-    """Succeed with metadata."""
+    """Complete the operation with a response and metadata."""
     response = CountResponse(total=2**31 - 1, quality=Quality.GOOD)
     worker.complete(response, metadata=CountMetadata(percent=100))
 
 
 def fail(worker: lro.Reporter) -> None:
-    """Fail with an error of the work."""
+    """Fail the operation with an error of the work."""
     details = (lro.types.Help(links=()), lro.types.LocalizedMessage("de", "nein"))
     worker.fail(lro.StatusError(lro.Code.DATA_LOSS, "lost it", details, why="LOST"))
 
@@ -118,13 +118,13 @@ STATES: dict[str, tuple[Callable[[lro.Reporter], object], str, str]] = {
         "the operation was cancelled",
     ),
 }
-"""For each case: an action of the worker, the expected state, and the status text."""
+"""For each case: an action of the worker, the expected state, and the text of the status."""
 
 
 @way
 @pytest.mark.parametrize("case", STATES)
 def test_each_state_is_shown_with_its_fields(agent: Agent, way: str, case: str) -> None:
-    """The task's fields agree with the operation over HTTP and gRPC (A2A 4.1)."""
+    """A task in each state has the same fields as the operation over HTTP and gRPC (A2A 4.1)."""
     act, state, said = STATES[case]
     service, name = agent.service, agent.counting.start(caller="ann")
     if case.startswith("cancel"):
@@ -162,14 +162,14 @@ def test_each_state_is_shown_with_its_fields(agent: Agent, way: str, case: str) 
 
 @pytest.fixture(scope="module")
 def working() -> Iterator[Agent]:
-    """Serve an agent that does the work itself."""
+    """Serve an agent whose method does the work."""
     with working_agent() as served:
         yield served
 
 
 @way
 def test_a_task_goes_from_its_start_to_its_end(working: Agent, way: str) -> None:
-    """Start, wait, stream, get, list and cancel work (A2A 3.1.1-3.1.5, 3.2, 3.4, 5.5)."""
+    """A task is started, awaited, streamed, read, listed and cancelled (A2A 3.1.1-3.1.5, 5.5)."""
 
     def ask(verb: str, **fields: Any) -> Any:
         return WAYS[way](working, Asked(verb, fields))
@@ -209,7 +209,7 @@ def test_a_task_goes_from_its_start_to_its_end(working: Agent, way: str) -> None
 def test_protocol_version_selects_the_form_of_replies(
     working: Agent, version: str | None, statuses: tuple[int, int]
 ) -> None:
-    """The patch number is ignored, and a missing version means 0.3 (A2A 3.6)."""
+    """The version header selects the form of replies; a missing header means 0.3 (A2A 3.6)."""
     replies = []
     for path in ("/", "/v1/"):
         request = working.http.build_request("GET", f"{REST}{path}tasks/{MISSING}")
@@ -223,7 +223,7 @@ def test_protocol_version_selects_the_form_of_replies(
 
 
 def test_replies_have_their_media_types(working: Agent) -> None:
-    """The media types are those of A2A 9.1, 11.1 and 14.1.1; streams use SSE (A2A 9.4.2, 11.7)."""
+    """Replies have the media types of A2A 9.1, 11.1 and 14.1.1; streams use SSE (A2A 9.4.2)."""
     http = working.http
     call = {"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}}
     body = {"message": message("media")}
@@ -247,7 +247,7 @@ def test_replies_have_their_media_types(working: Agent) -> None:
 
 @attrs.frozen
 class Refusal:
-    """A call, and the reason and text of its refusal."""
+    """A call that is refused, with the reason and text of the error."""
 
     verb: str
     fields: dict[str, Any]
@@ -271,14 +271,14 @@ METHOD = f"{DOMAIN}/method"
 
 
 def sent(reason: str, says: str, caller: str = "ann", data: Any = None, **more: Any) -> Refusal:
-    """Return a refused SendMessage, whose message ID is new in each call."""
+    """Return a SendMessage that is refused, whose message ID is new in each call."""
     configuration = more.pop("configuration", {})
     fields = {"message": message("$new", data, **more), "configuration": configuration}
     return Refusal("SendMessage", fields, reason, says, caller)
 
 
 def labelled(label: str, reason: str, says: str) -> Refusal:
-    """Return a SendMessage that the application refuses because of its label."""
+    """Return a SendMessage that the application refuses, for the reason in the label."""
     return sent(reason, says, data={"label": label})
 
 
@@ -348,12 +348,12 @@ REFUSALS = {
 
 
 AT_ONCE = {"configuration": {"returnImmediately": True}}
-"""Lets SendMessage return before the task ends, because the tests end it."""
+"""Makes SendMessage return before the end of the task, because the tests end the task."""
 
 
 @pytest.fixture(scope="module")
 def ids(agent: Agent) -> dict[str, str]:
-    """Return task and message IDs by their placeholders in the table."""
+    """Return task and message IDs by the placeholders that the table has for them."""
     running, done = (agent.counting.start(caller="ann") for _ in range(2))
     agent.counting.finish(done)
     WAYS["rest"](agent, Asked("SendMessage", {"message": message("used")} | AT_ONCE))
@@ -366,7 +366,7 @@ def ids(agent: Agent) -> dict[str, str]:
 def test_each_error_is_the_same_in_all_bindings(
     agent: Agent, ids: dict[str, str], way: str, case: str
 ) -> None:
-    """Codes, reason and text agree, and reveal nothing internal (A2A 3.3.2, 5.4)."""
+    """Each error has the same code, reason and text in all bindings (A2A 3.3.2, 5.4)."""
     wanted = REFUSALS[case]
     text = json.dumps(wanted.fields)
     for place, found in (ids | {"$new": f"{way}-{case}"}).items():
@@ -377,14 +377,14 @@ def test_each_error_is_the_same_in_all_bindings(
     assert refused.reason == wanted.reason
     assert wanted.says in refused.message
     assert "secret" not in refused.message
-    assert len(refused.message) <= 4000  # gRPC clients refuse long trailers
+    assert len(refused.message) <= 4000  # because gRPC clients refuse long trailers
     if refused.reason == "TASK_NOT_FOUND":  # whether the task exists stays hidden (A2A 13.1)
         task_id = fields.get("id") or fields["message"]["taskId"]
         assert refused.message == f"there is no task {task_id!r}"
 
 
 def test_retry_after_and_challenge_are_http_headers(agent: Agent) -> None:
-    """HTTP has headers for retry guidance and challenges (A2A 3.3.2)."""
+    """Over HTTP, errors have headers for the retry delay and the challenge (A2A 3.3.2)."""
     full = {"message": message("full", {"label": "full"})}
     call = {"jsonrpc": "2.0", "id": "x", "method": "SendMessage", "params": full}
     data = {"data": {"label": "full"}}
@@ -419,7 +419,7 @@ def test_retry_after_and_challenge_are_http_headers(agent: Agent) -> None:
 def test_errors_of_version_0_3_are_returned_over_http(
     agent: Agent, method: str, path: str, status: int
 ) -> None:
-    """Without our code the SDK breaks off the stream or replies with 500."""
+    """Errors of 0.3 are returned over HTTP, where the SDK alone breaks off or replies with 500."""
     body = None if method == "GET" else {"message": {"content": 3}}
     reply = agent.http.request(
         method, f"{REST}/v1/{path}", json=body, headers={"a2a-version": "0.3"}

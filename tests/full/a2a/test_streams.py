@@ -1,4 +1,4 @@
-"""Streams of A2A: their events, the order, and the end (A2A 3.1.2, 3.1.6, 3.5.2)."""
+"""Streams of A2A: their events, the order of events, and the end (A2A 3.1.2, 3.1.6, 3.5.2)."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ def agent() -> Iterator[Agent]:
 
 
 def by_get(agent: Agent, task_id: str) -> Iterator[Any]:
-    """Subscribe over HTTP+JSON with GET, as in the proto file."""
+    """Subscribe to a task over HTTP+JSON with GET, as in the proto file."""
     return _of_sse(agent, "GET", f"{REST}/tasks/{task_id}:subscribe")
 
 
 def by_post(agent: Agent, task_id: str) -> Iterator[Any]:
-    """Subscribe over HTTP+JSON with POST, as in the specification's text (A2A 11.3.2)."""
+    """Subscribe to a task over HTTP+JSON with POST, as in the specification's text (A2A 11.3.2)."""
     return _of_sse(agent, "POST", f"{REST}/tasks/{task_id}:subscribe")
 
 
 def by_jsonrpc(agent: Agent, task_id: str) -> Iterator[Any]:
-    """Subscribe over JSON-RPC."""
+    """Subscribe to a task over JSON-RPC."""
     call = {"jsonrpc": "2.0", "id": 1, "method": "SubscribeToTask", "params": {"id": task_id}}
     for event in _of_sse(agent, "POST", JSONRPC, json=call):
         yield event["result"]
 
 
 def by_grpc(agent: Agent, task_id: str) -> Iterator[Any]:
-    """Subscribe over gRPC."""
+    """Subscribe to a task over gRPC."""
     stub: Any = a2a_pb2_grpc.A2AServiceStub(agent.channel)
     request = a2a_pb2.SubscribeToTaskRequest(id=task_id)
     for event in stub.SubscribeToTask(request, timeout=60):
@@ -65,7 +65,7 @@ def _of_sse(agent: Agent, *request: str, **more: Any) -> Iterator[Any]:
 
 
 def summary(event: Any) -> str:
-    """Return a short text for an event."""
+    """Return a short text that describes an event."""
     kind = next(iter(event))
     if kind == "artifactUpdate":
         return f"artifact {event[kind]['artifact']['parts'][0]['data']['total']:.0f}"
@@ -78,7 +78,7 @@ def summary(event: Any) -> str:
 def test_subscribers_see_the_task_then_changes_then_the_end(
     agent: Agent, subscribe: Callable[[Agent, str], Iterator[Any]]
 ) -> None:
-    """Several streams get the same events in the same order; the artifact precedes the end."""
+    """All subscribers get the same events in the same order; the artifact comes before the end."""
     name = agent.counting.start()
     task_id = name.rpartition("/")[2]
     streams = [subscribe(agent, task_id) for _ in range(3)]
@@ -97,7 +97,7 @@ def test_subscribers_see_the_task_then_changes_then_the_end(
 
 
 def test_send_streaming_message_starts_and_follows(agent: Agent) -> None:
-    """The first event is the new task; the same message sent again returns the same task."""
+    """The first event is the new task; a repeated message gets the same task."""
     call = {"message": message("stream-1")}
     stream = _of_sse(agent, "POST", f"{REST}/message:stream", json=call)
     task = next(stream)["task"]
@@ -136,7 +136,7 @@ async def events(stream: AsyncIterator[Any]) -> list[str]:
 
 
 def test_a_service_that_stops_ends_its_streams() -> None:
-    """The client gets no final status, so it knows to subscribe again elsewhere."""
+    """A service that stops ends its streams without a final status, so that clients reconnect."""
 
     async def watched() -> None:
         counting, handler = make_agent(build())
@@ -154,7 +154,7 @@ def test_a_service_that_stops_ends_its_streams() -> None:
 
 
 def test_streaming_call_without_streams_is_unsupported() -> None:
-    """The card excludes streams, or the service has no WatchOperations (A2A 3.3.4)."""
+    """If the card or the service has no streams, a streaming call is unsupported (A2A 3.3.4)."""
 
     async def refused(handler: Any) -> str:
         request = json_format.ParseDict({"message": message()}, SendMessageRequest())

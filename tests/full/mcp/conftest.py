@@ -1,4 +1,4 @@
-"""MCP servers with the tasks extension, for tests that send requests."""
+"""MCP servers with the tasks extension, for tests that send raw requests."""
 
 from __future__ import annotations
 

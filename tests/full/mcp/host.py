@@ -36,7 +36,7 @@ server = MCPServer("works", extensions=[TasksExtension(service, wait=0)])
 
 
 def main() -> None:
-    """Serve until the process is stopped."""
+    """Serve the method over MCP until the process is stopped."""
     if not sys.argv[2:]:
         server.run("stdio")
         return

@@ -1,4 +1,4 @@
-"""A client of tasks, as an application can write it with the SDK's extension API."""
+"""A client of MCP tasks, as an application can write it with the SDK's extension API."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CreatedTask(TaskFields):
 
 
 class Task(TaskFields):
-    """A task, with its outcome once it has ended."""
+    """A task, with its result or error once it has ended."""
 
     result_type: Literal["complete"] = Field(alias="resultType")
     result: dict[str, Any] | None = None
@@ -52,7 +52,7 @@ class GetTask(Request[TaskParams, Literal["tasks/get"]]):
 
 
 class Polling(ClientExtension):
-    """Polls a task until it has ended, and calls ``seen`` with each status."""
+    """An extension that polls a task until it has ended, and calls ``seen`` with each status."""
 
     identifier = TASKS
 
@@ -60,7 +60,7 @@ class Polling(ClientExtension):
         self._seen = seen
 
     def claims(self) -> Sequence[ResultClaim[Any]]:
-        """Return the kinds of results that this extension resolves."""
+        """Return the kinds of results that this extension handles."""
         return [ResultClaim(result_type="task", model=CreatedTask, resolve=self._resolve)]
 
     async def _resolve(self, created: CreatedTask, ctx: ClaimContext) -> CallToolResult:

@@ -1,4 +1,4 @@
-"""An MCP server over HTTP, and raw requests to it, whose replies the schema test checks later."""
+"""An MCP server over HTTP, and raw requests to that server; replies are kept for schema tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ METHOD: Final = "acme.v1.Things.Count"
 TOOL: Final = "Things_Count"
 
 REPLIES: Final[list[tuple[str, dict[str, Any]]]] = []
-"""The replies since the last schema test: (RPC, result) or ("error", error)."""
+"""Replies since the last schema test, as (RPC, result) or ("error", error)."""
 
 
 @attrs.frozen
@@ -32,7 +32,7 @@ class Reply:
 
     @property
     def result(self) -> dict[str, Any]:
-        """The result, without the metadata that the SDK adds about the server."""
+        """The reply's result, without the metadata that the SDK adds about the server."""
         assert self.status == 200, self.message
         result = dict(self.message["result"])
         meta = {key: one for key, one in result.pop("_meta").items() if "modelcontext" not in key}
@@ -40,18 +40,18 @@ class Reply:
 
     @property
     def error(self) -> Mapping[str, Any]:
-        """The JSON-RPC error."""
+        """The reply's JSON-RPC error."""
         found: Mapping[str, Any] = self.message["error"]
         return found
 
     @property
     def refusal(self) -> tuple[int, int]:
-        """The HTTP status and the code of the JSON-RPC error."""
+        """The reply's HTTP status and the code of its JSON-RPC error."""
         return self.status, self.error["code"]
 
 
 def envelope(*, declared: bool = True, **more: Any) -> dict[str, Any]:
-    """Return the ``_meta`` of a request from a client that declares tasks or does not."""
+    """Return the ``_meta`` of a request; with ``declared``, the client supports tasks."""
     extensions: dict[str, Any] = {"extensions": {TASKS: {}}} if declared else {}
     return {
         "io.modelcontextprotocol/protocolVersion": VERSION,
@@ -75,7 +75,7 @@ class Caller:
         meta: Mapping[str, Any] | None = None,
         headers: Mapping[str, str | None] | None = None,
     ) -> Reply:
-        """Send a request without the headers whose value is None."""
+        """Send a request; a header whose value is None is left out."""
         asked = {**(params or {}), "_meta": envelope() if meta is None else meta}
         names = {
             "MCP-Protocol-Version": VERSION,
@@ -103,31 +103,31 @@ class Caller:
         meta: Mapping[str, Any] | None = None,
         headers: Mapping[str, str | None] | None = None,
     ) -> Reply:
-        """Call a tool."""
+        """Call a tool with these arguments."""
         said = envelope(declared=declared, **(meta or {}))
         params = {"name": tool, "arguments": arguments or {}}
         return self.ask("tools/call", params, meta=said, headers=headers)
 
     def task(self, rpc: str, task_id: object, **options: Any) -> Reply:
-        """Send ``tasks/get``, ``tasks/update`` or ``tasks/cancel``."""
+        """Send a ``tasks/get``, ``tasks/update`` or ``tasks/cancel`` request."""
         more: dict[str, Any] = {"inputResponses": {}} if rpc == "tasks/update" else {}
         return self.ask(rpc, {"taskId": task_id, **more}, **options)
 
 
 def check(rpc: str, result: dict[str, Any]) -> None:
-    """Validate a result with the clients' models, and keep it for the schema test."""
+    """Validate a result with the client SDK's models, and keep the result for the schema test."""
     assert isinstance(result["resultType"], str)
     if rpc == "tools/call":
         (CreatedTask if result["resultType"] == "task" else CallToolResult).model_validate(result)
     elif rpc == "tasks/get":
-        assert "ttlMs" in result  # it is required; null means unlimited
+        assert "ttlMs" in result  # the field is required, and null means unlimited
         Task.model_validate(result)
     REPLIES.append((rpc, result))
 
 
 @contextlib.contextmanager
 def served(server: MCPServer[Any], *, json_response: bool = True) -> Iterator[Caller]:
-    """Serve on a real socket, and yield a client of the server."""
+    """Serve an MCP server on a real socket, and yield a client of the server."""
     app = server.streamable_http_app(json_response=json_response)
     with uvicorn_serving(app) as port:
         accepted = {"Accept": "application/json, text/event-stream"}
@@ -136,4 +136,4 @@ def served(server: MCPServer[Any], *, json_response: bool = True) -> Iterator[Ca
 
 
 Serve = Callable[..., Caller]
-"""Serves a service through a TasksExtension with these options."""
+"""A function that serves a service through a TasksExtension with these options."""

@@ -41,7 +41,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def counting_server() -> tuple[lro.Service, MCPServer[Any]]:
-    """Return a service and its MCP server; the test ends the operations."""
+    """Return a service and its MCP server; the test ends the service's operations."""
     counting = build()
     return counting.service, MCPServer("things", extensions=[TasksExtension(counting.service)])
 
@@ -162,7 +162,7 @@ def test_work_on_the_event_loop_of_the_server_is_awaited_without_a_thread() -> N
 
 @contextmanager
 def running(file: Path, may_end: Path) -> Iterator[tuple[subprocess.Popen[str], Caller]]:
-    """Run a server in a process of its own, and yield the process and a client."""
+    """Run a server in its own process, and yield the process and a client of the server."""
     command = [sys.executable, "-m", "tests.full.mcp.host", str(file), str(may_end)]
     with killed_at_end(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -38,7 +38,7 @@ SCENARIOS: Final = {
     "tasks-required-task-error": 3,
     "tasks-mrtr-composition": 2,
 }
-"""The number of checks in each scenario."""
+"""The number of checks in each scenario of the suite."""
 
 _NO_INPUT: Final = "an operation never asks for input while it runs (google.longrunning has none)"
 BASELINE: Final = {
@@ -48,12 +48,12 @@ BASELINE: Final = {
     "sep-2663-mrtr-synchronous-before-task-creation": _NO_INPUT,
     "tasks-status-notifications": "the suite skips it itself: its channel is to be rewritten",
 }
-"""The checks that fail, each with the reason."""
+"""The checks that fail, each with the reason for its failure."""
 
 
 @attrs.frozen
 class ComputeRequest:
-    """A computation's duration and label."""
+    """The request of a computation: its duration and its label."""
 
     seconds: float = 0
     label: str = ""
@@ -67,7 +67,7 @@ class ComputeResponse:
 
 
 def conformance_server(service: lro.Service, **options: Any) -> MCPServer[Any]:
-    """Return a server with the tools that the suite expects, without those that ask for input."""
+    """Return a server with the tools that the suite expects, except tools that ask for input."""
 
     @service.method("conformance.v1.Tools.slow_compute")
     def slow_compute(request: ComputeRequest, job: lro.Job) -> ComputeResponse:
@@ -100,7 +100,7 @@ def conformance_server(service: lro.Service, **options: Any) -> MCPServer[Any]:
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_conformance_suite_finds_what_is_expected(scenario: str, tmp_path: Path) -> None:
     home = node_modules(MCP_SUITE)
-    # Two scenarios call the same tool: one expects a refusal without tasks, the other a result.
+    # Two scenarios call the same tool: one expects a refusal without tasks, one a result.
     needs = scenario == "tasks-required-task-error"
     options: dict[str, Any] = {"without_tasks": "refuse"} if needs else {}
     service = lro.Service(MemoryStore(), ThreadExecutor(4))

@@ -1,4 +1,4 @@
-"""The fastmcp-tasks client, which knows nothing of this library, completes tasks."""
+"""The client of fastmcp-tasks, which is independent of this library, completes tasks."""
 
 from __future__ import annotations
 

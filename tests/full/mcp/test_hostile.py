@@ -1,4 +1,4 @@
-"""Malformed requests get protocol errors: no HTTP 500, no traceback, no text of an exception."""
+"""Malformed requests get protocol errors: no HTTP 500, no traceback, no exception text."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ values = st.recursive(
 
 @pytest.fixture(scope="module")
 def anyone() -> Iterator[Caller]:
-    """Yield a client of a server whose methods end at once."""
+    """Yield a client of a server whose methods end at once; every caller is accepted."""
     service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
 
     @service.method(METHOD)
@@ -70,7 +70,7 @@ def anyone() -> Iterator[Caller]:
 
 
 def send(caller: Caller, body: Any, **headers: Any) -> httpx.Response:
-    """Send a body that may be invalid, in Python's JSON, which allows NaN and lone surrogates."""
+    """Send a body, which may be invalid, in Python's JSON with NaN and lone surrogates."""
     method = body.get("method") if isinstance(body, dict) else None
     sent = {
         "Content-Type": "application/json",
@@ -83,7 +83,7 @@ def send(caller: Caller, body: Any, **headers: Any) -> httpx.Response:
 
 
 def rpc(method: str, meta: Any = None, **params: Any) -> dict[str, Any]:
-    """Return the body of a request."""
+    """Return the JSON-RPC body of a request."""
     asked = {**params, "_meta": envelope() if meta is None else meta}
     return {"jsonrpc": "2.0", "id": 1, "method": method, "params": asked}
 
@@ -134,7 +134,7 @@ requests: Any = st.one_of(
 
 
 def check_refusal_or_result(reply: httpx.Response) -> None:
-    """Check that a reply follows the protocol and reveals nothing of an exception."""
+    """Check that a reply follows the protocol and reveals nothing about an exception."""
     assert reply.status_code in (200, 202, 400, 404), reply.text
     assert "Traceback" not in reply.text
     if reply.status_code == 202:
@@ -151,7 +151,7 @@ def check_refusal_or_result(reply: httpx.Response) -> None:
 @settings(max_examples=150)
 @given(request=requests)
 def test_any_request_gets_a_reply_of_the_protocol(anyone: Caller, request: Any) -> None:
-    """Arguments, task IDs, capabilities, request IDs, headers and whole bodies are arbitrary."""
+    """Requests with arbitrary arguments, IDs, capabilities, headers or bodies get valid replies."""
     body, headers = request
     check_refusal_or_result(send(anyone, body, **headers))
 
@@ -160,7 +160,7 @@ def test_any_request_gets_a_reply_of_the_protocol(anyone: Caller, request: Any) 
     "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=a"]
 )
 def test_content_types_of_web_forms_are_refused(anyone: Caller, kind: str) -> None:
-    """A web page can send these content types to another site without a CORS preflight."""
+    """A content type that web pages may send to other sites without a CORS preflight is refused."""
     body, headers = call_of(TOOL, {"steps": 1}, True)
     assert send(anyone, body, **headers).json()["result"]
     refused = send(anyone, body, **headers, **{"Content-Type": kind})
@@ -207,7 +207,7 @@ DETAILS = (
 
 
 def call_in_a_session(caller: Caller) -> tuple[int, Any]:
-    """Call the tool in a session of an earlier revision, and return HTTP status and message."""
+    """Call the tool in a session of an earlier revision; return the HTTP status and the message."""
     hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {}}
     hello["clientInfo"] = {"name": "old", "version": "1"}
     body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
@@ -222,7 +222,7 @@ def call_in_a_session(caller: Caller) -> tuple[int, Any]:
 
 
 def call_alone(caller: Caller) -> tuple[int, Any]:
-    """Call the tool as a client that declares tasks, and return HTTP status and message."""
+    """Call the tool as a client that supports tasks; return the HTTP status and the message."""
     reply = caller.call({"steps": 1})
     return reply.status, reply.message
 
@@ -231,7 +231,7 @@ CALLS = (call_alone, call_in_a_session)
 
 
 def check_internal(found: tuple[int, Any], text: str = "the server failed internally") -> None:
-    """Check that a reply reports an internal failure, and nothing else."""
+    """Check that a reply reports an internal error and nothing else."""
     status, message = found
     assert (status, message["error"]["code"]) == (200, -32603)
     assert message["error"]["message"] == text
@@ -242,7 +242,7 @@ def check_internal(found: tuple[int, Any], text: str = "the server failed intern
 def test_a_detail_without_a_json_form_is_a_fault_of_the_server(
     serve: Serve, call: Callable[[Caller], Any]
 ) -> None:
-    """The SDK never gets the value: it would reply HTTP 500 or show the exception's text."""
+    """A detail without a JSON form becomes an internal error; the SDK would reply HTTP 500."""
     here, detail = "", DETAILS[0]
 
     def fail(where: str) -> None:
@@ -287,7 +287,7 @@ def test_metadata_without_a_json_form_is_a_fault_of_the_server(serve: Serve) -> 
 def test_error_text_of_a_hook_or_a_store_is_hidden(
     serve: Serve, call: Callable[[Caller], Any], error: Exception
 ) -> None:
-    """Not even an MCPError of the application's code is passed on."""
+    """The text of an error in a hook or a store is hidden, even if the error is an MCPError."""
     reads: list[str] = []
 
     class Store(MemoryStore):

@@ -1,4 +1,4 @@
-"""Replies fit the specification's schemas, and the tools' schemas fit what the tools accept."""
+"""Replies fit the specification's schemas, and the tools' schemas fit the arguments they take."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ NEEDED: Final = {
     "tasks/update": "resultType",
     "tasks/cancel": "resultType",
 }
-"""For each RPC, a field that its replies must have."""
+"""For each RPC, a field that all its replies must have."""
 
 
 def misfits(replies: list[tuple[str, dict[str, Any]]], folder: Path) -> dict[str, str]:
-    """Return the schema errors of these replies, by index."""
+    """Return the schema errors of these replies, by the reply's index."""
     path = folder / "replies.json"
     path.write_text(json.dumps(replies))
     found: dict[str, str] = json.loads(run_node(node_modules(MCP), JUDGE, str(path)))
@@ -68,12 +68,12 @@ def misfits(replies: list[tuple[str, dict[str, Any]]], folder: Path) -> dict[str
 
 
 def kind_of(rpc: str, result: dict[str, Any]) -> tuple[Any, ...]:
-    """Return a key that replies with the same fields share."""
+    """Return a key that is the same for replies with the same fields."""
     return rpc, *(result.get(key) for key in ("resultType", "status", "isError", "code"))
 
 
 def test_each_reply_fits_the_schemas_of_the_specification(tmp_path: Path) -> None:
-    """All states and refusals are covered; in each kind of reply a missing field is detected."""
+    """Replies in all states and for all errors fit the schemas; a missing field is detected."""
     node_modules(MCP)
     REPLIES.clear()
     counting = build()
@@ -86,7 +86,7 @@ def test_each_reply_fits_the_schemas_of_the_specification(tmp_path: Path) -> Non
             task_id = caller.call(meta=known).result["taskId"]
             act(counting, counting.service.reporter(f"operations/{task_id}"))
             for declared in (True, False):
-                caller.call(meta=known, declared=declared)  # same operation, present state
+                caller.call(meta=known, declared=declared)  # reads it in this state
                 caller.call({"id": task_id}, "operations_get", declared=declared)
             for rpc in RPCS:
                 caller.task(rpc, task_id)

@@ -1,4 +1,4 @@
-"""Operations as tasks: each state and each error, over HTTP (SEP-2663)."""
+"""Operations as MCP tasks: each state and each error, over HTTP (SEP-2663)."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def status_of(code: int, message: str, reason: str, domain: str = DOMAIN) -> dic
 
 
 def fail(worker: lro.Reporter, reason: str, domain: str = DOMAIN) -> None:
-    """Fail an operation with an error that has this reason."""
+    """Fail an operation with an error that has this ErrorInfo reason."""
     info = TypeRegistry().pack(ErrorInfo(reason=reason, domain=domain))
     assert worker.fail(lro.Status(lro.Code.ABORTED, "it broke", (info,)))
 
 
 def by_work(status: dict[str, Any], text: str) -> dict[str, Any]:
-    """Return a task that failed with an error of its own work."""
+    """Return the expected task of an operation that failed with an error of its own work."""
     content = [{"type": "text", "text": text}]
     result = {"resultType": "complete", "content": content, "isError": True}
     meta = {f"{DOMAIN}/status": status}
@@ -393,7 +393,7 @@ def test_errors_of_the_hook_authorize_have_their_codes(
 
 
 def by_header(headers: Any) -> str:
-    """Return the caller named in a header."""
+    """Return the caller that a header names."""
     name: str | None = headers.get("x-caller")
     if name is None:
         raise lro.errors.Unauthenticated("say who you are")
@@ -416,7 +416,7 @@ def test_task_of_another_caller_is_not_found(serve: Serve) -> None:
     unknown = caller.call({"id": "2a7c"}, **read)  # type: ignore[arg-type]
     assert theirs.result == unknown.result
     assert theirs.result["content"][0]["text"] == NOTHING
-    # Each caller has request IDs of their own.
+    # The same request ID of two callers starts two tasks.
     key = {f"{DOMAIN}/request-id": "call-7"}
     first = caller.call(meta=key, headers=ann).result["taskId"]
     assert caller.call(meta=key, headers=ben).result["taskId"] != first

@@ -33,7 +33,7 @@ from tests.waiting import until, until_async
 
 
 def tools_of(extension: TasksExtension) -> dict[str, dict[str, Any]]:
-    """Return the tools that a client sees on a server with this extension."""
+    """Return the tools that a client finds on a server with this extension."""
 
     async def listed() -> dict[str, dict[str, Any]]:
         async with Client(MCPServer("things", extensions=[extension])) as client:
@@ -94,7 +94,7 @@ def test_function_describes_its_tool_and_the_server_has_other_tools() -> None:
 
 
 def test_tool_names_fit_the_apis_of_models(caplog: pytest.LogCaptureFixture) -> None:
-    """Names that would be equal are not shortened, and long names lose their beginning."""
+    """A tool's short name must be unique and fit the limits of model APIs; long names are cut."""
     service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
     long = f"acme.v1.{'Very' * 20}.Long"
     for name in ("acme.v1.Things.Count", "acme.v2.Things.Count", "acme.v1.Other.Count", long):
@@ -192,7 +192,7 @@ def test_client_without_tasks_polls_with_a_handle(serve: Serve) -> None:
     assert "operations_get" in text
     again = {"id": task_id}
     assert caller.call(again, "operations_get", declared=False).result == handle
-    assert caller.call(again, "operations_get").result == handle  # allowed with tasks too
+    assert caller.call(again, "operations_get").result == handle  # with tasks too
     counting.finish(f"operations/{task_id}")
     done = caller.call(again, "operations_get", declared=False).result
     assert done["structuredContent"] == {"total": 3}
@@ -230,7 +230,7 @@ def test_server_that_refuses_clients_without_tasks_starts_nothing(serve: Serve) 
     assert caller.call().result["resultType"] == "task"
     tools = caller.ask("tools/list").result["tools"]
     assert [one["name"] for one in tools] == [TOOL]
-    assert caller.call({"id": "2a7c"}, "operations_get").result["isError"] is True  # by the SDK
+    assert caller.call({"id": "2a7c"}, "operations_get").result["isError"] is True  # from the SDK
 
 
 def test_client_without_tasks_is_given_the_result_that_comes_in_time() -> None:
