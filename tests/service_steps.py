@@ -49,12 +49,14 @@ def ended_in_turn(service: Service, name: str) -> Operation:
 
 
 def ended_in_time(service: Service, clock: ManualClock, name: str) -> Operation:
-    """Return an operation once it is done; the clock advances only while the work is not due."""
+    """Return an operation once it is done; the clock advances only while its work waits."""
 
     def looked() -> Operation:
         service.run_maintenance()
         due = service.get(name, view="FULL").description.due_time
-        clock.advance(0 if due is None else max(0.0, (due - clock()).total_seconds()))
+        if due is not None:
+            # A sum of two floats may be a little later than the due time: never stop just there.
+            clock.advance(max(0.001, (due - clock()).total_seconds()))
         return service.get(name)
 
     return until(looked, lambda found: found.done)
