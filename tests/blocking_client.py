@@ -1,7 +1,7 @@
 """Generate the blocking client from the async one; run ``python -m tests.blocking_client``.
 
-Format the file afterwards with ``ruff format src``. A test compares it with what this module
-generates.
+Format the generated file afterwards with ``ruff format src``. A test compares it with the output
+of this module.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ HEADER: Final = '''"""The client that blocks, its handles, groups and pagers."""
 '''
 
 REPLACED: Final = [
-    # Parts that only event loops need.
+    # parts that only an event loop needs
     (r'^""".*?"""\n', HEADER),
     (r"\n    def __await__\(.*?(?=\n\n)", ""),
     (r" ``await operation`` gives the result\.", ""),
-    # A generator needs no ``async with`` to close it, and can delegate to another.
+    # a generator needs no ``async with`` to close it, and can delegate to another generator
     (r"( +)async with aclosing\((.+)\) as (\w+):\n +async (for \w+ in )\3:\n", r"\1\4\2:\n"),
     (r"( +)for (\w+) in (.+):\n +yield \2\n", r"\1yield from \3\n"),
     # Coroutines.
@@ -57,7 +57,7 @@ def blocking(text: str) -> str:
     """Return the blocking form of a module of coroutines, before it is formatted.
 
     Raises:
-        ValueError: A pattern does not occur, as the module has changed: adapt the table.
+        ValueError: A pattern does not occur, because the module has changed; adapt ``REPLACED``.
     """
     for pattern, by in REPLACED:
         text, count = re.subn(pattern, by, text, flags=re.DOTALL if ".*?" in pattern else 0)

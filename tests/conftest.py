@@ -1,4 +1,4 @@
-"""Settings for all tests: the same examples in each run; no skips if all services must exist."""
+"""Settings of all tests: repeatable examples, and no skips if the environment has all services."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ hypothesis.settings.register_profile(
     "repeatable",
     derandomize=True,
     deadline=None,
-    # The time that examples take depends on how busy the machine is.
+    # examples take longer on a busy machine
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("repeatable")
 
 gc.disable()  # nearly all objects made during collection are kept
 
-# glibc keeps freed memory in an arena per thread, which adds up to 60 MB; one arena is enough.
+# glibc keeps freed memory in one arena per thread, up to 60 MB in all; one arena is enough
 M_ARENA_MAX = -8
 if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
     mallopt(M_ARENA_MAX, 1)
 
-# A shell starts background jobs with SIGINT ignored, but tests interrupt their child processes.
+# a shell starts background jobs with SIGINT ignored, but tests interrupt their child processes
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Test servers run on this machine, so proxies would fail; and tests check spans.
+# Test servers run on this machine, where a proxy would not reach them. Tests also check spans,
+# which OTEL variables change.
 for name in list(os.environ):
     if name.lower().endswith("_proxy") or name.startswith("OTEL_"):
         del os.environ[name]
@@ -54,7 +55,7 @@ create_context = ssl.create_default_context
 
 
 def create_small_context(*purpose: ssl.Purpose, **options: Any) -> ssl.SSLContext:
-    """Return a context that trusts one authority instead of all of them."""
+    """Return a context that trusts one authority instead of all authorities."""
     if options.get("cafile") in bundles:
         options["cafile"] = authority.name
     return create_context(*purpose, **options)
@@ -68,7 +69,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Keep the garbage collector from repeatedly scanning all tests and modules."""
     gc.collect()
     return_memory()
-    if hypothesis.__version_info__ >= (6, 140):  # older ones look for references to their own
+    if hypothesis.__version_info__ >= (6, 140):  # older versions count references to their objects
         gc.freeze()
     gc.enable()
 
@@ -82,7 +83,7 @@ def free_memory() -> Iterator[None]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """Remove the traceback from errors that are parameters of tests, as it keeps frames alive."""
+    """Remove tracebacks from errors that are parameters of tests, as they keep frames alive."""
     for value in getattr(item, "callspec", item).__dict__.get("params", {}).values():
         if isinstance(value, BaseException):
             value.__traceback__ = value.__context__ = None
@@ -94,7 +95,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Make a skipped test fail under LRO_REQUIRE_SERVICES, unless it is marked ``platform``."""
     report = yield
-    # A lone surrogate in a log line could not be sent to the process that prints the report.
+    # a log line with a lone surrogate could not be sent to the process that prints the report
     report.sections = [(title, plain(text)) for title, text in report.sections]
     expected = hasattr(report, "wasxfail") or item.get_closest_marker("platform")
     if report.skipped and not expected:
@@ -104,7 +105,7 @@ def pytest_runtest_makereport(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Do the same for a module that skips itself, as by ``importorskip``."""
+    """Make a skipped module, as by ``importorskip``, fail under LRO_REQUIRE_SERVICES."""
     report = yield
     if report.skipped:
         refuse_skip(report)
@@ -112,18 +113,18 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 
 
 def return_memory() -> None:
-    """Return freed memory to the system, as glibc keeps much of it."""
+    """Return freed memory to the system, because glibc keeps much of it."""
     if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
         trim(0)
 
 
 def plain(text: str) -> str:
-    """Return the text with characters escaped that UTF-8 cannot encode."""
+    """Return the text with escapes in place of characters that UTF-8 cannot encode."""
     return text.encode(errors="backslashreplace").decode()
 
 
 def refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
-    """Turn a skip into a failure with its reason, if the environment requires all services."""
+    """Turn a skip into a failure that shows its reason, if LRO_REQUIRE_SERVICES is set."""
     if os.environ.get("LRO_REQUIRE_SERVICES"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         report.outcome = "failed"

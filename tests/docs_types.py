@@ -1,7 +1,7 @@
-"""Type-check the Python of the README and the docs, all pages at once: mypy --strict and pyright.
+"""Type-check the Python code of all pages of the README and the docs with mypy and pyright.
 
 ``python -m tests.docs_types`` prints the findings by page and line, and exits with 1 if there are
-any. It is separate from ``tests/test_docs.py`` because it takes longer than all of those tests.
+any. This check is not in ``tests/test_docs.py``, because it takes longer than all tests there.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class WorkRequest:
     milliseconds: int = 0
 work: Method[WorkRequest, Empty, OperationMetadata]
 """
-"""``work.py``, a module that some pages import and readers write themselves."""
+"""The module ``work.py``, which some pages import and readers write themselves."""
 
 _PYRIGHT: Final = {
     "extraPaths": [str(ROOT / "src")],
@@ -39,8 +39,8 @@ _PYRIGHT: Final = {
     "typeCheckingMode": "standard",
 }
 _MYPY: Final = (
-    # Parts of google-auth, Google's clients, waitress and uvicorn-worker have no types, which no
-    # snippet can fix. Neither has Django, including its decorators.
+    # Parts of google-auth, Google's clients, waitress and uvicorn-worker have no types, and Django
+    # and its decorators have none. No snippet can fix that.
     "--untyped-calls-exclude=google",
     "--disable-error-code=import-untyped",
     "--allow-untyped-decorators",
@@ -48,9 +48,9 @@ _MYPY: Final = (
 
 
 def modules(page: Path) -> Iterator[str]:
-    """Yield the sources of a page, each line under its number in the page.
+    """Yield the Python sources of a page; each line keeps its line number in the page.
 
-    The blocks that run form one module; each of the others is a file of the reader.
+    The blocks that are run form one module; each block that is not run is a module by itself.
     """
     source = program(page, serving=False)
     if source:
@@ -61,7 +61,7 @@ def modules(page: Path) -> Iterator[str]:
 
 
 def write(folder: Path) -> dict[Path, Path]:
-    """Write the modules of all pages; return the page of each module, by its file."""
+    """Write the modules of all pages; map each written file to its page."""
     pages: dict[Path, Path] = {}
     for page in PAGES:
         for number, source in enumerate(modules(page)):
@@ -73,7 +73,7 @@ def write(folder: Path) -> dict[Path, Path]:
         for path, source in python.items():
             (folder / path).parent.mkdir(exist_ok=True)
             if "/" in path:
-                (folder / path).with_name("__init__.py").touch()  # else mypy sees two modules
+                (folder / path).with_name("__init__.py").touch()  # without it mypy sees two modules
             (folder / path).write_text(source, encoding="utf-8")
             pages[folder / path] = page.relative_to(ROOT)
     (folder / "work.pyi").write_text(WORK, encoding="utf-8")
@@ -82,7 +82,7 @@ def write(folder: Path) -> dict[Path, Path]:
 
 
 def findings(command: Sequence[str], folder: Path, pages: dict[Path, Path]) -> list[str]:
-    """Return what a type checker reports, each line with the name of its page."""
+    """Return the errors of a type checker, each with the name of its page."""
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     found = [line for line in done.stdout.splitlines() if re.search(r"\berror:", line)]
     if done.returncode and not found:
@@ -97,7 +97,7 @@ def findings(command: Sequence[str], folder: Path, pages: dict[Path, Path]) -> l
 
 
 def main() -> int:
-    """Check all pages; return 1 if there is any finding."""
+    """Check all pages; return 1 if a checker reports an error."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
         pages = write(folder)

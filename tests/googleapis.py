@@ -1,4 +1,4 @@
-"""Google's proto files for protoc, as descriptors: not every release installs the sources."""
+"""Google's proto files as descriptors for protoc; not every release installs the sources."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODULES: Final[Any] = (
 
 
 def write_googleapis(folder: Path) -> str:
-    """Write the files, each after its imports; return the protoc option that finds them."""
+    """Write the descriptors, each after its imports; return the protoc option that reads them."""
     found = FileDescriptorSet()
     seen: set[str] = set()
 

@@ -1,6 +1,6 @@
-"""Lists which of our modules a real call enters; ``python -m tests.modules_entered`` prints them.
+"""List the modules of ours that each call enters; ``python -m tests.modules_entered`` prints them.
 
-A profile hook follows the call in every thread. Modules of stores and of the test do not count.
+A profile hook follows the call in every thread. Modules of stores and of tests are left out.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ TITLES: Final = {
 }
 
 MODULES_AT_MOST: Final = {"GET": 9, "start": 21, "cancel": 17, "finish": 12, "poll": 10}
-"""The most modules that a call may enter: more are hard to follow. Never raise these numbers."""
+"""The most modules that a call may enter, because longer routes are hard to follow.
+
+Never raise these numbers.
+"""
 
 BACKGROUND: Final = {"lro-maintenance", "lro-listener", "lro-claims"}
 """Threads of a service that belong to no call and run at unpredictable times."""
@@ -42,15 +45,15 @@ SRC: Final = str(Path(lro.__file__).resolve().parent.parent)
 
 
 class Entered:
-    """The modules that threads enter while noting, in the order of entry."""
+    """The modules that threads enter during ``noting``, in the order of entry."""
 
     def __init__(self) -> None:
         self.calls: dict[tuple[int, str], str] = {}
-        """By thread and module: the first function that was called there."""
+        """Maps a thread and a module to the first function called there."""
         self._noting = False
 
     def __call__(self, frame: FrameType, event: str, _: object) -> None:
-        """Note the module of a called function; this is the profile hook."""
+        """Record the module of a called function; this is the profile hook."""
         code = frame.f_code
         if not self._noting or event != "call" or not code.co_filename.startswith(SRC):
             return
@@ -61,7 +64,7 @@ class Entered:
             self.calls.setdefault((threading.get_ident(), module), code.co_qualname)
 
     def modules(self, calls: int | None = None, **thread: int) -> dict[str, str]:
-        """Return what the first calls entered: in all threads, ``by`` one, or all ``but`` one."""
+        """Return what the first ``calls`` calls entered, in thread ``by`` or in all ``but`` one."""
         found: dict[str, str] = {}
         for (one, module), function in [*self.calls.items()][:calls]:
             if one == thread.get("by", one) and one != thread.get("but"):
@@ -70,7 +73,7 @@ class Entered:
 
     @contextlib.contextmanager
     def noting(self) -> Iterator[None]:
-        """Note what is entered in this thread and in threads that began under the hook."""
+        """Record the modules that this thread enters, and threads that began under the hook."""
         self.calls.clear()
         self._noting = True
         try:
@@ -81,7 +84,7 @@ class Entered:
 
 @contextlib.contextmanager
 def hooked() -> Iterator[Entered]:
-    """Set the hook in this thread, and in all threads that begin in the block."""
+    """Set the profile hook in this thread and in all threads that begin in the block."""
     entered = Entered()
     threading.setprofile(entered)
     sys.setprofile(entered)
@@ -104,7 +107,7 @@ async def ask(app: Any, method: str, path: str, body: bytes = b"") -> Any:
 
 
 def entered_in_server() -> dict[str, dict[str, str]]:
-    """Return the modules that a GET and a start over ASGI enter, and those of the worker."""
+    """Return the modules entered by a GET, a start and a cancel over ASGI, and by the worker."""
     workers: list[int] = []
     executor, begun, may_end = ThreadExecutor(1), threading.Event(), threading.Event()
     with hooked() as entered, lro.Service(MemoryStore(), executor) as service:
@@ -120,7 +123,7 @@ def entered_in_server() -> dict[str, dict[str, str]]:
         app = OperationsApp(service, starts=True)
 
         async def ended(name: str) -> None:
-            # Waiters are called back later, maybe during the next call.
+            # waiters are called back later, maybe during the next call
             await until_async(lambda: service.get(name).done)
             while executor.usage.running:  # the worker cleans up after the operation has ended
                 await asyncio.sleep(0)
@@ -133,7 +136,7 @@ def entered_in_server() -> dict[str, dict[str, str]]:
 
         async def calls() -> dict[str, dict[str, str]]:
             may_end.set()
-            name = await first()  # the first calls create what later calls reuse
+            name = await first()  # the first calls create objects that later calls reuse
             with entered.noting():
                 await ask(app, "GET", f"/v1/{name}")
             found = {"GET": entered.modules()}
@@ -147,14 +150,14 @@ def entered_in_server() -> dict[str, dict[str, str]]:
             may_end.set()
             await ended(name)
             begun.clear()
-            may_end.clear()  # this comes before the reply, or the list would depend on timing
+            may_end.clear()  # cleared before the reply; otherwise the list would depend on timing
             with entered.noting():
                 await ask(app, "POST", "/v1/sizes:size", b'{"source": "abc"}')
                 answered = len(entered.calls)
                 assert begun.wait(120)
                 may_end.set()
                 executor.stop()
-                assert executor.join(120)  # a waiter would have its own listener called
+                assert executor.join(120)  # a waiter would add calls of its own listener
             found["start"] = entered.modules(answered, but=workers[-1])
             finish = entered.modules(by=workers[-1])
             return found | {"cancel": cancel, "finish": finish}
@@ -183,7 +186,7 @@ def entered() -> dict[str, dict[str, str]]:
 
 
 def as_markdown(lists: Mapping[str, Mapping[str, str]]) -> str:
-    """Return the lists in the form of the architecture page."""
+    """Return the lists as the Markdown of the architecture page."""
     return "\n\n".join(
         f"**{TITLES[call]}**: {len(modules)} modules.\n\n"
         + "\n".join(

@@ -1,7 +1,7 @@
-"""Run the Python of a page as one program, in a fork of a process with most imports done.
+"""Run the Python code of a page as one program, forked from a process that has most imports.
 
-``python -m tests.page_programs`` is that process: for each input line it forks a program, and
-prints its exit status.
+``python -m tests.page_programs`` is that process: it forks a program for each input line, and
+prints the program's exit status.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.services.postgres import shared_server
 
 PORT: Final = re.compile(r"<!--.*\bserved\b.* on port (\d+)\s*-->")
 TESTS: Final = re.compile(r"<!--\s*run by pytest\s*-->")
-"""Marks a block of tests, which run after the page itself."""
+"""Marks a block of tests, which run after the page's program."""
 SERVING: Final = """
 import atexit, socket, subprocess, sys, threading, time, urllib.request, uvicorn
 
@@ -61,12 +61,12 @@ def serve(app, port):
         time.sleep(0.01)
 """
 DATABASE: Final = "://localhost/shop"
-"""The address of a PostgreSQL server on pages, which is replaced by that of the tests' server."""
+"""The address of the PostgreSQL server on pages; the tests' own server replaces it."""
 
 LONG: Final = frozenset(
     {"a2a", "command-line", "conform", "conform-clients", "mcp", "migrate-from-celery", "testing"}
 )
-"""Pages that run commands or workers, or import much: the full tier runs their code."""
+"""Pages that run commands or workers, or import much; their code runs in the full tier."""
 
 COMMON: Final = (
     *("asyncio", "concurrent.futures.thread", "encodings.idna", "sqlite3", "stringprep"),
@@ -78,14 +78,14 @@ COMMON: Final = (
     *("lro.stores.memory", "lro.stores.sqlite", "lro.webhooks"),
     *("lro_client.testing", "lro_client.transports.local"),
 )
-"""Modules that most programs import."""
+"""Modules that most programs import, so the forking process imports them."""
 
 SECONDS: Final = 360
-"""How long a program may run."""
+"""The most seconds that a program may run."""
 
 
 def run_code(page: Path, folder: Path) -> None:
-    """Run the program of a page in an empty folder, and then its tests with pytest if any."""
+    """Run the program of a page in an empty folder, and then the page's tests, if any."""
     source = program(page)
     if not source.strip():
         return
@@ -106,8 +106,8 @@ def run_code(page: Path, folder: Path) -> None:
 
 @functools.cache
 def parent() -> subprocess.Popen[str]:
-    """Start the process that forks for each program; it ends with this one."""
-    # Other tests in this process may have set up Django, whose settings Celery would look for.
+    """Start the process that forks each program; it ends with the current process."""
+    # other tests in this process may have set up Django, whose settings Celery would look for
     alone = {key: value for key, value in os.environ.items() if key != "DJANGO_SETTINGS_MODULE"}
     command = [sys.executable, "-W", "error", "-m", __name__]
     process = subprocess.Popen(
@@ -145,7 +145,7 @@ def fork_for_each_line() -> None:
 
 
 def become(folder: str, output: str, arguments: Sequence[str]) -> None:
-    """Run a script or a module as Python does with these arguments."""
+    """Run a script or a module in this process, as Python runs it with these arguments."""
     signal.alarm(SECONDS)
     os.chdir(folder)
     for descriptor, path in ((0, os.devnull), (1, output), (2, output)):

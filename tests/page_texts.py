@@ -1,4 +1,4 @@
-"""Parse the README and the docs for tests: pages, tables, fenced blocks, and their programs."""
+"""Parse the README and the docs: pages, tables, fenced blocks and their programs."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ PAGES: Final = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 
 NOT_RUN: Final = re.compile(r"<!--\s*not run(?::\s*(?P<reason>.*?))?\s*-->", re.DOTALL)
 SERVED: Final = re.compile(r"<!--\s*served on port (?P<port>\d+)\s*-->")
-"""Marks a block that makes an ``app``, which the blocks after it call on this port."""
+"""Marks a block that makes an ``app``, which later blocks call on this port."""
 FILE: Final = re.compile(
     r"<!--\s*file: (?P<path>[\w/.]+)"
     r"(?:, served by `(?P<command>lro serve \S+)` on port (?P<port>\d+))?\s*-->"
 )
-"""Marks a block that is a file, which other blocks import or call as a server."""
+"""Marks a block that is a file; other blocks import the file or call it as a server."""
 
 
 @functools.lru_cache(1)
@@ -57,7 +57,7 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def program(page: Path, *, serving: bool = True) -> str:
-    """Return the Python of a page as one source, each line under its number in the page.
+    """Return the Python of a page as one source; each line keeps its line number in the page.
 
     With ``serving``, the source also starts the page's servers.
     """
@@ -75,13 +75,13 @@ def program(page: Path, *, serving: bool = True) -> str:
 
 
 def files(page: Path) -> dict[str, str]:
-    """Return the blocks of a page that are files, by path."""
+    """Map the path of each file on a page to its text."""
     named = [(FILE.search(block.comment), block.text) for block in blocks(page)]
     return {match["path"]: text for match, text in named if match}
 
 
 def text_of(page: str) -> str:
-    """Return the source of a page of the docs, by its path in them."""
+    """Return the source of a page, by its path in the docs."""
     return (DOCS / page).read_text(encoding="utf-8")
 
 
@@ -95,5 +95,5 @@ def rows(page: str, heading: str) -> Iterator[Sequence[str]]:
 
 
 def fences(page: str, language: str) -> list[str]:
-    """Return the texts of the blocks in this language."""
+    """Return the texts of a page's blocks in this language."""
     return [block.text for block in blocks(DOCS / page) if block.language == language]

@@ -1,4 +1,4 @@
-"""How tests replace clocks and threads, which the whole process uses."""
+"""Replace clocks and thread functions, which the whole process uses, in a test's own threads."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def patch_threads(
 ) -> None:
     """Replace a function for this thread, and for threads that start later.
 
-    Servers that tests share run in older threads: with one test's clock they might sleep for
-    minutes after that test.
+    Older threads keep the real function, because they run servers that tests share: with one test's
+    clock such a server might sleep for minutes after the test.
     """
     real = getattr(owner, name)
     others = {*threading.enumerate()} - {threading.current_thread()}

@@ -16,14 +16,14 @@ from tests.waiting import PATIENCE
 
 @attrs.frozen
 class Place:
-    """A store that a process can open: its kind, and a path, or a URL and a schema."""
+    """The location of a store that any process can open: its kind and path, or URL and schema."""
 
     kind: str
     where: str = ""
     schema: str = ""
 
     def open(self, clock: Callable[[], datetime] | None = None) -> Store:
-        """Open the store for one process."""
+        """Open the store in this process."""
         if self.kind == "memory":
             from lro.stores.memory import MemoryStore
 
@@ -39,19 +39,19 @@ class Place:
 
 
 class Muffled:
-    """A store whose notifications can be switched off, in both directions."""
+    """A store whose notifications can be switched off, sent ones and received ones."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self.deaf = False
         self.plugged = threading.Event()
-        """Set once a deaf subscription listens."""
+        """Set when a subscription waits while the store is deaf."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
     def notify_others(self, name: str) -> None:
-        """Notify other processes, unless notifications are off."""
+        """Notify other processes, unless the store is deaf."""
         if not self.deaf:
             self._store.notify_others(name)
 
@@ -68,7 +68,7 @@ class _Plugged:
 
     def next_changes(self, seconds: float) -> Collection[str] | None:
         if not self._store.deaf:
-            # The wait is short, so that a subscription that becomes deaf meanwhile stops soon.
+            # the wait is short, so that a subscription of a store that becomes deaf stops soon
             names = self._subscription.next_changes(min(seconds, LOOK_AGAIN_SECONDS / 10))
             return () if self._store.deaf else names
         self._store.plugged.set()

@@ -1,4 +1,4 @@
-"""A notifier that sends nothing, but records the calls of the service."""
+"""A notifier that sends nothing and records how the service calls it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lro.webhooks import Endpoint
 
 
 class RecordingNotifier:
-    """The ``webhooks`` of a service in tests; ``notifies`` selects the ends that are notified."""
+    """The ``webhooks`` of a service in tests; ``notifies`` selects which ends are notified."""
 
     def __init__(self, notifies: Callable[[Record], bool] = lambda _: True) -> None:
         self.notifies = notifies

@@ -1,4 +1,4 @@
-"""Fixtures: a clock, stores of each kind, and services that are closed after the test."""
+"""Fixtures: a manual clock, stores of each kind, and services that are closed after the test."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def store_of(kind: str, clock: ManualClock, folder: Path) -> Iterator[Store]:
 
 @pytest.fixture(params=["memory", "sqlite"])
 def store(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -> Iterator[Store]:
-    """Open an empty store in memory or in SQLite; a test can also ask for PostgreSQL."""
+    """Open an empty store in memory and in SQLite; a test can also ask for PostgreSQL."""
     with store_of(request.param, clock, tmp_path) as made:
         yield made
 
@@ -75,18 +75,18 @@ def services(clock: ManualClock) -> Iterator[MakeService]:
 
 @pytest.fixture
 def make_service(clock: ManualClock) -> Iterator[MakeService]:
-    """Return a function that makes services, which are closed after the test."""
+    """Return a function that makes services, and close the services after the test."""
     with services(clock) as make:
         yield make
 
 
 @pytest.fixture
 def counting() -> CountService:
-    """Return a counting service in memory."""
+    """Return a service of counting methods with a store in memory."""
     return build()
 
 
 @pytest.fixture
 def step() -> Step:
-    """Return a function that pauses midway."""
+    """Return a function that pauses in the middle."""
     return Step()

@@ -1,4 +1,4 @@
-"""Helpers for tests that drive a service step by step and read its operations."""
+"""Helpers of tests that drive a service step by step and read its operations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WORK = "acme.work.v1.Works.Work"
 
 
 def work(service: Service, body: Any = None, name: str = WORK, **options: Any) -> Any:
-    """Declare a method that runs ``body``, or does nothing."""
+    """Declare a method that calls ``body``, if any, and returns the request's text."""
 
     @service.method(name, **options)
     def do(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
@@ -39,7 +39,7 @@ def ended(service: Service, operation: Operation | Handle[Any, Any] | str) -> Op
 
 
 def ended_in_turn(service: Service, name: str) -> Operation:
-    """Return an operation once it is done; maintenance claims queued work for free workers."""
+    """Run the maintenance, which claims queued work, until an operation is done; return it."""
 
     def looked() -> Operation:
         service.run_maintenance()
@@ -63,7 +63,7 @@ def ended_in_time(service: Service, clock: ManualClock, name: str) -> Operation:
 
 
 def recovered(service: Service, clock: ManualClock) -> None:
-    """Run the maintenance that handles expired leases, which takes two runs."""
+    """Run the maintenance twice, because it takes two runs to find that a lease has expired."""
     service.run_maintenance()
     clock.advance(1)
     service.run_maintenance()
@@ -90,7 +90,7 @@ def reason(operation: Operation) -> tuple[int, str]:
 
 
 def listeners(service: Service) -> int:
-    """Return how many listeners for changes this process has, to check that none is left."""
+    """Return the number of change listeners in this process, to check that none is left."""
     return len(service.edges.runtime.updater.notifier)
 
 
@@ -100,12 +100,12 @@ def swap(service: Service, executor: Executor) -> None:
 
 
 def abandon(task: asyncio.Task[Any]) -> None:
-    """Let a task be destroyed with its event loop without a warning."""
+    """Prevent the warning about a task that is destroyed with its event loop."""
     task._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
 class Step:
-    """A function that pauses midway: it sets ``begun``, and continues once ``go`` is set."""
+    """A function that pauses in the middle: it sets ``begun`` and then waits for ``go``."""
 
     def __init__(self) -> None:
         self.begun = threading.Event()

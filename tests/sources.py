@@ -1,4 +1,4 @@
-"""Facts about the shipped modules for tests: each module is parsed once, and only facts stay."""
+"""Facts about the shipped modules; each module is parsed once, and only the facts are kept."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class Source:
     classes: Sequence[str]
     """The classes at the module's top level."""
     all_classes: Sequence[str]
-    """All classes, including those within functions and classes."""
+    """All classes, including classes within functions and classes."""
     docstrings: Sequence[tuple[str, str]]
     """The name and docstring of each function and class."""
     functions: Sequence[tuple[str, int, int]]
-    """Each function's name, number of parameters without ``self`` and ``cls``, and lines."""
+    """Each function's name, number of parameters (without ``self`` and ``cls``) and of lines."""
 
 
 @functools.cache
 def source(path: Path) -> Source:
-    """Return the facts of a module in ``SRC``."""
+    """Return the facts of a module under ``SRC``."""
     tree = ast.parse(path.read_text("utf-8"))
     nodes = list(ast.walk(tree))
     documented = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef

@@ -1,4 +1,4 @@
-"""The architecture page agrees with the code: the routes of five calls, the tables of states."""
+"""The architecture page agrees with the code: modules of five calls, and the tables of states."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ PAGE: Final = ROOT / "docs/explanation/architecture.md"
 
 @pytest.mark.platform
 def test_each_call_enters_the_modules_that_the_page_lists() -> None:
-    """To add a module to a call's route is a decision, which the page records.
+    """The page lists the modules of each call, so that a new module is a deliberate choice.
 
-    The calls run in a separate process: with results that other tests have cached, they would enter
-    fewer modules.
+    The calls run in a separate process: with the caches of other tests, they would enter fewer
+    modules.
     """
     pytest.importorskip("markdown_it", reason="the lists are those of a full installation")
     command = [sys.executable, "-m", "tests.modules_entered"]
@@ -39,7 +39,7 @@ def test_each_call_enters_the_modules_that_the_page_lists() -> None:
 
 
 def test_state_table_of_the_page_is_the_one_of_the_code() -> None:
-    """Each row is a state, an event and the next state."""
+    """Each row of the page's table has a state, an event and the next state, as in the code."""
     rows = re.findall(r"^\| `(\w+)` \| `([\w ]+)` \| `(\w+)` \|$", PAGE.read_text(), re.MULTILINE)
     assert sorted(rows) == sorted(
         (state.name, event.name.lower().replace("_", " "), after.name)
@@ -49,7 +49,7 @@ def test_state_table_of_the_page_is_the_one_of_the_code() -> None:
 
 
 def test_lives_of_attempts_on_the_page_are_those_of_the_code() -> None:
-    """Each row is a state and the states that may follow it."""
+    """Each row of the page's table has a state of an attempt and all states that may follow it."""
     rows = re.findall(r"^\| `([A-Z]+)` \| [^`|]+ \| (.*)\|$", PAGE.read_text(), re.MULTILINE)
     listed = {state: set(re.findall(r"\w+", after)) for state, after in rows}
     assert listed == {state.name: {one.name for one in after} for state, after in NEXT.items()}

@@ -1,4 +1,4 @@
-"""The README and the docs are correct: their code runs, and their links and names exist."""
+"""The README and the docs are correct: code blocks run, and links and names exist."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ NOT_OURS: Final = {
     *("lro.operation.name", "lro.executor", "lro.lost_attempts", "lro.polls"),
     *(name for metric in METRICS for name in (metric.name, *metric.attributes)),
 }
-"""Names that only look like ours: the error domain, Celery's task, metrics and attributes."""
+"""Names that look like modules of ours: the error domain, Celery's task, metrics, attributes."""
 
 
 @pytest.mark.parametrize(
     "page", [one for one in PAGES if one.stem not in LONG], ids=lambda one: one.stem
 )
 def test_python_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
-    """The Python of a page runs from top to bottom, as one program, in an empty folder."""
+    """The Python code of a page runs in an empty folder, from top to bottom as one program."""
     run_code(page, tmp_path)
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:
-    """Yield the ``lro`` commands on pages, and their words up to a pipe or another command."""
+    """Yield the ``lro`` commands on pages, each with its words up to a pipe or another command."""
     for page in PAGES:
         text = "".join(block.text for block in blocks(page) if block.language == "console")
         for line in re.findall(r"^\$ lro (.*)$", text.replace("\\\n", ""), re.MULTILINE):
@@ -60,7 +60,7 @@ def commands() -> Iterator[tuple[str, list[str]]]:
 
 
 def test_shown_commands_have_the_options_and_arguments_that_they_are_given() -> None:
-    """The commands do not run, so the modules and files that they name need not exist."""
+    """The commands are parsed but not run, so the modules and files in them need not exist."""
     click = pytest.importorskip("click")
     from lro.cli._app import app
 
@@ -75,7 +75,7 @@ def test_shown_commands_have_the_options_and_arguments_that_they_are_given() -> 
 
 @functools.cache
 def sessions() -> set[str]:
-    """Return the sessions of noxfile.py: the functions with that decorator."""
+    """Return the names of the nox sessions: functions of noxfile.py with a session decorator."""
     nodes = ast.parse((ROOT / "noxfile.py").read_text(encoding="utf-8")).body
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
     return {f.name for f in functions if any("session" in ast.unparse(d) for d in f.decorator_list)}
@@ -92,7 +92,7 @@ def targets(page: Path) -> Iterator[str]:
 
 @functools.cache
 def anchors(page: Path) -> set[str]:
-    """Return the fragments of a page's headings."""
+    """Return the anchors of a page's headings."""
     found, inside = set(), False
     for token in tokens(page):
         if inside:
@@ -104,7 +104,7 @@ def anchors(page: Path) -> set[str]:
 
 @functools.cache
 def missing() -> set[str]:
-    """Return the names on pages that do not exist; a child process looks, as it imports a lot."""
+    """Return the names on pages that do not exist; a child process does the many imports."""
     tokens_of_pages = itertools.chain.from_iterable(tokens(page) for page in LINKED)
     codes = (
         child.content
@@ -118,7 +118,7 @@ def missing() -> set[str]:
 
 
 def is_there(name: str) -> bool:
-    """Return whether a dotted name is a module or is in one."""
+    """Return whether a dotted name is a module or an attribute in a module."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         module = ".".join(parts[:length])
@@ -127,7 +127,7 @@ def is_there(name: str) -> bool:
         except ModuleNotFoundError as exc:
             if f"{module}.".startswith(f"{exc.name}."):
                 continue
-            return True  # it exists, but needs an extra that is not installed
+            return True  # the module exists, but needs an extra that is not installed
         for part in parts[length:]:
             thing = getattr(thing, part, None)
         return thing is not None
@@ -137,8 +137,8 @@ def is_there(name: str) -> bool:
 def of_code(page: Path, text: str) -> Iterator[str]:
     """Yield the faults of a page's code blocks.
 
-    A block may only be skipped if a comment just before it gives the reason, not because its
-    language is misspelt or missing.
+    A Python block may be skipped only if a comment just before the block gives the reason. The
+    language of each block must be spelt correctly.
     """
     every = list(blocks(page))
     yield from (
@@ -162,7 +162,7 @@ def of_text(page: Path, text: str) -> Iterator[str]:
     if found := MACHINE_PATH.search(text):
         yield f"a path of some machine: {found[0]}"
     for token in tokens(page):
-        # Some renderers do not recognise a link whose target continues on the next line.
+        # some renderers do not recognise a link whose target continues on the next line
         if token.type == "inline" and re.search(r"\]\([^()]*\n", token.content):
             yield f"a link on two lines: {token.content}"
         for child in token.children or []:
@@ -174,7 +174,7 @@ def of_text(page: Path, text: str) -> Iterator[str]:
         if re.match(r"[a-z]+:", target):
             continue
         reached = (page.parent / path).resolve() if path else page
-        # The docs are also published without the repository, so their links must stay in the docs.
+        # the docs are also published without the repository, so their links must stay in the docs
         if not reached.is_relative_to(DOCS if page.is_relative_to(DOCS) else ROOT):
             yield f"leads out of the docs: {target}"
         elif not reached.exists() or (fragment and fragment not in anchors(reached)):
@@ -183,7 +183,7 @@ def of_text(page: Path, text: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_and_names_on_the_page_exist(page: Path) -> None:
-    """Its links within the project, sessions, names and benches exist; all Python is checked."""
+    """Links within the project, sessions, names and benchmarks exist, and all Python is checked."""
     text = page.read_text(encoding="utf-8")
     assert list(of_text(page, text)) == []
     if page in PAGES:
@@ -191,7 +191,7 @@ def test_links_and_names_on_the_page_exist(page: Path) -> None:
 
 
 def shown(default: object) -> str:
-    """Return a default as the table of the executors shows it."""
+    """Return a default value as the table of executors shows it."""
     if isinstance(default, timedelta):
         return f"{default.total_seconds():g} s"
     return f"`{default}`" if isinstance(default, str) else str(default)
@@ -201,7 +201,7 @@ def shown(default: object) -> str:
     "name", ["threads.Thread", "asyncio.Asyncio", "processes.Process", "celery.Celery"]
 )
 def test_defaults_of_executors_are_those_of_the_code(name: str) -> None:
-    """The table has every argument of each executor with its default; None is put into words."""
+    """The table has the default of each executor's arguments; None may be in words."""
     page = (DOCS / "reference" / "stores-and-executors.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| `(\w+)`[^|]* \| ([^|]+) \|$", page, re.MULTILINE)
     module, _, kind = name.partition(".")

@@ -1,4 +1,4 @@
-"""What the type checkers receive from the docs, and how their findings are reported."""
+"""The input of the type checkers from the docs, and the reports of their errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.page_texts import FILE, PAGES, ROOT, blocks
 
 
 def test_every_python_block_is_checked_under_its_line() -> None:
-    """Blocks that are not run are checked too, as are pages that are added later."""
+    """Each Python block is checked with its line numbers, even a block that is not run."""
     for page in PAGES:
         sources = [source.splitlines() for source in docs_types.modules(page)]
         for block in blocks(page):
@@ -26,7 +26,7 @@ def test_every_python_block_is_checked_under_its_line() -> None:
 
 
 def test_modules_of_all_pages_are_written_to_one_folder(tmp_path: Path) -> None:
-    """Each file has a valid module name; modules that readers must supply are there too."""
+    """Each file has a valid module name; the module that readers must write is there too."""
     pages = docs_types.write(tmp_path)
     assert {*pages.values()} == {
         page.relative_to(ROOT) for page in PAGES if [*docs_types.modules(page)]
@@ -36,7 +36,7 @@ def test_modules_of_all_pages_are_written_to_one_folder(tmp_path: Path) -> None:
 
 
 def test_finding_of_a_type_checker_has_page_and_line(tmp_path: Path) -> None:
-    """The finding of either checker has the page and line; a checker that crashes is an error."""
+    """A reported error has the page and its line; a checker that crashes raises an error."""
     pages = {tmp_path / "readme_0.py": Path("README.md")}
     stem = "readme_0"
     said = [f"../x/{stem}.py:7: error: wrong", f"  /x/{stem}.py:8:1 - error: bad", "2 errors found"]

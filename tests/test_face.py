@@ -21,7 +21,7 @@ FACES = [
 
 
 def names_for_checkers(tree: ast.Module) -> list[ast.stmt]:
-    """Return the imports for type checkers of a module that loads its names lazily."""
+    """Return the imports under TYPE_CHECKING in a module that loads its names lazily."""
     for node in tree.body:
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             return node.body
@@ -46,42 +46,42 @@ def bound_names(face: str) -> set[str]:
 
 
 def isort_style(name: str) -> tuple[int, list[str | int]]:
-    """Return the linter's sort key for names: constants, classes, the rest; 9 before 10."""
+    """Return the linter's sort key: constants, then classes, then other names; 9 before 10."""
     rank = 0 if name.isupper() and len(name) > 1 else 1 if name[0].isupper() else 2
     return rank, [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 @pytest.mark.parametrize("face", FACES)
 def test_all_has_exactly_the_public_names_of_the_package(face: str) -> None:
-    """``__all__`` has exactly the module's public names, in order; each can be loaded."""
+    """``__all__`` has exactly the module's public names in order, and each can be loaded."""
     module = importlib.import_module(face)
     assert set(module.__all__) == bound_names(face)
     assert list(module.__all__) == sorted(set(module.__all__), key=isort_style)
     assert [name for name in module.__all__ if not hasattr(module, name)] == []
-    assert set(module.__all__) <= set(dir(module))  # an interactive shell completes them
+    assert set(module.__all__) <= set(dir(module))  # an interactive shell completes these names
 
 
 def test_server_package_has_few_public_names() -> None:
-    """``lro`` has at most 35 names, enough for a first server; other modules have the rest."""
+    """``lro`` has at most 35 names, enough for a first server; other names are in its modules."""
     assert len(importlib.import_module("lro").__all__) <= 35
     program = "import lro; print(lro.adapters, lro.errors, lro.types, lro.wire)"
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
 
 
 def test_client_package_has_few_public_names() -> None:
-    """``lro_client`` has at most 25 names; transports and waits have their own modules."""
+    """``lro_client`` has at most 25 names; transports and waits are in its modules."""
     assert len(importlib.import_module("lro_client").__all__) <= 25
 
 
 def test_service_is_small() -> None:
-    """``Service`` has at most 25 public methods, not counting the ``_async`` twins."""
+    """``Service`` has at most 25 public methods, without counting the ``_async`` variants."""
     names = {name for name in vars(lro.Service) if not name.startswith("_")}
     assert len({name.removesuffix("_async") for name in names}) <= 25
 
 
 @pytest.mark.parametrize("face", ["lro", "lro_client", "lro_client.transports"])
 def test_lazy_names_match_the_imports_for_type_checkers(face: str) -> None:
-    """Each name is loaded from the module that the imports for type checkers name."""
+    """Each lazy name is loaded from the module named by the imports under TYPE_CHECKING."""
     module = importlib.import_module(face)
     tree = ast.parse(Path(str(module.__file__)).read_text())
     for node in names_for_checkers(tree):
@@ -102,7 +102,7 @@ def test_misspelt_name_of_the_package_is_an_attribute_error() -> None:
 
 
 def test_importing_the_package_loads_no_submodule() -> None:
-    """A program that uses only errors and values does not load the service."""
+    """Importing the package and using errors and types does not load the service."""
     program = "import sys, lro; lro.__all__; lro.errors; lro.types; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr

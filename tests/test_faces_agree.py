@@ -18,7 +18,7 @@ Parameter = tuple[str, str, object]
 
 
 def interface(name: str) -> dict[str, list[Parameter] | None]:
-    """Return the public members of a class: a method's parameters, None for a plain value."""
+    """Map each public member of a class to its parameters if it is a method, and else to None."""
     cls = getattr(lro_client, name)
     members = {each: getattr(cls, each) for each in dir(cls) if not each.startswith("_")}
     return {each: parameters(m) if callable(m) else None for each, m in members.items()}
@@ -32,7 +32,7 @@ def parameters(method: object) -> list[Parameter]:
 
 @pytest.mark.parametrize(("sync", "async_"), PAIRS)
 def test_sync_and_async_client_have_the_same_members_and_parameters(sync: str, async_: str) -> None:
-    """A call that is valid for one client is valid for the other, except for ``await``."""
+    """Both clients have the same members with the same parameters."""
     assert interface(sync) == interface(async_)
 
 
@@ -47,7 +47,7 @@ def form(text: str) -> tuple[str, list[str]]:
 
 
 def test_blocking_client_equals_the_generated_one() -> None:
-    """If this fails: ``python -m tests.blocking_client``, then ``ruff format src``."""
+    """After a failure run ``python -m tests.blocking_client``, then ``ruff format src``."""
     assert form(TARGET.read_text("utf-8")) == form(blocking(SOURCE.read_text("utf-8")))
     with pytest.raises(ValueError, match="does not occur"):
         blocking(TARGET.read_text("utf-8"))

@@ -1,4 +1,4 @@
-"""Imports point down: the layers of the packages, read from the source."""
+"""The layers of the packages: a module imports only from layers below, as its source shows."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FLOORS: Final = {
         __init__
         """,
 }
-"""The packages and modules of each distribution, each before all those that it may import."""
+"""The packages and modules of each distribution: each may import only those before it."""
 
 OUTER: Final = {
     *("_bridge", "_console", "_webhooks", "webhooks", "console", "openapi", "prometheus"),
@@ -50,13 +50,13 @@ OUTER: Final = {
 """The outer ring of ``lro``, to which ``lro_conform`` and ``pytest_lro`` belong too."""
 
 PUBLIC: Final = {"__init__", "errors", "types", "wire", "protobuf"}
-"""Modules of ``lro`` that ``lro_client`` may use, besides its test server and its command."""
+"""Modules of ``lro`` that ``lro_client`` may import, besides those in ``SERVERS``."""
 
 DEPTH_AT_MOST: Final = 12
-"""The longest allowed chain of imports, in packages of both distributions."""
+"""The most packages, of both distributions, in a chain in which each imports the next."""
 
 SERVERS: Final = {("lro_client", "lro", "testing"), ("lro_client", "lro", "cli")}
-"""Modules that may import all of another package: the test server, and the console's command."""
+"""Who may import which private package: the client's test server and command may import ``lro``."""
 
 FULL_TIER: Final = re.compile(
     r"^\s*(from|import) (tests\.services(\.| import )(npm|redis)|tests\.full|playwright)\b",
@@ -65,24 +65,24 @@ FULL_TIER: Final = re.compile(
 """An import of a module that starts a browser, a broker or npm."""
 
 PURE: Final = ("_base", "_messages", "_model", "_filters")
-"""Packages of values and pure functions."""
+"""Packages that have only values and pure functions."""
 
 EFFECTS: Final = "asyncio logging random secrets socket sqlite3 threading time"
-"""Modules that pure packages must not import: they get ``now`` and names as arguments."""
+"""Modules that pure packages must not import, because callers pass the time and ids."""
 
 ASKS_FOR_ITS_THREAD: Final = "_base.errors"
-"""Whether Ctrl-C is meant for the program depends on the thread."""
+"""This module may import threading, because handling Ctrl-C depends on the thread."""
 
 OPTIONAL: Final = (
     "a2a celery click cronsim cryptography django fastapi flask google.auth google.protobuf"
     " grpc httpx2 hypercorn kombu litestar mcp numpy opentelemetry prometheus_client psycopg"
     " pydantic quart rich starlette tqdm uvicorn"
 )
-"""Modules that ``lro`` and ``lro_client`` must not load: optional, or heavy and rarely needed."""
+"""Modules that ``lro`` and ``lro_client`` must not load: optional, or heavy and rarely used."""
 
 
 def modules_of(package: str) -> Iterator[tuple[str, str, Path]]:
-    """Yield the package, name and file of every module with code in a package."""
+    """Yield the package, name and file of each of a package's modules that has code."""
     root = SRC / package
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
@@ -102,12 +102,12 @@ def names() -> frozenset[str]:
 
 
 def floor(package: str, name: str) -> int:
-    """Return the index of a module's package, or of the module, in the list."""
+    """Return the index of the layer of a module in ``FLOORS``."""
     return FLOORS[package].split().index(name.partition(".")[0])
 
 
 def ours(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield the imports of a source that are our own modules, as (package, name)."""
+    """Yield the imports of a source that are modules of ours, as (package, name)."""
     for module, name in source(path).imports:
         whole = f"{module}.{name}" if f"{module}.{name}" in names() else module
         package, _, rest = whole.partition(".")
@@ -116,14 +116,14 @@ def ours(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def test_every_package_has_a_floor() -> None:
-    """A new package must be added to the list, which decides who may import it."""
+    """Each package is in ``FLOORS``, so that a new package gets a layer."""
     for owner, floors in FLOORS.items():
         found = {name.partition(".")[0] for package, name, _ in modules() if package == owner}
         assert found == {*floors.split()}
 
 
 def test_modules_import_only_from_floors_below() -> None:
-    """A module imports only from its own package and those below."""
+    """A module imports only from its own layer and from layers below."""
     upward = [
         (name, other)
         for package, name, path in modules()
@@ -134,12 +134,12 @@ def test_modules_import_only_from_floors_below() -> None:
 
 
 def is_outer(package: str, name: str) -> bool:
-    """Return True for a module of the outer ring, and for all packages except ``lro``."""
+    """Return whether a module is in the outer ring or in a package other than ``lro``."""
     return package != "lro" or name.partition(".")[0] in OUTER
 
 
 def test_outer_ring_and_client_use_only_public_names_of_the_core() -> None:
-    """The outer ring and the client do nothing that a third-party package could not do."""
+    """The outer ring and the client use no private names, just like third-party packages."""
     found = {
         (name, module, imported)
         for package, name, path in (*modules(), *modules_of("pytest_lro"))
@@ -153,7 +153,7 @@ def test_outer_ring_and_client_use_only_public_names_of_the_core() -> None:
 
 
 def test_chain_of_importing_packages_is_short() -> None:
-    """It is the longest chain of packages that import each other, even within functions."""
+    """The longest chain of packages that import each other, even within functions, is short."""
     graph: dict[str, set[str]] = {}
     for package, name, path in modules():
         here = f"{package}.{name.partition('.')[0]}"
@@ -168,10 +168,10 @@ def test_chain_of_importing_packages_is_short() -> None:
 
 
 def test_class_names_are_unique() -> None:
-    """A name that two packages share is looked up in the wrong place.
+    """Classes have unique names, because a reader may look up a shared name in the wrong package.
 
-    There are exceptions: both edges serve operations, requests of the client are named after the
-    verbs, and methods are retried like calls of clients.
+    There are exceptions: some classes of the HTTP and gRPC edges share a name, and so do
+    some classes of the client and the server.
     """
     names = [
         each
@@ -186,7 +186,7 @@ def test_class_names_are_unique() -> None:
 
 
 def test_modules_have_no_import_cycle() -> None:
-    """Imports within a package have an order too."""
+    """No chain of imports leads back to its own module, not even within a package."""
     graph = {
         f"{package}.{name}": {f"{owner}.{other}" for owner, other in ours(path)}
         for package, name, path in modules()
@@ -198,7 +198,7 @@ def test_modules_have_no_import_cycle() -> None:
 
 
 def test_client_and_server_do_not_import_each_other() -> None:
-    """``lro_client`` needs no server, and ``lro`` no client.
+    """``lro_client`` needs no server, and ``lro`` needs no client.
 
     ``lro_conform`` can test both, so it uses only the errors of ``lro``.
     """
@@ -215,7 +215,7 @@ def test_client_and_server_do_not_import_each_other() -> None:
 
 
 def test_core_tests_start_no_browser_broker_or_npm() -> None:
-    """The tests that do are in tests/full, which the default tier leaves out."""
+    """Tests that start a browser, a broker or npm are in tests/full, not in the default tier."""
     tests = Path(__file__).parent
     left_out = {tests / "full", tests / "services", tests / "chaos"}
     core = [path for path in tests.rglob("*.py") if left_out.isdisjoint(path.parents)]
@@ -224,7 +224,7 @@ def test_core_tests_start_no_browser_broker_or_npm() -> None:
 
 
 def test_pure_packages_have_no_side_effects() -> None:
-    """The pure packages of ``lro`` use no clock, randomness, lock, thread, file or network."""
+    """Pure packages of ``lro`` use no clock, random numbers, locks, threads, files or network."""
     effects = set(EFFECTS.split())
     used = [
         (name, module)
@@ -241,10 +241,10 @@ def test_pure_packages_have_no_side_effects() -> None:
     [("attrs, cattrs", "lro"), ("httpx, tenacity, lro", "lro_client"), ("httpx", "lro_conform")],
 )
 def test_importing_a_package_loads_no_optional_library(allowed: str, face: str) -> None:
-    """An import loads no package that the caller may not have or may never need.
+    """Importing a package loads no library that the user may not have installed or may never need.
 
-    Packages that a required dependency loads itself, as httpx loads click and rich if installed,
-    are loaded first, so they do not count.
+    Libraries that a required dependency loads do not count, because they are loaded first: httpx,
+    for example, loads click and rich if they are installed.
     """
     program = f"import sys, {allowed}; before = set(sys.modules); import {face}; "
     program += "print(*set(sys.modules) - before)"
@@ -254,15 +254,15 @@ def test_importing_a_package_loads_no_optional_library(allowed: str, face: str) 
 
 
 ARGUMENTS_AT_MOST: Final = 8
-"""Parameters of a function, without ``self`` and ``cls``; ``**options`` counts as one."""
+"""The most parameters of a function, without ``self`` and ``cls``; ``**options`` counts as one."""
 
 LINES_AT_MOST: Final = 60
 LONGER: Final[dict[str, int]] = {}
-"""The lengths of functions that exceed the limit; never raise these numbers."""
+"""Functions that exceed the limit, with their lengths; never raise these numbers."""
 
 
 def test_no_function_has_many_arguments_or_lines() -> None:
-    """Options that belong together are one TypedDict, declared once, and one checked value."""
+    """A function has at most 8 parameters and 60 lines; related options form one TypedDict."""
     functions = [(path, *one) for _, _, path in modules() for one in source(path).functions]
     assert [one for one in functions if one[2] > ARGUMENTS_AT_MOST] == []
     assert {name: lines for _, name, _, lines in functions if lines > LINES_AT_MOST} == LONGER

@@ -1,4 +1,4 @@
-"""Options that are checked values, and the keywords that callers write, are the same."""
+"""Options as a checked value and as keyword arguments have the same names and types."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SERVICE = lro.Service(MemoryStore(), None, maintenance=False)
 
 
 def type_of(function: Callable[..., object], parameter: str) -> Any:
-    """Return the annotation of a parameter; for ``**options`` it is Unpack of a TypedDict."""
+    """Return the type of a parameter; for ``**options`` the type is Unpack of a TypedDict."""
     return typing.get_type_hints(function)[parameter]
 
 
@@ -32,7 +32,7 @@ def type_of(function: Callable[..., object], parameter: str) -> Any:
 def test_values_and_keywords_have_the_same_names_and_types(
     values: type[Any], takes: Callable[..., object]
 ) -> None:
-    """A value with a converter also accepts a list."""
+    """Values and keywords have the same names and types; with a converter a list is valid too."""
     (keywords,) = typing.get_args(type_of(takes, "options"))
     fields = [one for one in attrs.fields(attrs.resolve_types(values)) if one.init]
     assert len(fields) >= 9

@@ -1,4 +1,4 @@
-"""Tests use public names; the number of private ones that they still use may only fall."""
+"""Tests use public names; the number of private names that they use may only fall."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ READ_AT_MOST = 91
 
 
 def is_private(name: str) -> bool:
-    """Return True for ``_name``, not for ``__name__``."""
+    """Return True for a name such as ``_name``, but not for ``__name__``."""
     return name.startswith("_") and not name.startswith("__")
 
 
@@ -38,7 +38,7 @@ def private_names(tree: ast.Module) -> Iterator[str]:
 
 
 def test_number_of_private_names_in_tests_only_falls() -> None:
-    """A number that has fallen must be updated here, so that it cannot rise again."""
+    """The numbers of private names equal the limits, which must be lowered if a number falls."""
     trees = (ast.parse(path.read_text()) for path in TESTS.rglob("*.py"))
     found = Counter(use for tree in trees for use in private_names(tree))
     assert (found["imported"], found["read"]) == (IMPORTED_AT_MOST, READ_AT_MOST)

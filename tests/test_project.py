@@ -1,4 +1,4 @@
-"""The project's own files agree with each other, and its tools do what they promise."""
+"""The project's own files agree with each other, and its tools work."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONFTEST: Final = (ROOT / "tests" / "conftest.py").read_text()
 
 
 def noxfile_value(name: str) -> Any:
-    """Return the value of a name in noxfile.py, without nox."""
+    """Return the value of a constant in noxfile.py, without importing nox."""
     for node in ast.parse((ROOT / "noxfile.py").read_text()).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
             return ast.literal_eval(node.value)
@@ -38,13 +38,13 @@ def test_package_has_py_typed(package: str) -> None:
 
 
 def test_pytest_finds_plugin_in_wheel() -> None:
-    """The entry point names a package that is in the wheel."""
+    """The entry point of pytest names a package that is in the wheel."""
     assert PROJECT["entry-points"]["pytest11"] == {"pytest_lro": "pytest_lro"}
     assert "src/pytest_lro" in TOOL["hatch"]["build"]["targets"]["wheel"]["packages"]
 
 
 def test_lowest_python_is_the_same_everywhere() -> None:
-    """Packaging, linter, type checkers, launcher and sessions have the same lowest Python."""
+    """Packaging, linter, type checkers, run script and nox sessions have the same lowest Python."""
     lowest = PROJECT["requires-python"].removeprefix(">=")
     assert TOOL["mypy"]["python_version"] == TOOL["pyright"]["pythonVersion"] == lowest
     assert TOOL["ruff"]["target-version"] == "py" + lowest.replace(".", "")
@@ -59,7 +59,7 @@ def test_promised_pythons_are_tested() -> None:
 
 
 def test_policy_lists_promised_pythons() -> None:
-    """The table of supported Pythons has those of the classifiers, beginning with the lowest."""
+    """The policy's table lists the Python versions of the classifiers, lowest first."""
     policy = (ROOT / "docs" / "explanation" / "versions.md").read_text("utf-8")
     listed = re.findall(r"^\| (3\.\d+) \| \w+ 20\d\d \|", policy, re.MULTILINE)
     assert listed == re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
@@ -67,14 +67,14 @@ def test_policy_lists_promised_pythons() -> None:
 
 
 def test_missing_extras_can_be_installed() -> None:
-    """Each extra that an error tells the user to install exists."""
+    """Each extra exists that an error message tells the user to install."""
     sources = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
     named = re.findall(r'MissingExtra\([^()]*?"(\w+)"\)', sources)
     assert set(named) <= set(PROJECT["optional-dependencies"])
 
 
 def test_developer_tools_are_dependency_groups_not_extras() -> None:
-    """They are dependency groups, which are not published with the package."""
+    """Tools for developers are dependency groups, which are not published with the package."""
     groups = set(PYPROJECT["dependency-groups"])
     assert {"bench", "lint", "test", "types"} <= groups
     assert not groups & set(PROJECT["optional-dependencies"])
@@ -82,7 +82,7 @@ def test_developer_tools_are_dependency_groups_not_extras() -> None:
 
 @pytest.mark.parametrize("name", ["demo", "tests"])
 def test_readme_has_both_first_commands(name: str) -> None:
-    """The two commands that need no other step are in the README verbatim."""
+    """The README has the two commands that need no other step, verbatim."""
     assert f"python3 run.py {name}\n" in (ROOT / "README.md").read_text()
 
 
@@ -99,7 +99,7 @@ def test_fragments_are_well_formed() -> None:
 
 
 def test_ci_stops_at_the_first_failure() -> None:
-    """The CI script is executable, and no failure in it goes unnoticed."""
+    """The CI script is executable and stops at the first failure."""
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
     assert "set -euo pipefail" in script.read_text()
@@ -115,7 +115,7 @@ def test_skips_fail_where_services_are_promised(
     required: str,
     expected: dict[str, int],
 ) -> None:
-    """Under LRO_REQUIRE_SERVICES only tests that are marked ``platform`` may be skipped."""
+    """Under LRO_REQUIRE_SERVICES a skipped test fails unless it is marked ``platform``."""
     monkeypatch.setenv("LRO_REQUIRE_SERVICES", required)
     pytester.makeconftest(CONFTEST)
     pytester.makeini("[pytest]\nmarkers = platform: may be skipped")
@@ -139,7 +139,7 @@ def test_skips_fail_where_services_are_promised(
 def test_skipped_modules_fail_where_services_are_promised(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same holds for a module that skips itself, and the reason is shown."""
+    """Under LRO_REQUIRE_SERVICES a module that skips itself fails, with its reason."""
     monkeypatch.setenv("LRO_REQUIRE_SERVICES", "1")
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile("import pytest; pytest.importorskip('no_such_package')")
@@ -149,7 +149,7 @@ def test_skipped_modules_fail_where_services_are_promised(
 
 
 def test_run_script_picks_the_session_of_its_python() -> None:
-    """``tests`` is the session of the running Python, and a missing interpreter is a failure."""
+    """``tests`` selects the session of the running Python; a missing interpreter is an error."""
     command = run.nox("tests", ["--", "-x"])
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     assert command[-4:] == ["--session", f"tests-{version}", "--", "-x"]
@@ -161,7 +161,7 @@ def test_run_script_picks_the_session_of_its_python() -> None:
 def test_run_script_refuses_unknown_arguments(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A wrong call prints the usage and sets nothing up."""
+    """Wrong arguments print the usage, and nothing is set up."""
     assert run.main(arguments) == 2
     assert capsys.readouterr().err.startswith("usage: ")
 
@@ -169,7 +169,7 @@ def test_run_script_refuses_unknown_arguments(
 def test_run_script_explains_a_missing_pip_in_one_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Without pip, the command prints one sentence that says so."""
+    """Without pip, the script prints one sentence that says so."""
     monkeypatch.setattr(run, "PYTHON", tmp_path / "python")
     monkeypatch.setattr(run, "make_venv", lambda: None)
     monkeypatch.setattr(run, "works", lambda *command, **options: False)
@@ -179,7 +179,7 @@ def test_run_script_explains_a_missing_pip_in_one_sentence(
 
 
 def test_no_merge_is_left_unfinished() -> None:
-    """No text of the project has git's conflict markers."""
+    """No file of the project has conflict markers of git."""
     tops = [path for path in ROOT.iterdir() if not path.name.startswith(".")]  # files come and go
     ours = [
         path

@@ -1,4 +1,4 @@
-"""The issue forms and the citation file are valid for the programs that read them."""
+"""The issue forms are valid for GitHub, and the citation file for its readers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read(path: Path) -> dict[str, Any]:
     "path", [one for one in FORMS if one.stem != "config"], ids=lambda p: p.stem
 )
 def test_issue_form_is_valid_for_github(path: Path) -> None:
-    """The form has what GitHub's syntax requires; each question has a unique id and a label."""
+    """A form has the keys that GitHub requires; each question has a unique id and a label."""
     form = read(path)
     assert all(form[key] for key in ("name", "description", "body"))
     questions = [one for one in form["body"] if one["type"] != "markdown"]
@@ -45,14 +45,14 @@ def test_issue_form_is_valid_for_github(path: Path) -> None:
 
 
 def test_each_kind_of_issue_has_a_form() -> None:
-    """Each kind has a form; security holes are reported elsewhere, as the first form says."""
+    """Each kind of issue has a form; the first form names SECURITY.md for vulnerabilities."""
     assert [path.stem for path in FORMS] == ["bug", "config", "feature", "question"]
     assert read(FORMS[1]) == {"blank_issues_enabled": False}
     assert "SECURITY.md" in FORMS[0].read_text("utf-8")
 
 
 def test_citation_file_has_the_required_keys() -> None:
-    """It has the keys that version 1.2.0 of the format requires, and the facts of this release."""
+    """The citation file has all keys of format 1.2.0, and this release's version and license."""
     cited = read(ROOT / "CITATION.cff")
     assert {"cff-version", "message", "title", "authors"} <= cited.keys()
     assert cited["cff-version"] == "1.2.0"

@@ -1,4 +1,4 @@
-"""Every public name is documented: what it returns, takes and raises."""
+"""Every public name has a docstring, which names the errors that are raised."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def public() -> Iterator[tuple[str, Any]]:
 
 
 def raised(function: Any) -> set[str]:
-    """Return the names of the errors that a function raises itself."""
+    """Return the names of the errors that a function itself raises."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError):
@@ -65,11 +65,11 @@ def named_errors(docstring: str) -> Iterator[str]:
 
 
 def test_errors_that_docstrings_name_exist() -> None:
-    """A docstring that names a renamed class is found."""
+    """Errors in ``Raises`` sections exist, so a docstring with an old class name is found."""
     paths = [path for package in PACKAGES for path in package.rglob("*.py")]
     known = {name for path in paths for name in source(path).all_classes} | set(dir(builtins))
-    known |= {"Reject"}  # Celery's
-    known |= {"CommandError", "ImproperlyConfigured", "TaskResultDoesNotExist"}  # Django's
+    known |= {"Reject"}  # a class of Celery
+    known |= {"CommandError", "ImproperlyConfigured", "TaskResultDoesNotExist"}  # classes of Django
     known |= {"MCPError"}
     named = [
         (f"{path.name}: {name}", error)
@@ -82,7 +82,7 @@ def test_errors_that_docstrings_name_exist() -> None:
 
 
 def test_public_names_have_docstrings() -> None:
-    """The first paragraph of each ends with a period, a colon or a question mark."""
+    """The first paragraph of each docstring ends with a period, a colon or a question mark."""
     texts = {name: inspect.getdoc(thing) or "" for name, thing in public()}
     firsts = {name: text.split("\n\n", 1)[0].strip() for name, text in texts.items()}
     assert len(firsts) > 300

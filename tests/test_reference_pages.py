@@ -1,4 +1,4 @@
-"""Tables of the reference agree with the other page or the code that has the same facts."""
+"""Tables of the reference agree with the code, or with other pages that have the same facts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROW = re.compile(r"^\| ([^|]+) \| ([^|]+) \|", re.MULTILINE)
 
 
 def rows(page: str, after: str = "") -> list[tuple[str, str]]:
-    """Return the first two cells of each row in the first table after a text, without its head."""
+    """Return the first two cells of each row, except the head, of the first table after a text."""
     table = (REFERENCE / page).read_text("utf-8").partition(after)[2] if after else ""
     table = table or (REFERENCE / page).read_text("utf-8")
     lines = re.search(r"(?:^\|.*\n)+", table, re.MULTILINE)
@@ -32,12 +32,12 @@ def test_terms_of_the_glossary_are_in_order_and_have_links() -> None:
 
 
 def test_error_reasons_on_the_agents_page_match_the_errors_page() -> None:
-    """Each reason is listed under its code on the page of all errors."""
+    """Each reason on the agents page stands under the same code as on the errors page."""
     codes = {
         reason: code for cell, code in rows("errors.md") for reason in re.findall(r"[A-Z_]+", cell)
     }
     for cell, reasons in rows("for-agents.md", "## Errors of calls"):
         for reason in re.findall(r"\b[A-Z]{3}[A-Z_]+\b", reasons):
             allowed = codes[reason].partition(",")[0]
-            # One row has both reasons that hooks raise, without a code.
+            # one row has both reasons of hooks, without a code
             assert allowed in cell or reason in ("UNAUTHENTICATED", "PERMISSION_DENIED"), reason

@@ -1,4 +1,4 @@
-"""Every rule that is cited exists in docs/reference/specification.md."""
+"""Every cited rule exists in docs/reference/specification.md."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def cited(text: str) -> list[str]:
 
 
 def test_each_cited_rule_is_in_the_specification() -> None:
-    """A reader of a docstring can look up the rule that it cites."""
+    """Each rule that the code, the docs or the tests cite is in the specification."""
     known, seen, unknown = rules(), set(), []
     for path in CITING:
         for rule in cited(path.read_text("utf-8")):
@@ -59,13 +59,13 @@ def test_each_cited_rule_is_in_the_specification() -> None:
 
 
 def test_rules_cited_by_the_specification_exist() -> None:
-    """The rules that the page itself cites exist too."""
+    """The specification itself cites only rules that exist."""
     text = re.sub(r"RFC \d+ §[\d.]+", "", PAGE.read_text("utf-8"))
     assert {rule.removeprefix("§") for rule in re.findall(RULE, text)} - {"N.M"} <= rules()
 
 
 def test_citations_are_read_in_each_form() -> None:
-    """A citation may have one rule, several, a range, or further items of the last one."""
+    """A citation may have one rule, several rules, a range, or further items of the last rule."""
     assert cited("(spec §1.8)") == ["1.8"]
     assert cited("spec §5.1-§5.4, §5.15 and §9") == ["5.1", "5.4", "5.15", "9"]
     assert cited("Patience (spec §11.5(2), (3)).") == ["11.5(2)", "11.5(3)"]

@@ -1,4 +1,4 @@
-"""The test vectors: a case for each rule of the specification that can have one."""
+"""The test vectors: cases for the rules of the specification that a vector can test."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def vectors(file: str) -> dict[str, Any]:
 
 
 def by_id(case: Mapping[str, Any]) -> str:
-    """Return the id of a vector, as the id of its test."""
+    """Return the id of a vector, to be used as the id of its test."""
     return str(case["id"])

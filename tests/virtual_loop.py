@@ -25,7 +25,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self.now
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
-        """Wait for the threads of the executor, however long they take in real time."""
+        """Wait for the default executor's threads, without a limit in virtual time."""
         await super().shutdown_default_executor()
 
 
@@ -35,7 +35,7 @@ class _JumpingSelector(selectors.DefaultSelector):
         self._virtual = loop
 
     def select(self, timeout: float | None = None) -> list[Any]:
-        if timeout is None:  # only another thread can make something happen
+        if timeout is None:  # only another thread can wake the loop
             return super().select(PATIENCE)
         events = super().select(0)
         if not events:

@@ -1,4 +1,4 @@
-"""How tests wait for a condition that other threads or processes meet, with a generous limit."""
+"""Wait until other threads or processes meet a condition, with a generous time limit."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 PATIENCE: Final = 120.0
-"""Seconds after which a condition counts as never fulfilled."""
+"""Seconds after which a condition that has not been met is an error."""
 
 PAUSE_SECONDS: Final = 0.005
-"""The pause between two checks."""
+"""The pause between two checks of a condition."""
 
 
 def until(look: Callable[[], T], holds: Callable[[T], object] = bool) -> T:
-    """Call ``look`` until the condition holds, and return its last result.
+    """Call ``look`` until ``holds`` is true for its result, and return that result.
 
     ``until(lambda: server.running)`` waits for a true value;
-    ``until(lambda: len(seen), lambda count: count == 3)`` shows the last number on failure.
+    ``until(lambda: len(seen), lambda count: count == 3)`` shows the last count on failure.
 
     Raises:
-        AssertionError: The condition did not hold within ``PATIENCE``; it shows the last result.
+        AssertionError: The condition was not met within ``PATIENCE``; the text has the last result.
     """
     end = time.monotonic() + PATIENCE
     while not holds(seen := look()):
@@ -37,10 +37,10 @@ def until(look: Callable[[], T], holds: Callable[[T], object] = bool) -> T:
 
 
 async def until_async(look: Callable[[], T], holds: Callable[[T], object] = bool) -> T:
-    """Do what ``until`` does, and let the event loop run between two checks.
+    """Wait as ``until`` does, but let the event loop run between two checks.
 
     Raises:
-        AssertionError: The condition did not hold within ``PATIENCE``; it shows the last result.
+        AssertionError: The condition was not met within ``PATIENCE``; the text has the last result.
     """
     end = time.monotonic() + PATIENCE
     while not holds(seen := look()):
@@ -50,7 +50,7 @@ async def until_async(look: Callable[[], T], holds: Callable[[T], object] = bool
 
 
 def threads_from_now(name: str) -> Callable[[], list[threading.Thread]]:
-    """Return a function that lists the live threads with this name that start after this call."""
+    """Return a function that lists live threads with this name that start after this call."""
     others = {*threading.enumerate()}
     return lambda: [one for one in {*threading.enumerate()} - others if one.name.startswith(name)]
 
@@ -59,16 +59,16 @@ def joined(thread: threading.Thread) -> None:
     """Wait until a thread has ended.
 
     Raises:
-        AssertionError: It still runs after ``PATIENCE``.
+        AssertionError: The thread still runs after ``PATIENCE``.
     """
     thread.join(PATIENCE)
     assert not thread.is_alive(), f"{thread} still runs after {PATIENCE:g} s"
 
 
 def starved_seconds() -> float:
-    """Return how long threads of this process were ready but got no CPU; 0 if unknown.
+    """Return the seconds for which threads of this process were ready but got no CPU, or 0.
 
-    On a busy machine, calls take longer by this time: a test of time adds it to its bound.
+    On a busy machine, calls take longer by this time, so a test of durations adds it to its bound.
     """
     waited = 0
     for figures in Path("/proc/self/task").glob("*/schedstat"):
@@ -78,7 +78,7 @@ def starved_seconds() -> float:
 
 
 def check_time(end: float, look: Callable[[], object], seen: object) -> None:
-    """Fail after ``end``, with the code of the check and its last result."""
+    """Fail after the time ``end``; the error has the code of ``look`` and its last result."""
     if time.monotonic() > end:
         try:
             code = inspect.getsource(look).strip()

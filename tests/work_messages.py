@@ -1,4 +1,4 @@
-"""Request, metadata and response of the methods that most tests declare."""
+"""Request, metadata and response messages of the methods that most tests declare."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lro import Int32, message
 @message("acme.v1.WorkRequest")
 @attrs.frozen
 class WorkRequest:
-    """A request, which can have a part of any form."""
+    """A request with a text, a size and a field for any other JSON."""
 
     text: str = ""
     size: int = 0
@@ -23,7 +23,7 @@ class WorkRequest:
 @message("acme.v1.WorkMetadata")
 @attrs.frozen
 class WorkMetadata:
-    """Progress, with every conventional field."""
+    """Metadata with progress and every conventional field."""
 
     percent: Int32 = 0
     note: str = ""
@@ -37,6 +37,6 @@ class WorkMetadata:
 @message("acme.v1.WorkResponse")
 @attrs.frozen
 class WorkResponse:
-    """A result."""
+    """A response with a text."""
 
     text: str = ""

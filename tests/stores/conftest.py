@@ -42,7 +42,7 @@ def file_store(wire: Wire, path: Path, clock: ManualClock) -> Iterator[SQLiteSto
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def place(request: pytest.FixtureRequest, path: Path) -> Place:
-    """Return an empty SQLite file or PostgreSQL schema, in which several stores can be opened."""
+    """Return an empty SQLite file or PostgreSQL schema that several stores can open."""
     if request.param == "sqlite":
         return Place("sqlite", str(path))
     pytest.importorskip("psycopg")

@@ -80,7 +80,7 @@ SAMPLE: Final = Sample(
 
 
 class Ends(Observer):
-    """Counts ended operations; the service's statistics have counted each of them by then."""
+    """Counts ended operations; the service's statistics count each of them earlier."""
 
     count = 0
 
@@ -158,7 +158,7 @@ def fill(store: Any, clock: ManualClock, dump: Callable[[], str]) -> str:
 
 
 def keep_sqlite(folder: Path) -> str:
-    """Return what this release writes into a file, as SQL that recreates the file."""
+    """Have this release fill a file; return SQL that recreates the file."""
     path, clock = folder / "kept.db", ManualClock()
 
     def dump() -> str:
@@ -173,7 +173,7 @@ def keep_sqlite(folder: Path) -> str:
 
 
 def keep_postgres(url: str) -> str:
-    """Return what this release writes into a database, as SQL that recreates the schema."""
+    """Have this release fill a database; return SQL that recreates the schema."""
     import psycopg
 
     from lro.stores.postgres import PostgresStore
@@ -189,7 +189,7 @@ def keep_postgres(url: str) -> str:
 
 
 def _inserts(reader: Any) -> Iterator[str]:
-    """Yield an INSERT for each row, except for the table that the schema's SQL fills."""
+    """Yield an INSERT for each row, except for ``versions``, which the schema's SQL fills."""
     from psycopg import sql
 
     tables = "SELECT tablename FROM pg_tables WHERE schemaname = 'lro' ORDER BY 1"
@@ -204,7 +204,7 @@ def _inserts(reader: Any) -> Iterator[str]:
 
 
 def new_database(server: PostgresServer) -> str:
-    """Create a database, in which the schema can have its default name; return its URL."""
+    """Create a database that has no schema of ours yet; return its URL."""
     import psycopg
 
     name = f"kept_{next(_NUMBERS)}"

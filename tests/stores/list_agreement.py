@@ -34,7 +34,7 @@ from tests.vector_files import vectors
 from tests.work_messages import WorkRequest
 
 Facts: TypeAlias = Mapping[str, Sequence[tuple[str, Json]]]
-"""By kind: the left side of a comparison, with a value that occurs there."""
+"""By kind of fact: filter paths, each with a value that occurs there."""
 
 FILTERS_EACH: Final = 20
 """The number of filters that are tried on one set of records."""
@@ -121,7 +121,7 @@ PACKED: Final = KNOWN.pack(ExportMetadata(target="data", priority=5, labels={"te
 
 
 def binary_messages() -> list[AnyMessage]:
-    """Return binary messages, some broken or of unknown types; without protobuf there are none."""
+    """Return binary messages, some broken or of unknown types; or none if protobuf is missing."""
     try:
         wired = AnyMessage(PACKED.type_url, KNOWN.binary_payload(PACKED))
     except LroError:
@@ -175,7 +175,7 @@ class Chance(random.Random):
         return how.join(f"({self.filter(facts, depth - 1)})" for _ in range(self.randint(2, 3)))
 
     def test(self, facts: Facts) -> str:
-        """Return a comparison with a value that occurs in a record, or nearly does."""
+        """Return a comparison with a value that occurs in a record, or with a similar value."""
         kind = self.choice([*["packed"] * 3, *["indexed"] * 3, "record", *["name"] * 2, "text"])
         left, value = self.choice(facts[kind])
         if kind == "text":
@@ -187,7 +187,7 @@ class Chance(random.Random):
         if self.seldom():
             value = self.choice(facts[kind])[1]
         literal = quoted(value)
-        if isinstance(value, str) and self.seldom(6):  # a suffix after a wildcard
+        if isinstance(value, str) and self.seldom(6):  # use a suffix of the value, after a wildcard
             literal = '"*' + quoted(value[self.randint(0, len(value)) :])[1:]
         elif not isinstance(value, str) and self.seldom(2):
             literal = dumps(value).decode()
@@ -202,7 +202,7 @@ class Chance(random.Random):
 def declared(
     store: Store, indexes: Mapping[str, tuple[str, ...]], *, structs: bool = False, **options: Any
 ) -> Service:
-    """Return a service over the store; its methods have these indexes.
+    """Return a service on this store whose methods have these indexes.
 
     With ``structs`` a method's metadata can be any Struct: every path is known, and none is
     indexed.
@@ -225,7 +225,7 @@ def declared(
 def keep(
     records: Sequence[Record], stores: Iterable[Store], indexes: Mapping[str, tuple[str, ...]]
 ) -> Sequence[Record]:
-    """Insert the records and return them as stored; every second one has no index keys."""
+    """Insert the records and return them as stored; every second record has no index keys."""
     apart = MemoryStore(ManualClock())
     writers = [declared(apart, indexes), declared(apart, {})]
     kept = [writers[n % 2].edges.specs[one.method].stamp(one) for n, one in enumerate(records)]
@@ -256,13 +256,13 @@ class Comparison:
     records: Sequence[Record]
     services: Mapping[str, Service]
     tally: collections.Counter[str] = attrs.field(factory=collections.Counter)
-    """Counts the filters: compared, refused, and those that matched something."""
+    """How many filters were compared, how many were refused, and how many matched a record."""
     owner_only: bool = False
 
     def check(
         self, text: str, parent: str = "", sizes: Sequence[int] = (7, 1, 50), caller: str = ""
     ) -> None:
-        """Check that all services list the same names in the same order, or refuse the filter."""
+        """Check that all services list the same names in order, or all refuse the filter."""
         some = next(iter(self.services.values()))
         wanted = compiled(text, some)
         if wanted is None:
@@ -331,7 +331,7 @@ def listed(
 
 
 def facts_of(records: Sequence[Record], indexed: Sequence[str]) -> Facts:
-    """Collect what a filter can ask of these records; indexed paths are a separate kind."""
+    """Collect paths and values to filter these records by; indexed paths are a separate kind."""
     found: dict[str, list[tuple[str, Json]]] = {
         "record": [("state()", "IN_PROGRESS"), ("done", False)],
         "name": [("name", "operations/a"), *(("name", one.name) for one in records)],

@@ -1,4 +1,4 @@
-"""Page through lists that change meanwhile, and check each page against the whole list."""
+"""Page through lists that change between pages, and check each page against the whole list."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ METHOD: Final = "acme.v1.Works.Work"
 TYPES: Final = TypeRegistry(WorkMetadata)
 EMPTY: Final = TYPES.pack(Empty())
 EARLIER_WALKS: Final = 4
-"""How many walks on earlier tokens are kept, to be continued later."""
+"""How many copies of earlier walks are kept, so that their tokens can be used again later."""
 
 Key: TypeAlias = tuple[float, str]
-"""Sorts as lists do: newest creation first, equal times by name (spec §3.4(2))."""
+"""A key that sorts as lists do: newest creation first, equal times by name (spec §3.4(2))."""
 
 FILTERS: Final = (
     *("", "done = true", "state() = IN_PROGRESS", "state() = FAILED OR state() = SUCCEEDED"),
@@ -47,7 +47,7 @@ def make_service(store: Any) -> Service:
 def insert(
     store: Any, parent: str, name: str, create_time: datetime, percent: int, **more: Any
 ) -> None:
-    """Store an operation as a start at that time would."""
+    """Store an operation as if it had been started at ``create_time``."""
     record = Record(
         name=name,
         parent=parent,
@@ -67,10 +67,11 @@ def metadata(percent: int) -> Any:
 
 @attrs.define(kw_only=True)
 class Walk:
-    """A reader of the list: its token, the last key shown, and what it must still show.
+    """A reader of the list: its token, the last key shown, and the names that it must still show.
 
-    ``due`` holds the operations that have existed and matched ever since the walk began, and that
-    it has not shown yet. A walk ends when the token is empty; pages may be short or empty.
+    ``due`` holds the operations that have existed and matched since the walk began and that the
+    walk has not shown yet. A walk ends when its token is empty; a page before that may be short or
+    empty.
     """
 
     token: str = ""
@@ -103,10 +104,10 @@ class Walk:
 
 
 class Walks:
-    """A list under a new parent, which random steps read and change in turns.
+    """A list under a new parent; random steps read pages of the list and change its operations.
 
-    All lists share ``service`` and ``clock``: their parents differ, and the time only advances. The
-    operations that match are those that a full list shows while nothing changes.
+    All lists share ``service`` and ``clock``, because their parents differ and the clock only
+    advances. The operations that match are those that a full list shows while nothing changes.
     """
 
     def __init__(self, service: Service, clock: ManualClock, seed: int) -> None:
@@ -129,14 +130,14 @@ class Walks:
             matching = self.matching()
             for walk in (*self.walks, *self.earlier):
                 walk.due &= matching.keys()
-        for walk in (*self.walks, *self.earlier):  # including walks from earlier tokens
+        for walk in (*self.walks, *self.earlier):  # continue the earlier walks from old tokens too
             for _ in range(100):
                 if not walk.ended:
                     walk.take(*self.page(3, walk.token), matching)
             assert walk.ended, "the walk does not end"
 
     def insert(self) -> None:
-        """Insert an operation at a random place of the order; half of them are being worked on."""
+        """Insert an operation at a random place of the order; half of the operations run."""
         chance, moment = self.chance, self.chance.randrange(4)
         name = f"{self.parent}/operations/{chance.choice('aBb豈𝄞')}-{len(self.keys)}"
         created, percent = START + timedelta(seconds=moment), chance.randrange(3)
@@ -147,7 +148,7 @@ class Walks:
         self.keys[name] = -moment, name
 
     def complete(self) -> None:
-        """End an operation, which expires some time later."""
+        """End an operation, so that it expires later."""
         code = self.chance.choice([0, 0, Code.CANCELLED, Code.INTERNAL])
         result = Status(code, "did not go well") if code else EMPTY
         kept = timedelta(seconds=self.chance.choice([0, 10, 300]))
@@ -158,7 +159,7 @@ class Walks:
         self.change(report(metadata(self.chance.randrange(3)), None, self.clock()))
 
     def change(self, change: Change) -> None:
-        """Change a random operation; ignore one that is deleted or has ended."""
+        """Change a random operation; ignore the error if it is deleted or has ended."""
         with contextlib.suppress(LroError, IndexError):
             self.service.store.update(self.chance.choice([*self.keys]), change)
 
@@ -175,7 +176,7 @@ class Walks:
                     self.service.delete(walk.last[1])
 
     def advance(self) -> None:
-        """Advance the clock, so that operations expire; half the time, remove those."""
+        """Advance the clock so that operations expire; half the time, remove expired operations."""
         self.clock.advance(self.chance.choice([1, 10, 300]))
         if self.chance.randrange(2):
             self.service.store.expire(1000)
@@ -194,7 +195,7 @@ class Walks:
             self.walks = [self.walks[0], walk.copy()]
 
     def start_over(self) -> None:
-        """Begin another walk now."""
+        """Replace the second walk by a new one."""
         self.walks = [*self.walks[:1], Walk(due=set(self.matching()))]
 
     def page(self, size: int, token: str) -> tuple[list[str], str]:

@@ -43,13 +43,13 @@ def record_of(clock: Clock, unique_id: str = "a", **fields: Any) -> Record:
 
 
 def held(clock: Clock, unique_id: str = "a", *, seconds: float = 15, **fields: Any) -> Record:
-    """Make a record whose work ``us`` has leased for ``seconds``."""
+    """Make a record whose work the owner ``us`` has leased for ``seconds``."""
     lease = {"owner": "us", "lease_until": clock() + timedelta(seconds=seconds)}
     return record_of(clock, unique_id, **{**lease, **fields})
 
 
 def worker_of(clock: Clock, owner: str = "us", *, seconds: float = 15) -> Worker:
-    """Make a worker that renews its lease now, for ``seconds``."""
+    """Make a worker whose lease is renewed now and lasts for ``seconds``."""
     until = clock() + timedelta(seconds=seconds)
     return Worker(owner, "host", 1, "0.1.0", ("M",), 4, clock(), clock(), until)
 
@@ -79,7 +79,7 @@ def claim_work(
     limits: Mapping[str, int | None] = ANY_NUMBER,
     **more: Any,
 ) -> Claimed:
-    """Claim up to ``most`` queued works of the sample method, with a lease of 15 seconds."""
+    """Claim up to ``most`` queued operations of the sample method, with a lease of 15 seconds."""
     until = clock() + timedelta(seconds=15)
     found: Claimed = store.claim(Claim(owner, until, limits, most, **more))
     return found
@@ -104,22 +104,22 @@ def insert(
 
 
 def end_of(clock: Clock, result: Any = DONE, days: float = 30) -> Change:
-    """Make the change that ends an operation and keeps its record for ``days``."""
+    """Return the change that ends an operation and keeps its record for ``days``."""
     return end(result, now=clock(), keep_for=timedelta(days=days))
 
 
 def claim_of(clock: Clock, owner: str = "us", seconds: float = 0) -> Change:
-    """Make the change by which an owner claims the work for ``seconds``."""
+    """Return the change by which an owner claims the work for ``seconds``."""
     return claim(owner, clock() + timedelta(seconds=seconds), clock())
 
 
 def cancel_of(clock: Clock) -> Change:
-    """Make the change that requests cancellation."""
+    """Return the change that requests cancellation."""
     return request_cancel(clock())
 
 
 def report_of(clock: Clock, metadata: AnyMessage | None) -> Change:
-    """Make the change that reports metadata."""
+    """Return the change that reports this metadata."""
     return report(metadata, None, clock())
 
 
@@ -131,11 +131,11 @@ def insert_pending(store: Any, clock: Clock, *unique_ids: str) -> None:
 
 
 def removal(record: Record) -> None:
-    """The change that removes a record."""
+    """Remove the record; this function is itself a change."""
 
 
 def called(name: str) -> Change:
-    """Make a change that sets the caller, so that each change leaves a distinct trace."""
+    """Return a change that sets the caller, so that each change leaves a distinct trace."""
     return lambda record: record.next_version(caller=name)
 
 
@@ -145,7 +145,7 @@ def ids(records: Iterable[Record]) -> list[str]:
 
 
 def listed(store: Any) -> list[str]:
-    """Return the sorted ids of all records at the root, from as many pages as there are."""
+    """Return the sorted ids of all records at the root; read all pages."""
     found: list[str] = []
     page = store.page("", None, 100_000)
     found += ids(page.records)
@@ -177,7 +177,7 @@ def together(count: int, call: Callable[[int], object]) -> list[Any]:
 
 @attrs.define
 class Later:
-    """Queues writes in a store and collects their results in order."""
+    """Queues writes in a store and collects their results in the order of the calls."""
 
     store: Any
     _count: int = 0
@@ -231,7 +231,7 @@ def changed_later(store: Any, unique_id: str, change: Change) -> Any:
 
 
 def kept_later(store: Any, unique_id: str, key: str = "key", attempt: int = 0) -> None:
-    """Queue a checkpoint and wait for it; raise its error."""
+    """Queue a checkpoint and wait for it; raise its error if it fails."""
     later = Later(store)
     later.checkpoint(unique_id, key, attempt)
     _answer(later)

@@ -1,4 +1,4 @@
-"""Calls of every store method that fails if its database does."""
+"""Calls of all store methods that fail when the database fails."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.stores.samples import (
 
 
 def verbs(store: Any, clock: Clock) -> Mapping[str, Callable[[], Any]]:
-    """Return a call for every method that reads or writes; changes go to ``operations/a``."""
+    """Return a call for each method that reads or writes; the changes go to ``operations/a``."""
     name = "operations/a"
     return {
         "get": lambda: store.get(name),
@@ -67,7 +67,7 @@ def verbs(store: Any, clock: Clock) -> Mapping[str, Callable[[], Any]]:
 
 
 def errors_of(store: Any, clock: Clock) -> Mapping[str, str]:
-    """Call every method; return the error class of each one that fails, by its name."""
+    """Call every method; map the name of each method that fails to the class of its error."""
     found = {}
     for verb, call in verbs(store, clock).items():
         try:

@@ -48,7 +48,7 @@ def waiting_work(store: Any, clock: ManualClock, count: int, **fields: Any) -> N
 
 
 def test_work_is_claimed_once_by_eight_stores(place: Place, clock: ManualClock) -> None:
-    """Eight stores claim at the same time: each operation is claimed exactly once."""
+    """Eight stores claim at the same time, and each operation is claimed exactly once."""
     with ExitStack() as stack:
         stores: list[Any] = [stack.enter_context(closing(place.open(clock))) for _ in range(8)]
         waiting_work(stores[0], clock, 80)
@@ -69,7 +69,7 @@ def test_work_is_claimed_once_by_eight_stores(place: Place, clock: ManualClock) 
 
 
 def test_limit_holds_over_eight_stores(place: Place, clock: ManualClock) -> None:
-    """A limit holds while eight stores claim, cancel and end work; all work gets done."""
+    """While eight stores claim, cancel and end work, the limit holds and all work gets done."""
     with ExitStack() as stack:
         stores: list[Any] = [stack.enter_context(closing(place.open(clock))) for _ in range(8)]
         waiting_work(stores[0], clock, 48)
@@ -114,7 +114,7 @@ print(" ".join(mine))
 
 
 def test_two_processes_claim_from_one_file(path: Any) -> None:
-    """Two processes claim from one file at the same time."""
+    """Two processes claim from one file at the same time; each operation is claimed once."""
     with closing(SQLiteStore(path)) as store:
         waiting_work(store, store.now, 60)  # type: ignore[arg-type]  # any clock will do
         processes = [
@@ -140,7 +140,7 @@ def test_two_processes_claim_from_one_file(path: Any) -> None:
 
 
 def test_record_claimed_by_another_store_is_read_again(place: Place, clock: ManualClock) -> None:
-    """A store that has cached the record reads it again after another store claims it."""
+    """A store that has cached a record reads it again after another store has claimed it."""
     with closing(place.open(clock)) as one, closing(place.open(clock)) as two:
         insert(one, waiting(clock))
         assert one.get("operations/a").owner == ""
@@ -158,7 +158,7 @@ def test_record_claimed_by_another_store_is_read_again(place: Place, clock: Manu
 
 
 def test_claim_of_nothing_writes_nothing(file_store: SQLiteStore, clock: ManualClock) -> None:
-    """A claim that finds nothing, with or without limits, needs no lock, so none can delay it."""
+    """A claim that finds no work needs no lock, with or without limits, so it is never delayed."""
     for unique_id in "ab":
         insert(file_store, waiting(clock, unique_id))
     insert(file_store, waiting(clock, "later", seconds=9))
@@ -176,7 +176,7 @@ def test_claim_of_nothing_writes_nothing(file_store: SQLiteStore, clock: ManualC
 def test_a_claim_is_decided_with_the_lock_of_the_file(
     file_store: SQLiteStore, path: Any, clock: ManualClock, wire: Wire
 ) -> None:
-    """A claim sees what another process claimed between its read and its write."""
+    """Another process claims between this claim's read and write; no work is claimed twice."""
     waiting_work(file_store, clock, 3)
     with closing(SQLiteStore(path, clock=clock)) as other:
         wire.when("BEGIN IMMEDIATE", lambda _: claim_work(other, clock, 2, owner="them"))
@@ -189,7 +189,7 @@ def test_a_claim_is_decided_with_the_lock_of_the_file(
 def test_a_claim_shares_the_commit_of_other_writes(
     file_store: SQLiteStore, clock: ManualClock, wire: Wire
 ) -> None:
-    """A claim is committed with other writes, as durably; a failed claim leaves the work queued."""
+    """A claim is committed with other writes, as durably; if it fails, the work stays queued."""
     insert(file_store, waiting(clock))
     wire.fail("UPDATE operations SET owner")
     with pytest.raises(Unavailable):
@@ -205,7 +205,7 @@ def test_a_claim_shares_the_commit_of_other_writes(
 
 @pytest.fixture
 def remote(postgres_wire: Wire) -> Iterator[Any]:
-    """Open stores on one new schema, with the given clock or the server's."""
+    """Return a function that opens stores on one new schema, with this clock or the server's."""
     from lro.stores.postgres import PostgresStore
 
     server = shared_server()
@@ -223,7 +223,7 @@ def remote(postgres_wire: Wire) -> Iterator[Any]:
 
 @contextmanager
 def locked_row(store: Any, name: str) -> Iterator[None]:
-    """Hold a lock on a record, as another program could."""
+    """Keep a record's row locked, as another program could."""
     import psycopg
 
     with psycopg.connect(shared_server().url) as plain:
@@ -234,7 +234,7 @@ def locked_row(store: Any, name: str) -> Iterator[None]:
 
 @pytest.mark.parametrize("limits", LIMITS)
 def test_claim_skips_locked_rows(remote: Any, clock: ManualClock, limits: Any) -> None:
-    """A claim skips locked rows without waiting and says that there is more."""
+    """A claim skips locked rows without waiting, and ``more`` says that work is left."""
     store = remote(clock)
     waiting_work(store, clock, 3)
     with locked_row(store, "operations/000"):
@@ -252,7 +252,7 @@ def test_claim_skips_locked_rows(remote: Any, clock: ManualClock, limits: Any) -
 def test_claim_whose_answer_was_lost_is_read_back(
     remote: Any, clock: ManualClock, postgres_wire: Wire, limits: Any
 ) -> None:
-    """The claim is committed, then the connection breaks: the claimed work is read back."""
+    """The claim is committed, then the connection breaks: the store reads the claimed work back."""
     store = remote(clock)
     waiting_work(store, clock, 3)
 
@@ -276,7 +276,7 @@ def test_claim_whose_answer_was_lost_is_read_back(
     for record, request in found.works:
         assert (store.get(record.name), request) == (record, REQUEST)
         assert record.attempt == 1
-    # A second claim at the same moment looks the same as the first, so it is not read back.
+    # A second claim at the same time cannot be told from the first, so it is not read back.
     postgres_wire.when("WITH RECURSIVE given", carried_out)
     with pytest.raises(Unavailable):
         claim_work(store, clock, 1, limits=limits)
@@ -287,7 +287,7 @@ def test_claim_whose_answer_was_lost_is_read_back(
 def test_claim_that_was_not_committed_fails(
     remote: Any, clock: ManualClock, postgres_wire: Wire
 ) -> None:
-    """Work stays queued if the claim is rolled back."""
+    """The connection breaks before the commit: the claim fails and the work stays queued."""
     store = remote(clock)
     waiting_work(store, clock, 1)
 
@@ -306,7 +306,7 @@ def test_claim_that_was_not_committed_fails(
 def test_claims_with_a_limit_run_one_at_a_time(
     remote: Any, clock: ManualClock, postgres_wire: Wire
 ) -> None:
-    """One process at a time counts a method's running work; claims without a limit do not wait."""
+    """Claims with a limit on one method wait for each other; claims without a limit do not wait."""
     one, two = remote(clock), remote(clock)
     insert(one, waiting(clock, "m"))
     insert(one, waiting(clock, "m2"))
@@ -344,7 +344,7 @@ def test_claims_with_a_limit_run_one_at_a_time(
 def test_a_claim_of_nothing_takes_no_lock(
     remote: Any, clock: ManualClock, postgres_wire: Wire
 ) -> None:
-    """A claim that finds nothing takes one statement, with limits or without."""
+    """A claim that finds no work sends a single statement, with limits or without."""
     store = remote(clock)
     insert(store, waiting(clock, seconds=9))
     for limits, begins in (({"M": 3}, "SELECT"), ({"M": None}, "WITH")):
@@ -377,7 +377,7 @@ def heard(subscription: Any, seconds: float) -> set[str]:
 
 
 def test_other_processes_are_notified_of_queued_work(remote: Any, clock: ManualClock) -> None:
-    """Only other processes are notified of queued work; the process itself knows of it."""
+    """Only other processes are notified of queued work; the sender gets no notification."""
     one, two = remote(clock), remote(clock)
     with closing(one.listen()) as own, closing(two.listen()) as other:
         one.notify_others(WORK_WAITS)
@@ -392,7 +392,7 @@ def test_other_processes_are_notified_of_queued_work(remote: Any, clock: ManualC
 def test_all_processes_are_notified_after_the_application_commits(
     remote: Any, clock: ManualClock
 ) -> None:
-    """All processes, this one too, are notified when the application commits, and not before."""
+    """All processes, the sender too, are notified when the application commits, not before."""
     import psycopg
 
     one, two = remote(clock), remote(clock)
@@ -420,7 +420,7 @@ def test_all_processes_are_notified_after_the_application_commits(
 
 
 def test_claim_reads_only_the_records_that_it_takes(clock: ManualClock) -> None:
-    """A claim reads only the records that it takes, not all that are queued or running."""
+    """Claims read only the records that they take, not all 10,000 that are queued."""
     store = MemoryStore(clock)
     waiting_work(store, clock, 10_000)
     began = time.perf_counter()
@@ -440,7 +440,7 @@ class Looked(list[str]):
 
 
 def test_claim_reads_few_of_many_keys(clock: ManualClock) -> None:
-    """A claim reads few keys, beginning at its start; but urgent work of any key comes first."""
+    """A claim checks few of many keys, starting after the given one; urgent work comes first."""
     store, looked = MemoryStore(clock), Looked()
     for lane in range(1, 2001):
         insert(store, waiting(clock, f"{lane:04}", lane=lane, rank=-(lane == 1900)))
@@ -451,7 +451,7 @@ def test_claim_reads_few_of_many_keys(clock: ManualClock) -> None:
 
 
 def test_key_with_free_capacity_is_found_behind_keys_at_their_limit(clock: ManualClock) -> None:
-    """A claim finds the one key with capacity left, however many keys are at their limit."""
+    """A claim finds the only key with free capacity, however many other keys are at their limit."""
     store = MemoryStore(clock)
     for lane in range(2, 1002):
         for number in range(1 if lane == 700 else 2):
@@ -464,7 +464,7 @@ def test_key_with_free_capacity_is_found_behind_keys_at_their_limit(clock: Manua
 
 
 def test_begin_times_older_than_the_rate_period_are_removed(clock: ManualClock) -> None:
-    """After the rate's period the store forgets when work began, even for keys that never recur."""
+    """The store forgets begin times that are older than the rate's period, even of unused keys."""
     store = MemoryStore(clock)
     more: dict[str, Any] = {"keyed": ["M"], "rates": {"M": (1, timedelta(seconds=9))}}
     kept: list[int] = []
@@ -476,4 +476,4 @@ def test_begin_times_older_than_the_rate_period_are_removed(clock: ManualClock) 
         if lane in (1000, 2000):
             gc.collect()
             kept.append(len(gc.get_objects()))
-    assert kept[1] - kept[0] < 500  # it would be 1,000 if each key kept one
+    assert kept[1] - kept[0] < 500  # it would be 1,000 if a begin time of each key were kept

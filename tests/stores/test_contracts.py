@@ -33,7 +33,7 @@ def name_of(check):
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
 def make_store(request, tmp_path):
-    """Return a function that makes an empty store with a clock."""
+    """Return a function that makes an empty store with the given clock."""
     numbers = itertools.count()
     if request.param == "memory":
         return MemoryStore
@@ -60,7 +60,7 @@ def test_inline_executor_passes_the_contract_check(check):
 
 
 def test_checks_run_without_a_test_framework():
-    """The checks run without a test framework, as the author of another store may run them."""
+    """The checks run without a test framework, because the author of a store may not use one."""
     testing.check_store(MemoryStore)
     testing.check_executor(lambda at_once: InlineExecutor(), background=False)
 
@@ -78,7 +78,7 @@ def forgotten(self, name):
 
 
 def inserted_anyway(self, record, request, key, *, check_only=False):
-    """Let any number of operations work on one target."""
+    """Insert the record even if another operation works on the target."""
     try:
         return MemoryStore.insert(self, record, request, key, check_only=check_only)
     except TargetBusy:
@@ -91,7 +91,7 @@ def all_there_are(self, parent, after, limit, *more):
 
 
 def covered_alone(self, parent, after, limit, prefilter=EVERYTHING, *more):
-    """Leave out records that the prefilter does not cover."""
+    """Leave out records without index keys, which the prefilter cannot exclude."""
     found = MemoryStore.page(self, parent, after, limit, prefilter, *more)
     wanted = bounds_of(prefilter).keys.values()
     kept = [r for r in found.records if all(any(v in (r.keys or "") for v in w) for w in wanted)]
@@ -111,7 +111,7 @@ def visible_alone(self, names, most=READ_BYTES):
 
 
 def as_often_as_asked(self, names, most=READ_BYTES):
-    """Return a record as often as its name is given."""
+    """Return a record twice if its name is given twice."""
     return Found([record for name in names for record in MemoryStore.find(self, [name]).records])
 
 
@@ -154,13 +154,13 @@ def claimed_by_name(self, claim):
 
 
 def claimed_last(self, claim):
-    """Claim the work with the last name first."""
+    """Return claimed work sorted by name instead of due time."""
     waiting = [record.name for record in self._records.values() if record.waits]
     return MemoryStore.claim(self, attrs.evolve(claim, name=max(waiting, default="")))
 
 
 def due_to_all(self, until, limit):
-    """Return due notifications to every caller."""
+    """Return due notifications to every caller, without claiming them."""
     due = self._lists.due(self.now(), limit)
     return [record.next_version(notify_at=until) for record in due]
 
@@ -203,7 +203,7 @@ BROKEN = [
     ("pages_exclude_hidden_and_expired_records", {"page": all_there_are}),
     ("page_has_all_matching_records", {"page": covered_alone}),
     (
-        "page_continues_after_a_cursor",  # but it reads the same records over and over
+        "page_continues_after_a_cursor",  # it reads the first page over and over
         {"page": lambda self, parent, after, *more: MemoryStore.page(self, parent, None, *more)},
     ),
     (
@@ -220,7 +220,7 @@ BROKEN = [
 
 @pytest.mark.parametrize(("promise", "methods"), BROKEN)
 def test_broken_store_fails_its_contract_check(promise, methods):
-    """The failure names the promise that was broken."""
+    """The check's failure names the promise that the store breaks."""
     (check,) = (check for check in testing.STORE_CHECKS if check.__name__ == promise)
     with pytest.raises(AssertionError, match=promise):
         testing.run_store_check(check, type("Broken", (MemoryStore,), methods))
@@ -249,7 +249,7 @@ class Endless(ThreadExecutor):
     ("broken", "promise"), [(Silent, "is told of a free worker"), (Endless, "one more worker")]
 )
 def test_broken_executor_fails_its_contract_check(broken, promise, monkeypatch):
-    """The failure names the promise that was broken."""
+    """The check's failure names the promise that the executor breaks."""
     monkeypatch.setattr("lro.testing._executors.PATIENCE", 0.5)
     with pytest.raises(AssertionError, match=promise):
         testing.check_executor(broken)
@@ -269,7 +269,7 @@ def test_manual_clock_starts_at_the_given_time():
 
 
 def test_memory_store_removes_only_old_request_keys():
-    """Request keys that are not old stay."""
+    """``expire`` removes request keys that are a day old."""
     clock = testing.ManualClock()
     store = MemoryStore(clock)
     for number in range(4):
@@ -291,7 +291,7 @@ def test_store_without_all_methods_of_an_optional_part_lacks_the_part(keeps, met
 
 
 def test_expire_removes_old_counts_in_parts(tmp_path):
-    """One call of ``expire`` removes only some of the old counts, even after a long break."""
+    """One call of ``expire`` removes only some of the old counts, even if many have accumulated."""
     clock = testing.ManualClock()
     with closing(SQLiteStore(tmp_path / "operations.db", clock=clock)) as store:
         for _ in range(4):

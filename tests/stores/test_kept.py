@@ -1,4 +1,4 @@
-"""This release reads, finishes and removes what earlier releases have written."""
+"""This release reads, finishes and removes operations that earlier releases have stored."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ OPENED: dict[str, Callable[[str, Path, ManualClock], Any]] = {
 
 @pytest.fixture(params=[(release, name) for release in SUPPORTED for name in OPENED], ids="-".join)
 def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
-    """Run today's service on an earlier release's database, fifteen minutes later."""
+    """Run the current service on an earlier release's database, fifteen minutes after the dump."""
     release, database = request.param
     clock = ManualClock()
     clock.advance(minutes=15)
@@ -72,7 +72,7 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
 
 
 def test_operations_of_an_earlier_release_are_read(kept: Kept) -> None:
-    """Every field is readable; lists, filters and request ids find the operations."""
+    """Every field is readable, and lists, filters and request ids find the stored operations."""
     (copied,) = kept.listed('done = true AND metadata.text = "half"')
     assert kept.service.types.unpack(copied.response, Sample) == SAMPLE
     assert kept.service.types.unpack(copied.metadata, Sample) == Sample("half", ratio=0.5)
@@ -87,7 +87,7 @@ def test_operations_of_an_earlier_release_are_read(kept: Kept) -> None:
 
 
 def test_running_work_of_an_earlier_release_is_finished(kept: Kept) -> None:
-    """The worker of the earlier release is gone; the target stays taken until the work is done."""
+    """The earlier release's worker is gone; the target stays busy until the work is done."""
     (held,) = kept.listed("done = false")
     with pytest.raises(TargetBusy):
         kept.hold.start(Sample("door"))
@@ -100,7 +100,7 @@ def test_running_work_of_an_earlier_release_is_finished(kept: Kept) -> None:
 
 
 def test_operations_of_an_earlier_release_are_deleted_and_expire(kept: Kept) -> None:
-    """They can be deleted, and expire at the time that the earlier release has set."""
+    """Operations can be deleted, and they expire at the time that the earlier release has set."""
     (copied,) = kept.listed('metadata.text = "half"')
     (refused,) = kept.listed("done = true", parent="projects/p")
     kept.service.delete(copied.name)
@@ -131,7 +131,7 @@ def schema_in(text: str) -> set[str]:
 
 @pytest.mark.parametrize("database", OPENED)
 def test_schema_equals_the_newest_stored_schema(database: str, tmp_path: Path) -> None:
-    """The failure tells those who change the schema what else they have to do."""
+    """The failure's message tells developers what a change of the schema requires."""
     newest = RELEASES[-1]
     if database == "sqlite":
         made, version = keep.keep_sqlite(tmp_path), f"PRAGMA user_version = {SCHEMA_VERSION};"
@@ -147,7 +147,7 @@ def test_schema_equals_the_newest_stored_schema(database: str, tmp_path: Path) -
 
 
 def test_each_release_has_its_dumps() -> None:
-    """The current version has its dumps, so that later releases are tested on them."""
+    """The current version has its dumps, so that later releases can be tested on them."""
     version = project_version()
     assert RELEASES[-1] == version, f"run `python -m tests.stores.keep {version}`"
     assert {path.name for path in KEPT.iterdir()} == {
@@ -156,6 +156,6 @@ def test_each_release_has_its_dumps() -> None:
 
 
 def test_dump_of_another_version_cannot_be_written(capsys: pytest.CaptureFixture[str]) -> None:
-    """This code cannot write the dump of another version, because that has other code."""
+    """The command refuses another version's name, because only that version's code can dump it."""
     assert keep.main(["0.0.1"]) == 2
     assert capsys.readouterr().err == f"usage: python -m tests.stores.keep {project_version()}\n"

@@ -56,7 +56,7 @@ from tests.waiting import PATIENCE, joined, until
 
 @pytest.fixture(scope="module")
 def server() -> PostgresServer:
-    """Return the server of this test run."""
+    """Return the server that all tests of this run share."""
     return shared_server()
 
 
@@ -68,7 +68,7 @@ def schema(server):
 
 @pytest.fixture
 def opened(server, schema, clock):
-    """Return a function that opens stores on the new schema; they are closed after the test."""
+    """Return a function that opens stores on the new schema, and close them after the test."""
     with ExitStack() as stack:
 
         def make(**options):
@@ -95,7 +95,7 @@ def plain(server):
 
 @pytest.fixture
 def link(postgres_wire, store):
-    """Return a connection that the store has made."""
+    """Return a connection that the store has opened."""
     store.next_due()
     return postgres_wire.connections[-1]
 
@@ -126,7 +126,7 @@ def test_an_opened_schema_is_not_locked_again(opened, plain, postgres_wire):
     ],
 )
 def test_a_schema_with_other_tables_is_refused(opened, schema, plain, change):
-    """Its version number matches ours, but its tables do not."""
+    """A schema with our version number but with other tables is refused."""
     opened().secret()
     plain.execute(change.format(schema))
     with pytest.raises(Unavailable, match=r"does not exist\): it is not of this library"):
@@ -134,7 +134,7 @@ def test_a_schema_with_other_tables_is_refused(opened, schema, plain, change):
 
 
 def test_failed_creation_of_tables_leaves_no_schema(server, opened, schema, plain, postgres_wire):
-    """A failure leaves no schema behind, and a later store makes it."""
+    """A failed creation of tables leaves no schema behind, and a later store creates it."""
     opened(schema=server.fresh_schema()).secret()
     (tables,) = (one for one in postgres_wire.said if "CREATE TABLE" in one)
     postgres_wire.fail(tables, errors.DiskFull("a test"))
@@ -145,7 +145,7 @@ def test_failed_creation_of_tables_leaves_no_schema(server, opened, schema, plai
 
 
 def test_a_schema_made_by_the_operator_is_used(server, plain):
-    """The store's role needs no right to create schemas; a schema may have any name."""
+    """The store's role needs no right to create schemas, and the schema's name may be unusual."""
     role = server.fresh_schema()
     schema = f'Odd "{role}"'
     quoted = '"' + schema.replace('"', '""') + '"'
@@ -166,7 +166,7 @@ def test_a_schema_made_by_the_operator_is_used(server, plain):
 
 
 def test_invalid_arguments_are_refused_without_showing_the_url(server):
-    """They are refused before connecting. The error hides the URL, which may hold a password."""
+    """Invalid arguments are refused before connecting, without the URL (it may hold a password)."""
     for schema in ("", "pg_mine", "x" * 61, "a\0b", "\ud800"):
         with pytest.raises(DeclarationError, match="schema"):
             PostgresStore(server.url, schema=schema)
@@ -176,7 +176,7 @@ def test_invalid_arguments_are_refused_without_showing_the_url(server):
 
 
 def test_an_old_server_is_refused(opened, monkeypatch):
-    """The error names the required version."""
+    """An older server is refused, and the error names the required version."""
     monkeypatch.setattr("lro.stores.postgres._schema.OLDEST_SERVER", 99_00_00)
     with pytest.raises(Unavailable, match="version 99 is needed, found 1"):
         opened().secret()
@@ -190,7 +190,7 @@ def test_a_database_that_cannot_hold_all_texts_is_refused(server, schema, plain)
 
 
 def test_a_missing_database_is_reported(server):
-    """Callers only learn that the store is unavailable; the logged cause says why."""
+    """Callers only learn that the store is unavailable; the error's cause names the database."""
     url = f"{server.url.rpartition('/')[0]}/nope"
     with closing(PostgresStore(url)) as store, pytest.raises(Unavailable) as refused:
         store.secret()
@@ -199,7 +199,7 @@ def test_a_missing_database_is_reported(server):
 
 
 def test_acknowledged_writes_are_on_disk(server, schema, plain, postgres_wire):
-    """Commits are synchronous even if the role or database defaults to asynchronous ones."""
+    """Commits are synchronous even if asynchronous commits are the role's default."""
     role = f"{schema}_hasty"
     plain.execute(f"CREATE ROLE {role} SUPERUSER LOGIN")
     plain.execute(f"ALTER ROLE {role} SET synchronous_commit = off")
@@ -215,7 +215,7 @@ def test_acknowledged_writes_are_on_disk(server, schema, plain, postgres_wire):
 
 
 def test_longest_names_are_stored(store, opened, clock):
-    """A name of 1,024 four-byte characters is stored, although an index row cannot hold it."""
+    """A name of 1,024 four-byte characters is stored, although it is too long for an index row."""
     parent, long = "\U0001f600" * 1000, "\U0001f601" * 12
     record = record_of(clock, long, parent=parent, target=parent * 2, caller=parent * 2)
     assert len(record.name) == 1024
@@ -234,7 +234,7 @@ def test_longest_names_are_stored(store, opened, clock):
 def test_starts_with_crossing_keys_and_targets_do_not_deadlock(
     server, opened, schema, clock, plain
 ):
-    """Concurrent starts take the same keys and targets in different orders."""
+    """Concurrent starts with the same keys and targets in different orders do not deadlock."""
     stores = opened(), opened()
 
     def start(number):
@@ -267,7 +267,7 @@ def test_expire_skips_records_locked_by_others(store, schema, clock, plain):
 
 
 def test_large_metadata_is_not_sent_again(store, opened, clock, postgres_wire):
-    """A change that keeps the metadata does not send it to the server."""
+    """A change that leaves the metadata as it is does not send it to the server again."""
     big = AnyMessage("x/a.Big", {"data": "x" * 500_000})
     insert(store, held(clock, metadata=big))
     postgres_wire.values.clear()
@@ -282,7 +282,7 @@ def test_large_metadata_is_not_sent_again(store, opened, clock, postgres_wire):
 
 @contextmanager
 def locked(plain, statement, *values):
-    """Hold the locks that a statement takes in another session."""
+    """Run a statement in another session, and keep its locks during the block."""
     with plain.transaction():
         plain.execute(statement, values)
         yield
@@ -290,8 +290,8 @@ def locked(plain, statement, *values):
 
 @pytest.mark.parametrize("mode", ["SHARE", "ACCESS EXCLUSIVE"])
 def test_locked_table_makes_renewals_and_orphan_scans_fail(opened, schema, plain, clock, mode):
-    """Even if the table can be read, renewals and orphan scans fail, so no worker is lost."""
-    store = opened(statement_seconds=5.0)  # waits a fifth of it for a lock
+    """Renewals and orphan scans fail even if the table is readable, so no worker is lost."""
+    store = opened(statement_seconds=5.0)  # a fifth of this is the timeout of a lock
     store.renew(worker_of(clock))
     insert(store, held(clock))
     clock.advance(20)
@@ -310,7 +310,7 @@ def test_locked_records_do_not_hold_up_a_renewal(store, schema, plain, clock):
 
 
 def test_a_worker_whose_row_is_locked_is_not_overdue(store, schema, plain, clock):
-    """The lock kept it from renewing, so its expired lease does not count."""
+    """A worker that could not renew its lease because its row was locked is not overdue."""
     for owner in ("us", "them"):
         store.renew(worker_of(clock, owner))
         insert(store, held(clock, owner, owner=owner))
@@ -381,7 +381,7 @@ SORTS = {
     "PUT_OFF_IN_TURN": 5,
     "FIRST_WAITING": 2,
 }
-"""How many sorts each of these statements has; each sorts few rows."""
+"""The number of sorts in the plan of a statement; each sorts few rows."""
 _ROOM = {"operations_running", "operations_lanes", "operations_sent", "begins_latest"}
 _CLAIM = {"operations_waiting", "operations_pkey", "inputs_pkey", "paused_pkey"}
 INDEXES = {
@@ -445,7 +445,7 @@ WALKS = {
 
 @pytest.mark.parametrize("index", WALKS)
 def test_a_page_is_found_by_its_index(store, link, postgres_wire, index):
-    """The index bounds the page at both ends and gives its order."""
+    """The index bounds the page at both ends and returns the records in order."""
     store.index({"k1"})
     until(no_index_is_made)
     postgres_wire.said.clear()
@@ -474,7 +474,7 @@ def test_read_that_times_out_is_retried_with_fewer_records(store, clock, postgre
 
 
 def test_expire_that_times_out_continues_with_fewer_records(store, clock, postgres_wire):
-    """After a timeout ``expire`` removes fewer records at a time, until all are removed."""
+    """After a timeout ``expire`` removes fewer records at a time; later calls remove the others."""
     for number in range(25):
         insert(store, record_of(clock, f"{number:02}"))
         store.update(f"operations/{number:02}", end_of(clock, days=1))
@@ -489,7 +489,7 @@ def test_expire_that_times_out_continues_with_fewer_records(store, clock, postgr
 
 
 def test_role_without_rights_works_without_an_index(server, schema, opened, plain, clock, caplog):
-    """The store works without the index, and the log says which right is missing."""
+    """The store works without the index, and the log names the missing right."""
     fill(opened(), clock)
     plain.execute(f"CREATE ROLE guest_{schema} LOGIN; GRANT USAGE ON SCHEMA {schema} TO PUBLIC")
     rights = "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES"
@@ -515,7 +515,7 @@ def has_index(plain, schema):
 
 
 def test_old_transaction_does_not_hold_up_a_release_with_a_new_index(opened, schema, plain, clock):
-    """A dump or report may run for hours: until it has ended, lists work without the new index."""
+    """While a dump runs, perhaps for hours, lists work without the new index."""
     insert(opened(), record_of(clock, keys=KEYED))
     with plain.transaction():
         plain.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -525,7 +525,7 @@ def test_old_transaction_does_not_hold_up_a_release_with_a_new_index(opened, sch
             one.index({"k1"})
             assert one.get("operations/a")
             assert ids(one.page("", None, 9, WANTED).records) == ["a"]
-        closed.close()  # this does not wait either
+        closed.close()  # closing does not wait for the index either
         until(lambda: [one.name for one in threading.enumerate()].count("lro-indexes") == 1)
         assert not has_index(plain, schema)
     until(lambda: has_index(plain, schema))
@@ -533,7 +533,7 @@ def test_old_transaction_does_not_hold_up_a_release_with_a_new_index(opened, sch
 
 
 def test_old_transaction_does_not_hold_up_the_declaration_of_a_method(opened, schema, plain, clock):
-    """Methods with new indexes are declared while the store is in use and a transaction is open."""
+    """Methods with new indexes can be declared while another transaction is open."""
     store = opened()
     insert(store, record_of(clock, keys=KEYED))
     with plain.transaction():
@@ -562,7 +562,7 @@ def written(store, record):
 
 
 def test_store_reconnects_after_a_read_only_server(opened, schema, plain, clock):
-    """After a failover the host name may lead to another server, so the store reconnects."""
+    """After a failover the host name may point to another server, so the store reconnects."""
     store = opened()
     insert(store, record_of(clock))
     role = f"app_{schema}"
@@ -578,11 +578,11 @@ def test_store_reconnects_after_a_read_only_server(opened, schema, plain, clock)
 
 
 def test_dropped_schema_is_made_again(opened, schema, plain, clock):
-    """The data is lost, but the process continues without a restart."""
+    """A dropped schema's data is lost, but the process continues without a restart."""
     store = opened()
     store.index({"k1"})
     insert(store, record_of(clock))
-    until(lambda: has_index(plain, schema))  # while the index is made, a drop could deadlock
+    until(lambda: has_index(plain, schema))  # a drop while the index is being made could deadlock
     plain.execute(f'DROP SCHEMA "{schema}" CASCADE')
     assert listed(store) == []
     insert(store, record_of(clock, "b", keys=KEYED))
@@ -593,7 +593,7 @@ def test_dropped_schema_is_made_again(opened, schema, plain, clock):
 def test_refusals_of_the_database_are_logged_once_a_minute(
     opened, schema, plain, clock, caplog, monkeypatch
 ):
-    """There may be hundreds of refusals a second; failed notifications are logged as rarely."""
+    """Refusals and failed notifications are logged once a minute, however many there are."""
     store = opened()
     insert(store, record_of(clock))
     plain.execute(f'ALTER TABLE "{schema}".operations RENAME COLUMN state TO status')
@@ -621,7 +621,7 @@ def test_refusals_of_the_database_are_logged_once_a_minute(
 def test_refusals_with_varying_messages_are_logged_once_a_minute(
     opened, schema, plain, clock, caplog
 ):
-    """For instance, a trigger's message contains the time or the operation's name."""
+    """A refusal is logged once a minute even if its message varies, for instance by the time."""
     store = opened()
     insert(store, record_of(clock))
     plain.execute(f"""CREATE FUNCTION "{schema}".refuse() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -635,7 +635,7 @@ def test_refusals_with_varying_messages_are_logged_once_a_minute(
 
 
 def test_backslashes_are_read_with_standard_conforming_strings_off(server, schema, plain, clock):
-    """The role may have ``standard_conforming_strings`` off."""
+    """JSON with backslashes is read correctly with ``standard_conforming_strings`` off."""
     role = f"old_{schema}"
     plain.execute(f"CREATE ROLE {role} LOGIN SUPERUSER")
     plain.execute(f"ALTER ROLE {role} SET standard_conforming_strings = off")
@@ -652,7 +652,7 @@ def test_backslashes_are_read_with_standard_conforming_strings_off(server, schem
 
 
 def test_primary_of_several_servers_is_used(server, schema, plain, clock, monkeypatch):
-    """A read-only server is skipped, unless the URL says otherwise."""
+    """Among several servers a read-only one is skipped, unless the URL says otherwise."""
     monkeypatch.delenv("PGTARGETSESSIONATTRS", raising=False)
     role = f"reads_{schema}"
     plain.execute(f"CREATE ROLE {role} LOGIN SUPERUSER")
@@ -670,7 +670,7 @@ def test_primary_of_several_servers_is_used(server, schema, plain, clock, monkey
 
 
 def test_store_uses_the_clock_of_the_server(opened, plain, postgres_wire, monkeypatch):
-    """The first connection measures it; after a minute the next call measures it again."""
+    """The first connection reads the server's clock; after a minute the next call reads again."""
     store = opened(clock=None)
     (before,) = plain.execute("SELECT clock_timestamp()").fetchone()
     shown = store.now()
@@ -688,7 +688,7 @@ def test_store_uses_the_clock_of_the_server(opened, plain, postgres_wire, monkey
 
 
 def test_clock_advances_between_measurements():
-    """It advances with the monotonic clock; once a minute one caller is told to measure again."""
+    """The clock advances with the monotonic clock; once a minute one caller is told to measure."""
     ticks = [100.0]
     clock = ServerClock(lambda: ticks[0])
     assert [clock.due(), clock.due()] == [True, False]
@@ -700,7 +700,7 @@ def test_clock_advances_between_measurements():
 
 
 def test_clock_moves_only_by_better_measurements():
-    """Only a more precise measurement, or one that contradicts the last, moves the clock."""
+    """The clock moves only if a measurement is more precise than the last or contradicts it."""
     clock = ServerClock(lambda: 100.0)
     clock.measured(1_000_000_000_000, 99.9, 100.1)
     first = clock.now()
@@ -716,7 +716,7 @@ def test_clock_moves_only_by_better_measurements():
 
 
 def test_subscription_receives_announcements_of_other_stores(server, opened):
-    """It receives the names that other stores on its schema announce, and not its own store's."""
+    """A subscription receives names that other stores on its schema announce, not its own."""
     here, there, foreign = opened(), opened(), opened(schema=server.fresh_schema())
     with closing(here.listen()) as subscription:
         here.notify_others("operations/own")
@@ -736,7 +736,7 @@ def test_subscription_receives_announcements_of_other_stores(server, opened):
 def test_unknown_payload_makes_the_subscription_report_any_change(
     opened, schema, plain, postgres_wire
 ):
-    """Other programs may send any payload on its channel, even along with its first reply."""
+    """A payload of another program makes the subscription report that anything may have changed."""
     listen, said = "Composed([SQL('LISTEN", '["me", "operations/a"]'
     notify = "SELECT pg_notify(%s, %s)"
     postgres_wire.when(listen, lambda link: link.execute(f'LISTEN "{schema}.c"'))
@@ -746,13 +746,13 @@ def test_unknown_payload_makes_the_subscription_report_any_change(
             assert subscription.next_changes(PATIENCE) is None
         plain.execute(notify, (f"{schema}.c", said))
         assert subscription.next_changes(PATIENCE) == {"operations/a"}
-        # psycopg itself reads what arrives together with the reply to a statement.
+        # psycopg itself reads a notification that arrives together with the reply to a statement.
         postgres_wire.connections[-1].execute(notify, (f"{schema}.c", said))
         assert subscription.next_changes(PATIENCE) == {"operations/a"}
 
 
 def test_a_closed_subscription_is_unavailable(opened):
-    """It fails at once, even while it waits for changes, and also if its store was closed."""
+    """A closed subscription fails at once, even if it was waiting or its store was closed too."""
     store = opened()
     subscriptions = [store.listen() for _ in range(3)]
     found = []
@@ -785,7 +785,7 @@ def test_a_subscription_made_while_its_store_closes_is_closed(opened, postgres_w
 
 
 def test_closing_a_store_sends_its_last_announcements(opened):
-    """Closing a store sends its last announcements; announcements after that are dropped."""
+    """Closing a store sends its last announcements; later announcements are dropped."""
     with closing(opened().listen()) as subscription:
         store = opened()
         store.notify_others("operations/a")
@@ -829,7 +829,7 @@ def test_announcements_are_sent_together_and_lost_ones_are_logged(caplog, monkey
 
 
 def test_announcing_without_threads_raises_no_error(monkeypatch):
-    """The interpreter is shutting down: announcing raises no error and notifies nobody."""
+    """While the interpreter shuts down, announcing raises no error and notifies nobody."""
 
     def no_thread(self):
         raise RuntimeError("can't start new thread")
@@ -844,7 +844,7 @@ def test_announcing_without_threads_raises_no_error(monkeypatch):
 @example(["a", "\ud800", "b"])
 @example([f"{number}\U0001f600" * 500 for number in range(5)])
 def test_payloads_carry_every_name(names):
-    """Each payload is within the limit of NOTIFY; every valid name is sent whole."""
+    """Each payload is within the size limit of NOTIFY, and every valid name is sent unchanged."""
     carried = []
     for text in payloads("me", names):
         assert len(text.encode()) < 8000
@@ -859,7 +859,7 @@ def test_payloads_carry_every_name(names):
 
 @contextmanager
 def one_group(store, wire):
-    """Queue the block's writes in one group, as far as they fit into one."""
+    """Queue the block's writes while another write runs, so that they share groups."""
     go = threading.Event()
     wire.when("WITH", lambda _: go.wait(PATIENCE))
     later = Later(store)
@@ -883,7 +883,7 @@ def sizes(wire):
 
 
 def test_writes_queued_during_a_write_share_the_next_group(store, clock, postgres_wire):
-    """Writes queued during a write share statements of up to 200; the first is not delayed."""
+    """Writes queued during another write share statements of up to 200 writes."""
     with one_group(store, postgres_wire) as later:
         for number in range(230):
             later.insert(record_of(clock, f"{number}"))
@@ -903,7 +903,7 @@ def test_write_over_the_group_limit_is_sent_alone(store, clock, postgres_wire, m
 
 
 def test_writes_of_one_record_go_in_separate_groups(store, clock, postgres_wire):
-    """They keep their order."""
+    """Writes of one record, key or target go in separate groups and keep their order."""
     with one_group(store, postgres_wire) as later:
         later.insert(record_of(clock, "b", target="t"))
         later.insert(record_of(clock, "c", target="t"))
@@ -949,7 +949,7 @@ def test_group_may_mix_inserts_updates_and_ends(store, opened, clock, postgres_w
 
 
 def test_group_is_retried_after_a_deadlock(store, clock, postgres_wire):
-    """A deadlock rolls the group back, so it is repeated; after three failures it raises."""
+    """After a deadlock the group is retried; after three deadlocks the writes fail."""
     postgres_wire.fail("WITH", errors.DeadlockDetected())
     assert insert(store, record_of(clock)).fresh
     postgres_wire.fail("WITH", errors.DeadlockDetected(), times=3)
@@ -959,7 +959,7 @@ def test_group_is_retried_after_a_deadlock(store, clock, postgres_wire):
 
 
 def test_error_of_the_whole_group_reaches_all_writers(store, clock, postgres_wire, caplog):
-    """With a full disk, for instance, repeating each write alone would not help."""
+    """A full disk fails all writes of the group; none of them is retried alone."""
     with one_group(store, postgres_wire) as later:
         for name in "bc":
             later.insert(record_of(clock, name))
@@ -985,7 +985,7 @@ def test_error_in_a_group_fails_only_its_write(store, schema, clock, postgres_wi
 
 
 def test_next_group_is_written_after_its_leader_is_interrupted(store, clock, postgres_wire):
-    """Ctrl-C in one writer ends its own write only: the next group is still written."""
+    """Ctrl-C during a write ends only that write: the next group is still written."""
     later = Later(store)
 
     def interrupt(_):
@@ -1000,13 +1000,13 @@ def test_next_group_is_written_after_its_leader_is_interrupted(store, clock, pos
 
 
 def test_queued_removal_is_decided_again_after_a_concurrent_change(store, opened, clock):
-    """The removal is decided again, on the record as the other process left it."""
+    """A queued removal is decided again on the record that another process has changed."""
     insert(store, record_of(clock))
     decided = []
 
     def remove(found):
         decided.append(found.version)
-        if len(decided) == 1:  # this is the version that this process knows
+        if len(decided) == 1:  # version 1 is in this store's cache
             opened().update("operations/a", cancel_of(clock))
 
     assert changed_later(store, "a", remove) is None
@@ -1019,7 +1019,7 @@ NOTHING = SimpleNamespace(fetchall=lambda: [(None, False, None, None, None, None
 
 
 def test_conflict_that_is_gone_when_read_is_retried(store, clock, postgres_wire):
-    """It is retried and the start succeeds; if the conflict recurs each time, the start fails."""
+    """A start is retried if its conflict is gone when read; if that keeps happening, it fails."""
     insert(store, record_of(clock))
     find = statements.FIND_FIRST.decode()[:40]
     postgres_wire.when(find, lambda _: store.update("operations/a", removal))
@@ -1033,7 +1033,7 @@ def test_conflict_that_is_gone_when_read_is_retried(store, clock, postgres_wire)
 
 
 def test_group_leaders_write_alone_if_no_thread_can_start(store, opened, clock, monkeypatch):
-    """No more threads can be started, so the threads that lead the groups do all the work."""
+    """If no thread can be started, the threads that lead the groups do all the work."""
     insert(store, record_of(clock))
 
     def no_more(*_):

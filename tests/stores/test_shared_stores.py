@@ -1,4 +1,4 @@
-"""What SQLite and PostgreSQL stores do alike beyond the contract: several stores, one database."""
+"""Behaviour that SQLite and PostgreSQL stores share beyond the contract."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.stores.samples import (
 from tests.stores.store_verbs import verbs
 
 WITHOUT_DATABASE = {"now", "secret", "notify_others", "index", "close"}
-"""Methods that use no database once the store is open, or that have their own tests."""
+"""Methods that do not use the database once the store is open, or that have their own tests."""
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def two(one, place, clock):
 
 
 def test_verb_table_has_every_store_method():
-    """A new method of a store must be added to the table, so that its failures are tested too."""
+    """The table has every method of a store, so that the failures of new methods are tested too."""
     ports = vars(Store) | vars(StatisticsStore) | vars(OutboxStore) | vars(ScheduleStore)
     functions = {name for name, found in ports.items() if inspect.isfunction(found)}
     public = {name for name in functions if not name.startswith("_")}
@@ -62,7 +62,7 @@ def test_verb_table_has_every_store_method():
 
 
 def test_a_closed_store_is_unavailable(one, clock):
-    """Every method fails after ``close``."""
+    """Every method fails after ``close`` with UNAVAILABLE."""
     insert(one, record_of(clock))
     one.close()
     for call in verbs(one, clock).values():
@@ -71,7 +71,7 @@ def test_a_closed_store_is_unavailable(one, clock):
 
 
 def test_threads_open_a_new_database_concurrently(place, clock):
-    """One thread makes the tables, all threads can write, and they share one secret."""
+    """Six threads open one new database: all can write, and they share one secret."""
     with ExitStack() as stack:
 
         def begin(number):
@@ -106,7 +106,7 @@ def test_commit_of_another_store_is_visible_at_once(one, two, clock):
 
 
 def test_changes_by_two_stores_are_both_kept(one, two, clock):
-    """A change gets the current record, even if it then refuses or changes nothing."""
+    """Changes by two stores are both kept: each change is decided on the current record."""
     record = held(clock)
     insert(one, record)
     two.update(record.name, report_of(clock, DONE))
@@ -128,7 +128,7 @@ def test_changes_by_two_stores_are_both_kept(one, two, clock):
 
 
 def test_queued_change_is_decided_on_the_stored_record(one, two, clock):
-    """The cached record, which may be outdated, is not used."""
+    """A queued change is decided on the stored record, not on a cached one that may be outdated."""
     insert(one, record_of(clock))
     two.update("operations/a", cancel_of(clock))
     changed = changed_later(one, "a", called("ann"))
@@ -144,7 +144,7 @@ def test_queued_change_is_decided_on_the_stored_record(one, two, clock):
 
 
 def test_request_key_older_than_a_day_does_not_bypass_a_busy_target(one, clock):
-    """After a day the request key is forgotten: the call is a new start (spec §9.2(2), §9.5)."""
+    """After a day the request key is forgotten, so the call is a new start (spec §9.2(2), §9.5)."""
     insert(one, record_of(clock, target="t"), key_of())
     clock.advance(days=1)
     for check_only in (False, True):
@@ -153,7 +153,7 @@ def test_request_key_older_than_a_day_does_not_bypass_a_busy_target(one, clock):
 
 
 def test_write_with_invalid_text_stores_nothing(one, clock):
-    """A lone surrogate or a value that JSON cannot hold is refused in any field."""
+    """A write with a lone surrogate or a value that JSON cannot hold is refused, in any field."""
     record = record_of(clock)
     insert(one, record)
     deep = []
@@ -179,7 +179,7 @@ def test_write_with_invalid_text_stores_nothing(one, clock):
 
 
 def test_json_may_hold_any_character_and_keeps_its_types(place, clock):
-    """U+0000 is stored too; ``1`` and ``true``, which are equal in Python, stay distinct."""
+    """U+0000 is stored; ``1`` and ``true``, which are equal in Python, stay distinct."""
     odd = AnyMessage(
         "x/a.Odd",
         {"text": '\0\u2028\ud7ff"\\', "\0": ["\0"], "a": 1, "b": [2**62, 5e-324, -0.0, None]},
@@ -200,7 +200,7 @@ def test_json_may_hold_any_character_and_keeps_its_types(place, clock):
 
 
 def test_full_cache_drops_its_oldest_records(one, two, clock, monkeypatch):
-    """A read returns the cached record until it changes; a full cache drops its oldest records."""
+    """A read returns the cached object until it changes; a full cache drops its oldest records."""
     monkeypatch.setattr("lro.stores._rows.MAX_BYTES", 20 * 2_000 + 1_999)
     names = [f"operations/{number:03d}" for number in range(25)]
     for name in names:
@@ -235,7 +235,7 @@ def test_claim_by_another_store_invalidates_the_cached_record(one, two, clock):
 
 
 def test_ended_record_is_cached_only_if_it_was_read(clock):
-    """An ended record that no caller has read must not fill the cache."""
+    """An ended record is not cached unless a caller has read it, so it cannot fill the cache."""
     cache = RecordCache()
     for name in "abc":
         cache.keep(record_of(clock, name), 7)
@@ -257,7 +257,7 @@ def test_ended_record_is_cached_only_if_it_was_read(clock):
 
 
 def test_update_function_that_writes_to_the_file_is_refused(file_store, clock):
-    """A change may read the file but not write to it; its own errors are raised unchanged."""
+    """A change function may read the file but not write to it; its errors are raised unchanged."""
     record = record_of(clock)
     insert(file_store, record)
 

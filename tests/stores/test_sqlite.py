@@ -50,7 +50,7 @@ from tests.waiting import PATIENCE, joined
 
 
 def test_an_existing_file_is_opened_without_writing(path):
-    """A process can start while another program holds the file's lock."""
+    """A store opens an existing file while another program holds the file's lock."""
     SQLiteStore(path).close()
     with stranger(path), closing(SQLiteStore(path, busy_seconds=0)) as store:
         assert len(store.secret()) == 64
@@ -58,13 +58,13 @@ def test_an_existing_file_is_opened_without_writing(path):
 
 
 def test_a_lock_held_too_long_is_unavailable(path, clock):
-    """Every write fails, reads work, and afterwards nothing is lost or half done."""
+    """Under a lock held too long, writes fail and reads work; afterwards no data is lost."""
     with closing(SQLiteStore(path, clock=clock, busy_seconds=0.01)) as store:
         insert(store, held(clock), key_of())
         insert(store, waiting(clock, "c", seconds=1))
         kept = store.get("operations/a")
         with stranger(path):
-            assert claim_work(store, clock).next_due == clock.advance(1)  # nothing was due yet
+            assert claim_work(store, clock).next_due == clock.advance(1)  # no work was due yet
             for write in (
                 lambda: insert(store, record_of(clock, "b"), key_of("other")),
                 lambda: store.update("operations/a", end_of(clock)),
@@ -83,7 +83,7 @@ def test_a_lock_held_too_long_is_unavailable(path, clock):
 
 
 def test_orphan_scan_of_a_locked_file_fails(path, clock):
-    """There is an orphan, but the lock would have kept its process from renewing its lease."""
+    """An orphan scan of a locked file fails: the lock may have kept the owner from renewing."""
     with closing(SQLiteStore(path, clock=clock, busy_seconds=0.01)) as store:
         with stranger(path):
             assert store.orphans(METHODS, 9).overdue == {}
@@ -95,7 +95,7 @@ def test_orphan_scan_of_a_locked_file_fails(path, clock):
 
 
 def test_a_lock_held_shortly_is_waited_for(path, clock, wire):
-    """A write waits for a lock up to ``busy_seconds``."""
+    """A write waits up to ``busy_seconds`` for a lock."""
     with closing(SQLiteStore(path, clock=clock, busy_seconds=PATIENCE)) as store:
         with stranger(path):
             asked = threading.Event()
@@ -108,7 +108,7 @@ def test_a_lock_held_shortly_is_waited_for(path, clock, wire):
 
 
 def test_a_new_file_under_a_lock_is_unavailable(path):
-    """Opening the file waits no longer than any other call; a later store makes the tables."""
+    """Opening a locked new file fails after ``busy_seconds``; a later store makes the tables."""
     for begin in ("BEGIN IMMEDIATE", "BEGIN EXCLUSIVE"):
         with stranger(path, begin), pytest.raises(Unavailable):
             SQLiteStore(path, busy_seconds=0.01)
@@ -117,7 +117,7 @@ def test_a_new_file_under_a_lock_is_unavailable(path):
 
 
 def test_check_only_insert_does_not_wait_for_writers(path, clock):
-    """A check-only insert writes nothing, so it needs no lock."""
+    """A check-only insert writes nothing, so it needs no lock and does not wait."""
     with closing(SQLiteStore(path, clock=clock, busy_seconds=0)) as store:
         insert(store, record_of(clock, target="t"), key_of())
         with stranger(path):
@@ -128,7 +128,7 @@ def test_check_only_insert_does_not_wait_for_writers(path, clock):
 
 
 def test_a_secret_that_cannot_be_stored_leaves_nothing_open(path, wire, monkeypatch):
-    """A constructor that fails closes its connections."""
+    """If the secret cannot be made, the constructor fails and closes its connections."""
 
     def no_bytes(count):
         raise OSError("no entropy")
@@ -145,7 +145,7 @@ def test_a_secret_that_cannot_be_stored_leaves_nothing_open(path, wire, monkeypa
 
 
 def test_big_requests_are_not_read_by_polls(file_store, clock, wire):
-    """Reads of a record leave its request of 5 MB in the database until a worker needs it."""
+    """Reads of a record do not read its request of 5 MB, which only a worker needs."""
     big = AnyMessage("x/a.Request", {"data": "x" * 5_000_000})
     file_store.insert(record_of(clock), big, None)
     wire.said.clear()
@@ -159,7 +159,7 @@ def test_big_requests_are_not_read_by_polls(file_store, clock, wire):
 
 
 def test_threads_share_one_read_connection(file_store, clock, wire):
-    """A hundred short-lived threads share one connection."""
+    """A hundred short-lived threads share one connection for reads."""
     insert(file_store, record_of(clock))
     for _ in range(100):
         reader = threading.Thread(target=file_store.get, args=("operations/a",))
@@ -169,7 +169,7 @@ def test_threads_share_one_read_connection(file_store, clock, wire):
 
 
 def test_a_read_that_outlasts_the_store_closes_its_connection(file_store, clock, wire):
-    """A connection that is in use while the store is closed gets closed after its read."""
+    """A connection that is reading while the store is closed gets closed after the read."""
     insert(file_store, record_of(clock))
     wire.when("SELECT", lambda _: file_store.close())
     assert file_store.get("operations/a") == record_of(clock)
@@ -186,7 +186,7 @@ def test_an_equal_record_is_not_written(file_store, clock, wire):
 
 
 def test_poll_states_reads_only_records_that_may_have_changed(file_store, path, clock, wire):
-    """If nothing was written since the last poll, unchanged records are not read again."""
+    """If no write happened since the last poll, unchanged records are not read again."""
     names = [f"operations/{unique_id}" for unique_id in "abcd"]
     for unique_id in "abcd":
         insert(file_store, record_of(clock, unique_id))
@@ -213,7 +213,7 @@ def test_poll_states_reads_only_records_that_may_have_changed(file_store, path, 
         file_store.update("operations/b", end_of(clock))
         assert poll_states(*names) == (names[:2], [d], names)
         insert(file_store, record_of(clock, "e"))
-        during = []  # anything may change while another thread writes
+        during = []  # while another thread writes, any record may change
         wire.when("BEGIN IMMEDIATE", lambda _: during.append(poll_states(*names)))
         insert(file_store, record_of(clock, "f"))
         assert during == [(names[:2], [d], names)]
@@ -265,7 +265,7 @@ PLANS = [
 
 
 def test_every_row_is_found_by_an_index(path):
-    """The index also gives the order, so no more rows are read than needed."""
+    """An index finds the rows in order, so no more rows are read than needed."""
     SQLiteStore(path).close()
     with closing(sqlite3.connect(path)) as plain:
         for statement, values, wanted in PLANS:
@@ -282,7 +282,7 @@ def test_every_row_is_found_by_an_index(path):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_forked_process_starts_with_an_empty_cache(file_store, clock):
-    """A thread of the parent may have been changing the cache during the fork."""
+    """A forked process does not use the parent's cache, which a thread may have been changing."""
     insert(file_store, record_of(clock))
     known = file_store.get("operations/a")
     assert file_store.get("operations/a") is known
@@ -296,7 +296,7 @@ def test_forked_process_starts_with_an_empty_cache(file_store, clock):
 
 
 def test_long_scan_is_retried_with_fewer_records(file_store, clock, monkeypatch):
-    """Each retry reads fewer records, down to one."""
+    """Each retry of a long scan reads fewer records, down to one."""
     fill(file_store, clock)
     real, scans = _pages.find, []
 
@@ -318,7 +318,7 @@ def test_long_scan_is_retried_with_fewer_records(file_store, clock, monkeypatch)
 
 
 def test_list_works_after_its_index_was_dropped(file_store, path, clock):
-    """The list that first finds the index missing works, and so do all later ones."""
+    """The list that finds its index dropped works, and so do later lists."""
     fill(file_store, clock)
     file_store.index({"k1"})
     with closing(sqlite3.connect(path)) as other:
@@ -336,7 +336,7 @@ def test_list_works_after_its_index_was_dropped(file_store, path, clock):
 
 
 def test_expire_removes_no_more_than_its_limit(file_store, clock, wire, monkeypatch):
-    """``expire`` removes few records and keys per transaction, and says whether some are left."""
+    """``expire`` removes at most ``limit`` records, and says whether some are left."""
     monkeypatch.setattr("lro.stores.sqlite._store._SLICE", 2)
     for number in range(8):
         insert(file_store, record_of(clock, str(number)), key_of(str(number)))
@@ -361,7 +361,7 @@ FULL, NORMAL = 2, 1
 
 
 def test_every_write_except_expire_is_synced_to_disk(file_store, clock, wire):
-    """Every acknowledged write is on disk, even one after a failed ``expire``."""
+    """Every acknowledged write is synced to disk, even the first one after a failed ``expire``."""
 
     def waits_for_disk():
         return wire.connections[0].execute("PRAGMA synchronous").fetchone()[0]
@@ -387,7 +387,7 @@ def test_every_write_except_expire_is_synced_to_disk(file_store, clock, wire):
 
 @pytest.fixture
 def short_log(monkeypatch):
-    """Reset the log at 160 kB instead of the usual length, and check its length at each write."""
+    """Set the maximum length of the log to 160 kB, and check the length at each write."""
     monkeypatch.setattr("lro.stores.sqlite._writer._LOG_BYTES", 160_000)
     monkeypatch.setattr("lro.stores.sqlite._writer._READERS_MS", 1)
     monkeypatch.setattr("lro.stores.sqlite._writer._LOG_ROUND", 1)
@@ -398,7 +398,7 @@ CUT = "PRAGMA wal_checkpoint(RESTART)"
 
 @pytest.mark.usefixtures("short_log")
 def test_long_write_ahead_log_is_reset(wire, path, clock, monkeypatch):
-    """Overlapping readers keep SQLite from resetting the log; then writers wait for the readers."""
+    """Overlapping readers keep SQLite from resetting the log, so a writer waits for them."""
     texts = itertools.cycle("xy")
     with closing(filled(path, clock)) as store:
 
@@ -426,7 +426,7 @@ def test_long_write_ahead_log_is_reset(wire, path, clock, monkeypatch):
 
 @pytest.mark.usefixtures("short_log")
 def test_write_ahead_log_that_cannot_be_reset_is_kept(file_store, clock, wire, monkeypatch):
-    """No committed write is lost, and the reset is tried again after a while."""
+    """If the reset fails, no committed write is lost, and the next write does not retry it."""
     monkeypatch.setattr("lro.stores.sqlite._writer._LOG_BYTES", 0)
     wire.fail(CUT)
     for name in "ab":
@@ -437,7 +437,7 @@ def test_write_ahead_log_that_cannot_be_reset_is_kept(file_store, clock, wire, m
 
 @pytest.mark.usefixtures("short_log")
 def test_write_ahead_log_of_unknown_length_is_not_reset(file_store, clock, wire, monkeypatch):
-    """The log file may just have been deleted."""
+    """The log is not reset if its length cannot be read, as when the file was just deleted."""
 
     def unknown(path):
         raise OSError("a test raises this")
@@ -506,13 +506,13 @@ class Listener(threading.Thread):
         self.found.append(self.subscription.next_changes(self.seconds))
 
     def over(self):
-        """Return the changes that it has received."""
+        """Return the received changes."""
         joined(self)
         return self.found
 
 
 def test_subscription_reports_commits_of_other_stores(subscription, file_store, other, clock, wire):
-    """It ignores the commits of its own store; commits that came together are reported once."""
+    """A subscription ignores its own store's commits, and reports several commits together once."""
     insert(file_store, record_of(clock))
     file_store.notify_others("operations/a")
     assert subscription.next_changes(0) == ()
@@ -520,9 +520,9 @@ def test_subscription_reports_commits_of_other_stores(subscription, file_store, 
     insert(other, record_of(clock, "c"))
     assert subscription.next_changes(PATIENCE) is None
     assert subscription.next_changes(0) == ()
-    during = []  # while this store writes, it hears of commits made before
+    during = []  # while this store writes, its subscription reports commits made before the write
     wire.when("BEGIN IMMEDIATE", lambda _: during.append(insert(other, record_of(clock, "d"))))
-    wire.when("COMMIT", lambda _: None)  # of the other store
+    wire.when("COMMIT", lambda _: None)  # the other store's commit
     wire.when("COMMIT", lambda _: during.append(subscription.next_changes(0)))
     insert(file_store, record_of(clock, "e"))
     assert during[1:] == [None]
@@ -530,7 +530,7 @@ def test_subscription_reports_commits_of_other_stores(subscription, file_store, 
 
 
 def test_each_commit_wakes_a_waiting_subscription(subscription, other, clock):
-    """Each of several commits wakes the thread that waits at that time."""
+    """Each of several commits wakes the thread that waits for it."""
     for number in range(5):
         listener = Listener(subscription)
         insert(other, record_of(clock, str(number)))
@@ -538,7 +538,7 @@ def test_each_commit_wakes_a_waiting_subscription(subscription, other, clock):
 
 
 def test_subscription_times_out_without_changes(subscription, file_store, clock):
-    """Writes of its own store do not wake it."""
+    """Writes of its own store do not wake a subscription before its timeout."""
     listener = Listener(subscription, 0.2)
     for number in range(5):
         insert(file_store, record_of(clock, str(number)))
@@ -546,7 +546,7 @@ def test_subscription_times_out_without_changes(subscription, file_store, clock)
 
 
 def test_closing_a_subscription_wakes_its_waiting_thread(subscription):
-    """The waiting thread returns at once; closing twice is allowed; later calls find nothing."""
+    """Closing wakes the waiting thread; closing twice is allowed; later calls find no changes."""
     listener = Listener(subscription)
     subscription.close()
     assert listener.over() == [()]
@@ -555,7 +555,7 @@ def test_closing_a_subscription_wakes_its_waiting_thread(subscription):
 
 
 def test_subscription_of_a_closed_store_is_refused(subscription, file_store):
-    """A subscription that is already open fails too."""
+    """After its store is closed, an open subscription fails, and a new one is refused."""
     file_store.close()
     for call in (lambda: subscription.next_changes(PATIENCE), file_store.listen):
         with pytest.raises(Unavailable, match="the store is closed"):
@@ -563,7 +563,7 @@ def test_subscription_of_a_closed_store_is_refused(subscription, file_store):
 
 
 def test_subscription_retries_a_busy_file(subscription, file_store, other, clock, wire):
-    """It reads again later; an error other than a busy file is raised."""
+    """A subscription retries when the file is busy; any other error is raised."""
     insert(other, record_of(clock))
     wire.fail(LOOK, sqlite_error(sqlite3.SQLITE_BUSY_RECOVERY, "SQLITE_BUSY_RECOVERY"))
     assert subscription.next_changes(0) == ()
@@ -577,7 +577,7 @@ def test_subscription_retries_a_busy_file(subscription, file_store, other, clock
 
 @pytest.fixture
 def now(monkeypatch):
-    """Replace the monotonic clock; only the test and the waits for writes advance it."""
+    """Replace the monotonic clock; only the test and waits advance it."""
     now = [100.0]
     patch_threads(monkeypatch, time, "monotonic", lambda: now[0])
 
@@ -593,7 +593,7 @@ def now(monkeypatch):
 @pytest.mark.platform
 @REPORTED
 def test_quiet_file_is_read_under_100_times_a_day(file_store, other, clock, wire, now):
-    """It takes fewer than a hundred reads, which become rarer the longer nothing is written."""
+    """A subscription reads a quiet file fewer than 100 times a day, more rarely as time passes."""
     insert(other, record_of(clock))
     with closing(file_store.listen()) as subscription:
         wire.said.clear()
@@ -606,7 +606,7 @@ def test_quiet_file_is_read_under_100_times_a_day(file_store, other, clock, wire
 @REPORTED
 @pytest.mark.parametrize("seconds", [0.002, 0.1, 5.0, 300.0])
 def test_commit_visible_after_its_file_event_is_found(file_store, other, clock, wire, now, seconds):
-    """The system reports the write before its commit is visible; a later read finds the commit."""
+    """A commit that becomes visible only after its file event is found by a later read."""
     insert(other, record_of(clock))
     with closing(file_store.listen()) as subscription:
         began, seen = now[0], []
@@ -623,7 +623,7 @@ def test_commit_visible_after_its_file_event_is_found(file_store, other, clock, 
 @pytest.mark.platform
 @REPORTED
 def test_file_watch_reports_only_writes(tmp_path):
-    """It reports writes since the last restart; reads and other files at that path do not count."""
+    """A file watch reports writes since its last restart, but not reads or writes to a new file."""
     path = tmp_path / "log"
     watch = FileWatch(str(path))
     assert not watch.restart()
@@ -672,7 +672,7 @@ def test_file_watch_leaves_no_descriptor_open(monkeypatch):
 
 @pytest.mark.parametrize("system", [System(), object()])
 def test_system_without_inotify_is_polled(system, monkeypatch):
-    """The system lacks the calls, or allows no more watches."""
+    """The constructor fails if the system has no inotify or no instances of it left."""
     monkeypatch.setattr("ctypes.CDLL", lambda *arguments, **options: system)
     with pytest.raises(OSError, match="reports no"):
         FileWatch("nowhere")
@@ -700,14 +700,14 @@ sys.stdin.read()  # the child lives on, and is no worker
 
 
 def files_of_workers(path):
-    """Return the names of the lock files that show whether workers are alive."""
+    """Return the names of the workers' lock files."""
     return [name for name in os.listdir(os.path.dirname(path)) if "-worker-" in name]
 
 
 @pytest.mark.platform
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_killed_worker_is_reported_dead_before_its_lease_ends(path, clock):
-    """Its lease may still run, and a child that it has forked does not keep it alive."""
+    """A killed worker is reported dead although its lease runs and its child process lives."""
     process = subprocess.Popen([sys.executable, "-c", KILLED, path], stdin=subprocess.PIPE)
     try:
         assert process.wait(PATIENCE) == -signal.SIGKILL
@@ -734,7 +734,7 @@ def test_removed_worker_leaves_no_lock_file(path, clock):
 
 
 def test_live_workers_are_not_reported_dead(path, clock):
-    """A worker in this process is alive for both stores, as is a worker without a lock file."""
+    """A live worker in this process is not reported dead, nor is a worker without a lock file."""
     with closing(SQLiteStore(path, clock=clock)) as one, closing(SQLiteStore(path)) as two:
         one.renew(worker_of(clock))
         for owner in ("us", "unknown"):
@@ -747,7 +747,7 @@ def test_live_workers_are_not_reported_dead(path, clock):
 
 @pytest.mark.platform
 def test_worker_that_starts_during_a_scan_is_not_reported_dead(path, clock, monkeypatch):
-    """It has work before its lock file; a scan just before the lock does not declare it dead."""
+    """A worker that has work but no lock file yet during a scan is not reported dead."""
     fcntl = pytest.importorskip("fcntl")
     flock, looks = fcntl.flock, []
     with closing(SQLiteStore(path, clock=clock)) as one, closing(SQLiteStore(path)) as two:
@@ -758,7 +758,7 @@ def test_worker_that_starts_during_a_scan_is_not_reported_dead(path, clock, monk
             looks.append(set(two.orphans(METHODS, 9).dead))
             flock(file, how)
 
-        monkeypatch.setattr(fcntl, "flock", look_first)  # the first lock is the worker's
+        monkeypatch.setattr(fcntl, "flock", look_first)  # the worker takes the first lock
         one.renew(worker_of(clock))
         looks.append(set(two.orphans(METHODS, 9).dead))
         assert looks == [set(), set()]

@@ -25,7 +25,7 @@ TABLES = (
 
 @pytest.fixture(autouse=True)
 def checks_path_at_every_call(monkeypatch):
-    """Check at every call whether the file is still at its path."""
+    """Make stores check at every call whether the file is still at its path."""
     monkeypatch.setattr("lro.stores.sqlite._file.SEEN_SECONDS", 0.0)
 
 
@@ -47,7 +47,7 @@ def names_in(path):
 
 
 def test_failed_creation_of_tables_leaves_the_file_unchanged(path):
-    """Making the tables fails at an index of another program; the file is left as it was."""
+    """If an index of another program keeps the tables from being made, the file is unchanged."""
     with plain(path) as writer:
         writer.execute("CREATE TABLE theirs (x)")
         writer.execute("CREATE INDEX starts_age ON theirs (x)")
@@ -58,7 +58,7 @@ def test_failed_creation_of_tables_leaves_the_file_unchanged(path):
 
 @pytest.mark.parametrize("version", [-1, SCHEMA_VERSION + 1, 99])
 def test_a_file_of_another_version_is_refused(path, clock, version):
-    """The error names the file's version; the file is left as it is."""
+    """The error names the file's version, and the file is left unchanged."""
     filled(path, clock).close()
     with plain(path) as connection:
         connection.execute(f"PRAGMA user_version = {version}")
@@ -85,7 +85,7 @@ def test_a_file_that_another_program_has_marked_is_refused(path, mark, number):
     ["PRAGMA application_id", "PRAGMA user_version", "PRAGMA journal_mode", "BEGIN IMMEDIATE"],
 )
 def test_tables_made_concurrently_by_another_process_are_used(path, clock, wire, moment):
-    """The other process may do so at any time before this process gets the file's lock."""
+    """Another process makes the tables before this process gets the lock; the tables are used."""
     wire.when(moment, lambda _: filled(path, clock).close())
     with closing(SQLiteStore(path, clock=clock)) as store:
         assert listed(store) == ["a"]
@@ -93,7 +93,7 @@ def test_tables_made_concurrently_by_another_process_are_used(path, clock, wire,
 
 @pytest.mark.parametrize("version", [0, SCHEMA_VERSION])
 def test_foreign_tables_are_refused(tmp_path, version):
-    """Another program's table has the same name; its file is left as it is."""
+    """A file that has another program's table of the same name is refused and left unchanged."""
     for table in TABLES:
         path = tmp_path / f"{table}.db"
         with plain(path) as other:
@@ -109,7 +109,7 @@ def test_foreign_tables_are_refused(tmp_path, version):
 
 
 def test_file_that_is_not_a_database_is_refused(path):
-    """The error names the file, which is left unchanged."""
+    """The error names the file, and the file is left unchanged."""
     path.write_bytes(b"not a database at all, but long enough to be looked at" * 100)
     before = path.read_bytes()
     with pytest.raises(DeclarationError, match=rf"{path}.*is not a SQLite database"):
@@ -131,7 +131,7 @@ REFUSED = {
 def test_path_that_cannot_be_a_file_is_refused(tmp_path, monkeypatch):
     """A URL is refused, because SQLite would take it for the path of a file.
 
-    A letter with a colon is a Windows drive; other names may contain a colon.
+    A letter before the colon is a Windows drive; other file names may contain a colon too.
     """
     monkeypatch.chdir(tmp_path)
     for name, why in REFUSED.items():
@@ -144,7 +144,7 @@ def test_path_that_cannot_be_a_file_is_refused(tmp_path, monkeypatch):
 
 
 def test_a_folder_that_is_missing_is_unavailable(tmp_path):
-    """It is Unavailable, as the folder may be mounted later; the error names the missing folder."""
+    """A missing folder may be mounted later, so the error is Unavailable; it names the folder."""
     path = tmp_path / "missing" / "operations.db"
     wanted = f"{path} cannot be opened: there is no directory {path.parent}"
     with pytest.raises(Unavailable, match=re.escape(wanted)):
@@ -152,7 +152,7 @@ def test_a_folder_that_is_missing_is_unavailable(tmp_path):
 
 
 def test_error_while_checking_tables_is_raised(path, wire):
-    """The error that prevents the check is raised."""
+    """An error that prevents the check of the tables is raised."""
     SQLiteStore(path).close()
     wire.fail("SELECT name, parent")
     with pytest.raises(Unavailable, match="refused by a test"):
@@ -160,7 +160,7 @@ def test_error_while_checking_tables_is_raised(path, wire):
 
 
 def test_switch_to_wal_mode_is_retried_while_the_file_is_locked(path, wire):
-    """If the error is a lock, the request is repeated until it succeeds or time is up."""
+    """If the file is locked, the switch is retried until it succeeds or time is up."""
     busy = sqlite_error(sqlite3.SQLITE_BUSY, "SQLITE_BUSY")
     asks = "PRAGMA journal_mode"
     wire.fail(asks, busy, times=3)
@@ -176,7 +176,7 @@ def test_switch_to_wal_mode_is_retried_while_the_file_is_locked(path, wire):
 
 
 def test_file_system_without_wal_mode_is_refused(path, wire):
-    """Some network drives cannot share files in the way that WAL mode needs."""
+    """Some network drives lack the shared memory that WAL mode needs; such a file is refused."""
     wire.when("PRAGMA journal_mode", lambda one: one.cursor().execute("SELECT 'delete'"))
     with pytest.raises(DeclarationError, match="WAL mode"):
         SQLiteStore(path)
@@ -192,7 +192,7 @@ def take_away(path):
 
 
 def test_a_deleted_file_is_not_made_again(path, clock):
-    """No call claims to have stored something in a file that no longer exists."""
+    """After the file is deleted, every call fails; no new file is made."""
     with closing(filled(path, clock)) as store:
         take_away(path)
         found = errors_of(store, clock)
@@ -201,7 +201,7 @@ def test_a_deleted_file_is_not_made_again(path, clock):
 
 
 def test_replaced_file_is_detected(path, clock):
-    """The path holds a restored or new file, and cached records are not in it."""
+    """After the file is replaced by a restored or new one, every call fails."""
     with closing(filled(path, clock)) as store:
         take_away(path)
         with closing(filled(path, clock, "b")) as other:
@@ -216,7 +216,7 @@ def test_replaced_file_is_detected(path, clock):
 
 
 def test_a_file_that_comes_back_is_used_again(path, clock):
-    """Another program moves the file away and back."""
+    """After another program has moved the file away and back, the store works again."""
     with closing(filled(path, clock)) as store:
         away = path.with_name("away.db")
         path.rename(away)
@@ -232,7 +232,7 @@ LOST_LOG = "the log of the operations database was deleted or replaced"
 
 @pytest.mark.parametrize("lost", [("-wal",), ("-shm",), ("-wal", "-shm")], ids="+".join)
 def test_deleted_write_ahead_log_is_unavailable_and_its_writes_are_saved(path, clock, lost):
-    """From then on every call fails; a process that starts later finds all acknowledged writes."""
+    """If the log is deleted, every call fails; a process that starts later finds all its writes."""
     with closing(filled(path, clock, "ab")) as store:
         for suffix in lost:
             os.unlink(f"{path}{suffix}")
@@ -260,7 +260,7 @@ def restore_backup(store, path, clock):
 
 
 def test_the_log_of_a_file_that_was_replaced_is_not_applied_to_the_new_one(path, clock, caplog):
-    """A backup is renamed over the file of a process, which is then killed."""
+    """A backup replaces the file: its former log is moved aside and not applied to the backup."""
     with closing(filled(path, clock)) as store:
         restore_backup(store, path, clock)
         with pytest.raises(Unavailable, match="deleted or replaced"):
@@ -278,7 +278,7 @@ def test_the_log_of_a_file_that_was_replaced_is_not_applied_to_the_new_one(path,
 
 
 def test_the_log_of_a_file_that_was_replaced_is_set_aside_at_the_end(path, clock, monkeypatch):
-    """A process that stops before it has noticed the replacement still moves the log aside."""
+    """A process that closes before it notices the replacement still moves the log aside."""
     monkeypatch.setattr("lro.stores.sqlite._file.SEEN_SECONDS", 3600.0)
     with closing(filled(path, clock)) as store:
         restore_backup(store, path, clock)
@@ -289,7 +289,7 @@ def test_the_log_of_a_file_that_was_replaced_is_set_aside_at_the_end(path, clock
 
 
 def test_path_of_the_file_is_not_checked_at_every_call(path, clock, monkeypatch):
-    """The check does not run at every call, because it takes as long as a call itself."""
+    """The path is checked seldom, because a check takes as long as a call."""
     monkeypatch.setattr("lro.stores.sqlite._file.SEEN_SECONDS", 3600.0)
     with closing(filled(path, clock)) as store:
         store.get("operations/a")
@@ -300,7 +300,7 @@ def test_path_of_the_file_is_not_checked_at_every_call(path, clock, monkeypatch)
 
 @pytest.mark.parametrize("spoil", ["truncate", "overwrite", "empty"])
 def test_a_spoiled_file_is_unavailable(path, clock, spoil):
-    """After the file is truncated, overwritten or emptied, a call returns the truth or fails."""
+    """After the file is truncated, overwritten or emptied, a call returns correct data or fails."""
     with closing(SQLiteStore(path, clock=clock)) as store:
         for number in range(50):
             insert(store, held(clock, str(number)), key_of(str(number)))
@@ -324,11 +324,11 @@ def test_a_spoiled_file_is_unavailable(path, clock, spoil):
         pytest.raises((DeclarationError, Unavailable, OperationNotFound)),
         closing(SQLiteStore(path)) as store,
     ):
-        store.get("operations/a")  # an empty file becomes a new database
+        store.get("operations/a")  # an emptied file becomes a new database
 
 
 def test_dropped_tables_are_unavailable(path, clock):
-    """The error hides SQLite's message, even if the statement can never succeed again."""
+    """A call on dropped tables fails with Unavailable, and the error hides SQLite's message."""
     with closing(filled(path, clock)) as store:
         with plain(path) as other:
             for table in TABLES[:-1]:
@@ -342,7 +342,7 @@ BIG = AnyMessage("x/a.Request", {"data": "x" * 100_000})
 
 
 def test_a_full_disk_is_unavailable(file_store, clock, wire):
-    """A write that does not fit leaves no trace; reads work, and writes do once there is space."""
+    """On a full disk, writes fail without a trace and reads work; with space, writes work again."""
     insert(file_store, record_of(clock))
     writer = wire.connections[0]
     (pages,) = writer.execute("PRAGMA page_count").fetchone()
@@ -375,9 +375,9 @@ def no_room(path):
 
 @pytest.mark.platform
 def test_write_that_changes_nothing_fails_if_writes_fail(path, clock):
-    """Health checks and maintenance use such a write to see if the store accepts writes again."""
+    """Health checks use a write that changes nothing; it fails while writes fail."""
     with closing(filled(path, clock)) as store:
-        for number in range(10):  # makes the log longer than any other file this process writes
+        for number in range(10):  # makes the log longer than any other file of this process
             assert store.insert(record_of(clock, str(number)), BIG, None).fresh
         with no_room(path):
             for _ in range(2):
@@ -392,7 +392,7 @@ def test_write_that_changes_nothing_fails_if_writes_fail(path, clock):
 
 @contextmanager
 def without_rights():
-    """Run as a user other than root, whom file permissions restrict."""
+    """Run as a user other than root, because file permissions do not restrict root."""
     if os.geteuid():
         yield
         return
@@ -407,7 +407,7 @@ def without_rights():
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="a process cannot change its user")
 @pytest.mark.parametrize("what", ["file", "directory"])
 def test_read_only_file_or_directory_is_unavailable(what, clock):
-    """The file or its directory is read-only: the first write fails, if no earlier call does."""
+    """If the file or its directory is read-only, the first write fails, or an earlier call."""
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
@@ -422,7 +422,7 @@ def test_read_only_file_or_directory_is_unavailable(what, clock):
 
 
 def test_read_only_remount_is_unavailable(file_store, clock, wire):
-    """A file system may be remounted read-only while the store is open."""
+    """After a read-only remount writes fail and reads work; later writes work again."""
     insert(file_store, record_of(clock))
     wire.connections[0].execute("PRAGMA query_only = 1")
     with pytest.raises(Unavailable, match=r"\(SQLITE_READONLY\)"):
@@ -448,7 +448,7 @@ def misuse():
     ],
 )
 def test_an_error_of_sqlite_is_unavailable(file_store, clock, wire, error, said):
-    """The error names its kind and no details; the next call works."""
+    """The error hides SQLite's details, and the next call works."""
     insert(file_store, record_of(clock))
     wire.fail("SELECT", error)
     with pytest.raises(Unavailable, match=said):
@@ -457,7 +457,7 @@ def test_an_error_of_sqlite_is_unavailable(file_store, clock, wire, error, said)
 
 
 def test_value_that_cannot_be_bound_is_an_invalid_argument(file_store, clock):
-    """A call that can never succeed raises InvalidArgument, so it is not retried."""
+    """A call that can never succeed raises InvalidArgument, so that it is not retried."""
     with pytest.raises(InvalidArgument, match="is not supported"):
         insert(file_store, record_of(clock, attempt=object()))
     with pytest.raises(InvalidArgument, match="is not supported"):
@@ -466,7 +466,7 @@ def test_value_that_cannot_be_bound_is_an_invalid_argument(file_store, clock):
 
 
 def test_file_that_vanishes_while_it_is_created_leaves_no_connection(path, wire):
-    """The file vanishes while it is created: no connection is left open."""
+    """If the file vanishes while it is created, no connection is left open."""
     connect = sqlite3.connect
 
     def vanishing(*arguments, **options):
@@ -484,7 +484,7 @@ def test_file_that_vanishes_while_it_is_created_leaves_no_connection(path, wire)
 
 
 def test_waiting_for_a_lock_ends_when_the_file_is_moved(path, clock, wire):
-    """The store stops waiting for a lock when the file is moved away."""
+    """A write that waits for a lock fails as soon as the file is moved away."""
     with closing(SQLiteStore(path, clock=clock, busy_seconds=3600)) as store, stranger(path):
         wire.when("BEGIN IMMEDIATE", lambda _: path.rename(path.with_name("away.db")))
         with pytest.raises(Unavailable, match="deleted or replaced"):

@@ -1,4 +1,4 @@
-"""Writes that share a SQLite transaction: the result of each is as if it were alone."""
+"""Writes that share a SQLite transaction: each has the result that it would have alone."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def threads_that_write():
 
 
 def test_a_group_is_one_transaction_of_few_statements(file_store, clock, wire):
-    """A group of any size takes few statements; each write's result is as if it were alone."""
+    """A group of 100 writes takes few statements; each write has the result of a single write."""
     insert(file_store, record_of(clock, "first"))
     records = [held(clock, f"r{n:03}") for n in range(100)]
     with one_group(file_store, wire) as later:
@@ -95,7 +95,7 @@ def test_a_group_is_one_transaction_of_few_statements(file_store, clock, wire):
 
 
 def test_no_write_returns_before_the_commit(file_store, clock, wire, path):
-    """Before the commit no reader sees the writes, and no caller gets an answer."""
+    """Before the commit, no reader sees the writes and no caller gets an answer."""
     seen, answered = [], []
     wire.when("COMMIT", lambda _: seen.append((listed(file_store), list(answered))))
     with one_group(file_store, wire) as later:
@@ -113,7 +113,7 @@ def test_no_write_returns_before_the_commit(file_store, clock, wire, path):
 
 
 def test_sqlite_without_update_from_writes_records_one_by_one(file_store, clock, wire, monkeypatch):
-    """SQLite before 3.35 has no RETURNING, which tells what an UPDATE has changed."""
+    """SQLite before 3.35 lacks RETURNING, so records are updated one by one."""
     monkeypatch.setattr("lro.stores.sqlite._record_writes.UPDATE_FROM", False)
     for name in "ab":
         insert(file_store, record_of(clock, name))
@@ -134,7 +134,7 @@ STATEMENTS = (
 @pytest.mark.parametrize("undo", [False, True])
 @pytest.mark.parametrize("begins", STATEMENTS)
 def test_failed_group_statement_is_replaced_by_single_writes(file_store, clock, wire, begins, undo):
-    """Each write of the group is then made once by itself, whatever SQLite has rolled back."""
+    """If a group's statement fails, each write is made once by itself, whatever was rolled back."""
 
     def fail(connection):
         if undo:
@@ -164,7 +164,7 @@ WRITES = (
 @settings(max_examples=25)
 @given(groups=st.lists(st.lists(st.sampled_from(WRITES), min_size=1, max_size=6), max_size=4))
 def test_grouped_writes_have_the_results_of_single_writes(groups, tmp_path_factory):
-    """Results and records are the same as those of writes made one by one."""
+    """Grouped writes have the same results, and leave the same records, as single writes."""
     clock = ManualClock()
     paths = [tmp_path_factory.mktemp("g") / "a.db" for _ in "ab"]
     stores = [filled(path, clock, ["first"]) for path in paths]
@@ -192,7 +192,7 @@ def test_grouped_writes_have_the_results_of_single_writes(groups, tmp_path_facto
 
 
 def unwritable(record):
-    """Change a record so that its metadata is not valid JSON."""
+    """Change a record's metadata to a value that JSON cannot represent."""
     return record.next_version(metadata=AnyMessage("x/y", {"a": {1}}))
 
 
@@ -218,7 +218,7 @@ def hand_in(later, kind, number, clock):
 
 
 def test_failed_commit_fails_all_writes_of_the_group(file_store, clock, wire):
-    """Each write gets its own error; a write that had failed before keeps its reason."""
+    """A failed commit fails each write with its own error; an earlier failure keeps its reason."""
     insert(file_store, record_of(clock, "taken"))
     with one_group(file_store, wire) as later:
         wire.fail("COMMIT")
@@ -232,7 +232,7 @@ def test_failed_commit_fails_all_writes_of_the_group(file_store, clock, wire):
 
 
 def test_failed_rollback_closes_the_connection(file_store, clock, wire):
-    """No caller waits forever, and the next transaction opens a new connection."""
+    """After a failed rollback no caller waits forever, and the next transaction reconnects."""
     before = len(wire.connections)
     wire.fail("ROLLBACK")
     wire.fail("INSERT INTO inputs")
@@ -243,7 +243,7 @@ def test_failed_rollback_closes_the_connection(file_store, clock, wire):
 
 
 def test_lock_lost_during_the_retry_fails_every_write(wire, path, clock):
-    """Another process takes the lock and keeps it too long: every write gets that error."""
+    """Another process takes the lock during the retry and keeps it: every write fails."""
     with closing(SQLiteStore(path, clock=clock, busy_seconds=0.3)) as store:
         with stranger(path, "PRAGMA user_version") as other:
             with one_group(store, wire) as later:
@@ -258,7 +258,7 @@ def test_lock_lost_during_the_retry_fails_every_write(wire, path, clock):
 
 @pytest.mark.parametrize("begins", ["INSERT INTO operations", "INSERT INTO inputs", "SAVEPOINT"])
 def test_interrupted_leader_leaves_other_writes_to_the_next(file_store, clock, wire, begins):
-    """The leader's own write is rolled back, as its error says; the others' writes are made."""
+    """An interrupted leader's own write is rolled back; the other writes of its group are made."""
     later = Later(file_store)
     wire.when(BEGIN, lambda _: [later.insert(record_of(clock, name)) for name in "bc"])
     if begins == "SAVEPOINT":
@@ -272,7 +272,7 @@ def test_interrupted_leader_leaves_other_writes_to_the_next(file_store, clock, w
 
 
 def test_interrupt_after_the_commit_keeps_all_results(file_store, clock, wire):
-    """The commit stands: the others get their results, and no write is repeated."""
+    """An interrupt after the commit undoes no write: the others get their results."""
 
     def commit(connection):
         sqlite3.Connection.execute(connection, "COMMIT")
@@ -288,7 +288,7 @@ def test_interrupt_after_the_commit_keeps_all_results(file_store, clock, wire):
 
 
 def test_queued_writes_are_made_after_their_thread_is_interrupted(file_store, clock, wire):
-    """The first queued write gets the error; the others are made."""
+    """An interrupted write fails with KeyboardInterrupt; the other queued writes are made."""
     with one_group(file_store, wire) as later:
         wire.when("INSERT INTO operations", interrupt)
         for name in "abc":
@@ -301,7 +301,7 @@ def test_queued_writes_are_made_after_their_thread_is_interrupted(file_store, cl
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signal can be sent to a thread")
 @pytest.mark.parametrize(("leads", "where"), [(True, "begin"), (False, "_follow")])
 def test_interrupt_while_waiting_cancels_only_that_write(file_store, clock, wire, leads, where):
-    """The thread waits to lead, or for its leader; its write is not made, but the other one is."""
+    """An interrupt while a thread waits to lead, or for its leader, cancels only its own write."""
     main, over = threading.get_ident(), threading.Event()
     begun, go = threading.Event(), threading.Event()
     later = Later(file_store)
@@ -349,7 +349,7 @@ def insert_done(store, clock):
 
 
 def test_direct_and_queued_writes_share_groups_without_loss(file_store, clock, wire):
-    """Whatever groups form by themselves, every result is true and no write is lost."""
+    """Direct and queued writes in groups of any size have true results, and none is lost."""
     later = Later(file_store)
     wire.said.clear()
 
@@ -369,7 +369,7 @@ def test_direct_and_queued_writes_share_groups_without_loss(file_store, clock, w
 
 
 def test_idle_write_thread_ends_and_is_replaced(threads_that_write, file_store, clock, monkeypatch):
-    """The next queued write starts a new thread; a thread whose turn has not come keeps waiting."""
+    """An idle write thread ends, and the next queued write starts a new one."""
     monkeypatch.setattr("lro.stores._group_commit._IDLE_SECONDS", 0.01)
     for name in "abc":
         assert made_later(file_store, record_of(clock, name)).fresh
@@ -377,7 +377,7 @@ def test_idle_write_thread_ends_and_is_replaced(threads_that_write, file_store, 
 
 
 def test_write_thread_waits_while_another_leads(file_store, clock, wire, monkeypatch):
-    """Another thread leads for longer than an idle thread would live."""
+    """A write thread whose turn has not come waits, even for longer than an idle thread lives."""
     monkeypatch.setattr("lro.stores._group_commit._IDLE_SECONDS", 0.001)
     later, turns, live_on = Later(file_store), [], _group_commit.GroupCommit._live_on
 
@@ -400,7 +400,7 @@ def test_write_thread_waits_while_another_leads(file_store, clock, wire, monkeyp
 def test_closed_store_finishes_queued_writes_and_refuses_more(
     threads_that_write, file_store, clock
 ):
-    """Queued writes finish first; a text that no database can store is refused before queueing."""
+    """Closing finishes queued writes; later writes fail, and an invalid text is never queued."""
     with pytest.raises(InvalidArgument):
         made_later(file_store, record_of(clock, caller="a\0"))
     made_later(file_store, record_of(clock))
@@ -415,7 +415,7 @@ def test_closed_store_finishes_queued_writes_and_refuses_more(
 
 
 def test_queued_write_runs_in_the_callers_thread_if_none_can_start(file_store, clock, monkeypatch):
-    """The caller's own thread makes it, as at interpreter shutdown; its errors are raised too."""
+    """If no thread can start, as at shutdown, the caller's thread makes the write."""
 
     def refuse(_):
         raise RuntimeError("can't create new thread at interpreter shutdown")
@@ -428,7 +428,7 @@ def test_queued_write_runs_in_the_callers_thread_if_none_can_start(file_store, c
 
 
 class Noted(_group_commit.QueuedWrite):
-    """A write that notes the transitions of all writes."""
+    """A write that records the transitions of all writes."""
 
     seen: ClassVar[set[tuple[str, str]]] = set()
 
@@ -439,11 +439,11 @@ class Noted(_group_commit.QueuedWrite):
             self.seen.add((before.value, self.state.value))
 
     def call_back(self) -> None:
-        """Do nothing: no caller waits."""
+        """Do nothing: no caller waits for this write."""
 
 
 class Groups(_group_commit.GroupCommit[Noted]):
-    """Makes groups of writes; each group waits until ``go``, and then fails if ``broken``."""
+    """Makes groups of writes; each group waits for ``go`` and, if ``broken``, is interrupted."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -451,7 +451,7 @@ class Groups(_group_commit.GroupCommit[Noted]):
         self.broken = False
 
     def submit(self) -> None:
-        """Make a write, and wait for it."""
+        """Make a write and wait until it is done."""
         self._submit(Noted())
 
     def waiting(self) -> int:
@@ -468,7 +468,7 @@ class Groups(_group_commit.GroupCommit[Noted]):
 
 
 def test_writes_go_through_each_transition_of_the_table(monkeypatch):
-    """A leader, a leader that is interrupted, followers, and a follower that is interrupted."""
+    """A leader and a follower, each with and without an interrupt, cover all transitions."""
     groups = Groups()
     first = threading.Thread(target=groups.submit)
     first.start()
@@ -495,7 +495,7 @@ def test_writes_go_through_each_transition_of_the_table(monkeypatch):
     ("before", "after"), [*itertools.product(_group_commit.WriteState, repeat=2)]
 )
 def test_write_refuses_a_transition_that_the_table_does_not_have(before, after):
-    """Only a transition of the table changes the state."""
+    """The state changes only if the table has the transition."""
     write = Noted()
     write.state = before
     write.become(after)
@@ -503,7 +503,7 @@ def test_write_refuses_a_transition_that_the_table_does_not_have(before, after):
 
 
 def test_writes_fail_after_the_time_limit_of_a_held_lock(path, clock):
-    """Each write fails after the time limit, and later writes work."""
+    """While another program keeps the lock, each write fails after the time limit."""
     with closing(SQLiteStore(path, clock=clock, busy_seconds=0.05)) as store:
         later = Later(store)
         with stranger(path):
@@ -515,7 +515,7 @@ def test_writes_fail_after_the_time_limit_of_a_held_lock(path, clock):
 
 
 def test_write_fails_after_the_time_limit_of_an_open_transaction(path, clock, wire):
-    """A write also fails after the limit if a transaction of this process does not end."""
+    """While this process has an open transaction, another write fails after the time limit."""
     with closing(SQLiteStore(path, clock=clock, busy_seconds=0.01)) as store:
         insert_done(store, clock)
         begun, go = threading.Event(), threading.Event()
@@ -531,7 +531,7 @@ def test_write_fails_after_the_time_limit_of_an_open_transaction(path, clock, wi
 
 
 def test_closing_the_store_wakes_all_waiting_writers(path, clock, wire):
-    """Writers that wait for a lock or a leader return at once, whatever their time limit."""
+    """Closing the store wakes writers that wait for a lock or a leader, before their time limit."""
     store = SQLiteStore(path, clock=clock, busy_seconds=3600)
     later = Later(store)
     with stranger(path):
@@ -551,7 +551,7 @@ WITHOUT_FCNTL = pytest.mark.skipif(_writer.fcntl is None, reason="this system ha
 @pytest.mark.platform
 @WITHOUT_FCNTL
 def test_fair_lock_held_too_long_is_skipped(path, clock):
-    """Its holder may hang: for a while no thread waits for its turn, then one tries again."""
+    """If a lock's holder hangs, writers skip the lock for a while; then one tries it again."""
     stopped, other = FairLock(str(path)), FairLock(str(path))
     assert stopped.take(0.0)
     assert [other.take(at) for at in (10.0, 10.05, 10.11, 10.5)] == [False, False, True, True]
@@ -559,7 +559,7 @@ def test_fair_lock_held_too_long_is_skipped(path, clock):
     assert other.take(11.0)
     other.release()
     assert [other.take(at) for at in (11.2, 11.25)] == [False, False]
-    with closing(SQLiteStore(path, clock=clock)) as store:  # no write needs a turn
+    with closing(SQLiteStore(path, clock=clock)) as store:  # no write waits for the lock
         assert insert(store, record_of(clock)).fresh
     stopped.release()
     assert other.take(11.26)
@@ -568,7 +568,7 @@ def test_fair_lock_held_too_long_is_skipped(path, clock):
 
 
 def test_writers_need_no_turn_without_file_locks(tmp_path, monkeypatch):
-    """The system has no such locks, or their file cannot be created."""
+    """Without file locks, or if the lock file cannot be made, writers do not wait for a turn."""
     nowhere = FairLock(str(tmp_path / "missing" / "a.db"))
     assert (nowhere.take(0.0), nowhere.take(0.0)) == (True, True)
     nowhere.release()

@@ -1,4 +1,4 @@
-"""Each process upgrades tables of schema version 1 that hold unfinished work."""
+"""A new release upgrades databases of schema version 1 that hold unfinished work."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def in_flight(clock: ManualClock) -> list[Record]:
 
 
 def rows_of(clock: ManualClock) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the rows of these records and of an ended one, as version 1 wrote them, by table."""
+    """Yield each table's rows for these records and for an ended one, as version 1 wrote them."""
     ended = end_of(clock)(held(clock, "ended"))
     assert ended is not None
     columns = COLUMNS[: COLUMNS.index("notify_at") + 1]
@@ -120,7 +120,7 @@ def old(place: Place, clock: ManualClock) -> Place:
 
 @pytest.fixture
 def new(place: Place, tmp_path: Path) -> Place:
-    """Return another database of the same kind, to be made with today's tables."""
+    """Return another, empty database of the same kind, for the current tables."""
     if place.kind == "sqlite":
         return Place("sqlite", str(tmp_path / "new.db"))
     return Place("postgres", place.where, f"{place.schema}_new")
@@ -134,13 +134,13 @@ def test_an_upgraded_store_has_the_schema_of_a_new_one(
             assert len(store.secret()) == 64
     assert schema_of(old) == schema_of(new)
     assert schema_of(old)[0] == SCHEMA_VERSION == 2
-    with closing(old.open(clock)) as store:  # a second open changes nothing
+    with closing(old.open(clock)) as store:  # opening the store again changes nothing
         assert len(listed(store)) == 6
     assert schema_of(old) == schema_of(new)
 
 
 def test_work_in_flight_continues_after_an_upgrade(old: Place, clock: ManualClock) -> None:
-    """Released work is queued; owned work is lost when its lease ends, and is then queued."""
+    """Released work is claimable at once; owned work is lost only when its lease ends."""
     records = {record.name: record for record in in_flight(clock)}
     with closing(old.open(clock)) as store:
         assert listed(store) == ["back", "ended", "lost", "outside", "queued", "running"]
@@ -151,7 +151,7 @@ def test_work_in_flight_continues_after_an_upgrade(old: Place, clock: ManualCloc
         assert found.next_look <= clock() + timedelta(seconds=15)
         assert store.lose("us!", None)
         assert ids(store.orphans(METHODS, 9).records) == ["lost"]
-        assert claimed(claim_work(store, clock, limits={"M": 3})) == []  # three of them are owned
+        assert claimed(claim_work(store, clock, limits={"M": 3})) == []  # three have owners
         ((record, request),) = claim_work(store, clock).works
         assert (record.name, record.attempt, request) == ("operations/back", 2, REQUEST)
         assert store.update("operations/running", end_of(clock)).done
@@ -165,7 +165,7 @@ def test_work_in_flight_continues_after_an_upgrade(old: Place, clock: ManualCloc
 
 
 def test_many_open_an_old_store_at_once(old: Place, new: Place, clock: ManualClock) -> None:
-    """One store upgrades the tables, the others wait for it, and all of them work."""
+    """Six stores open an old database: one upgrades the tables, and all of them work."""
 
     def begin(number: int) -> object:
         with closing(old.open(clock)) as store:
@@ -186,7 +186,7 @@ def test_many_open_an_old_store_at_once(old: Place, new: Place, clock: ManualClo
 def test_failed_upgrade_leaves_the_old_file_unchanged(
     path: Path, clock: ManualClock, wire: Wire
 ) -> None:
-    """A failure leaves version 1; the next process upgrades the file."""
+    """A failed upgrade leaves version 1, and the next process upgrades the file."""
     fill_file(str(path), clock)
     before = schema_of(Place("sqlite", str(path)))
     wire.fail("PRAGMA user_version = 2")
@@ -200,7 +200,7 @@ def test_failed_upgrade_leaves_the_old_file_unchanged(
 def test_a_file_that_old_code_has_marked_again_is_upgraded_again(
     path: Path, clock: ManualClock
 ) -> None:
-    """A process with the old code may still run, and write its version after a failed commit."""
+    """A file is upgraded again if a process with the old code has set its version back to 1."""
     SQLiteStore(path, clock=clock).close()
     before = schema_of(Place("sqlite", str(path)))
     with closing(CONNECT(path)) as old:
@@ -223,7 +223,7 @@ def old_schema(clock: ManualClock) -> Iterator[tuple[Any, Place]]:
 
 
 def test_only_the_owner_of_a_schema_can_upgrade_it(clock: ManualClock) -> None:
-    """Other roles get an error with the statements that the owner must run."""
+    """Roles other than the owner get an error with the statements that the owner must run."""
     with old_schema(clock) as (plain, place):
         name = place.schema
         plain.execute(f"CREATE ROLE {name}_app LOGIN")
@@ -244,7 +244,7 @@ def test_only_the_owner_of_a_schema_can_upgrade_it(clock: ManualClock) -> None:
 
 
 def test_upgrade_gives_up_a_lock_soon_and_is_tried_again(clock: ManualClock) -> None:
-    """A long wait would block everyone who comes after it; the next call tries again."""
+    """An upgrade waits for a lock only briefly and blocks no one; a later call retries it."""
     pytest.importorskip("psycopg")
     from lro.stores.postgres import PostgresStore
 
@@ -256,7 +256,7 @@ def test_upgrade_gives_up_a_lock_soon_and_is_tried_again(clock: ManualClock) -> 
                 with pytest.raises(Unavailable, match="LockNotAvailable"):
                     store.secret()
             assert schema_of(place)[0] == 1
-            with contextlib.suppress(Unavailable):  # for a moment the upgrade is not retried
+            with contextlib.suppress(Unavailable):  # the upgrade is not retried at once
                 store.secret()
         with closing(place.open(clock)) as store:
             assert claimed(claim_work(store, clock)) == ["back"]

@@ -37,11 +37,11 @@ from tests.vector_files import vectors
 
 EACH_STORE = pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres"])
 FILTERS = ("", "state() = IN_PROGRESS stage-1")
-"""Both match operations in progress at 1 percent, such as those that no writer changes."""
+"""Both match running operations at 1 percent, such as those that no writer changes."""
 PARENT = "walks/threads"
 WRITERS = 3
 OPERATIONS = {"memory": 300, "sqlite": 60, "postgres": 60}
-"""The number of inserts per writer; they take about a quarter of a second."""
+"""The number of inserts per writer, which take about a quarter of a second."""
 SECONDS = 20
 """Creation times are spread over this many seconds, so that many of them are equal."""
 STEADY = 40
@@ -68,14 +68,14 @@ def frequent_thread_switches() -> Iterator[None]:
 
 
 def strewn(store: Any, second: int, writer: str, number: int) -> str:
-    """Store an operation whose name has its creation time and its writer."""
+    """Store an operation whose name contains its creation time and its writer."""
     name = f"{PARENT}/operations/{second:03}.{writer}.{number:04}"
     insert(store, PARENT, name, START + timedelta(seconds=second), 1)
     return name
 
 
 def write(store: Any, writer: int, count: int, gone: set[str]) -> None:
-    """Insert operations with random creation times; end and delete others in between."""
+    """Insert operations with random creation times, and end or delete one after each insert."""
     chosen, mine = random.Random(writer), list[str]()
     for number in range(count):
         mine.append(strewn(store, chosen.randrange(SECONDS), f"w{writer}", number))
@@ -89,7 +89,7 @@ def write(store: Any, writer: int, count: int, gone: set[str]) -> None:
 def walk(service: Service, text: str, sizes: random.Random, gone: set[str]) -> None:
     """Page through the list once while it changes, and check the result.
 
-    A name is added to ``gone`` after its deletion.
+    Writers add a name to ``gone`` after they have deleted the operation.
     """
     shown: list[str] = []
     token, ended = "", False
@@ -113,9 +113,9 @@ def walk(service: Service, text: str, sizes: random.Random, gone: set[str]) -> N
 
 @EACH_STORE
 def test_list_walk_shows_each_operation_once(kind: str, tmp_path: Path, clock: ManualClock) -> None:
-    """An operation that exists throughout is shown exactly once, whatever happens between pages."""
+    """An operation that exists throughout is shown exactly once, whatever changes between pages."""
     with store_of(kind, clock, tmp_path) as store, make_service(store) as service:
-        for seed in range(24 if kind == "memory" else 12):  # each filter twice, or once
+        for seed in range(24 if kind == "memory" else 12):  # twice each filter, or once
             Walks(service, clock, seed).run()
 
 
@@ -125,9 +125,9 @@ def test_list_walk_shows_each_operation_once(kind: str, tmp_path: Path, clock: M
 def test_list_walk_shows_each_operation_once_during_writes(
     kind: str, place: Place, text: str
 ) -> None:
-    """No operation is missed, repeated or out of order while several writers change the list.
+    """While writers change the list, no operation is missed, repeated or out of order.
 
-    Each writer has its own store, as another process would; writers in memory share one.
+    Each writer has its own store, as another process would; in memory all writers share one.
     """
     gone, sizes = set[str](), random.Random(text)
     with ExitStack() as stack, ThreadPoolExecutor(WRITERS) as threads:
@@ -159,7 +159,7 @@ def test_stores_filter_as_the_evaluator_does(kinds: tuple[str, ...]) -> None:
 
 
 def record_of(one: Row) -> Record:
-    """Return a record of the test vectors."""
+    """Make a record from a row of the test vectors."""
     return Record(
         name=one.name,
         parent="",
@@ -176,7 +176,7 @@ def record_of(one: Row) -> Record:
 
 @contextmanager
 def of_the_vectors(kinds: tuple[str, ...], *, structs: bool = False) -> Iterator[Comparison]:
-    """Store the records of the test vectors, with every index, in stores of these kinds."""
+    """Store the records of the test vectors, with every index, in one store of each kind."""
     clock = ManualClock()
     with stores_of(kinds, clock) as made:
         records = [record_of(row(one)) for one in EVAL["records"]]
@@ -188,7 +188,7 @@ def of_the_vectors(kinds: tuple[str, ...], *, structs: bool = False) -> Iterator
 @pytest.mark.parametrize("structs", [False, True])
 @KINDS
 def test_stores_filter_alike_on_the_vectors(kinds: tuple[str, ...], structs: bool) -> None:
-    """Apply all filters of the test vectors to their records, in pages of odd sizes."""
+    """Every store and the evaluator agree on all filters of the test vectors."""
     with of_the_vectors(kinds, structs=structs) as both:
         for case in EVAL["cases"]:
             both.check(case["filter"])
@@ -199,7 +199,7 @@ def test_stores_filter_alike_on_the_vectors(kinds: tuple[str, ...], structs: boo
 
 @KINDS
 def test_stores_filter_alike_with_the_longest_filters(kinds: tuple[str, ...]) -> None:
-    """These filters are too long to translate to SQL, or nearly too long."""
+    """Filters of up to 400 terms give the same results, even if too long to translate to SQL."""
     tests = [f"metadata.verb = export{number}" for number in range(400)]
     names = [f"name = operations/export-{number:03}" for number in range(400)]
     with of_the_vectors(kinds) as both:
@@ -212,7 +212,7 @@ def test_stores_filter_alike_with_the_longest_filters(kinds: tuple[str, ...]) ->
 
 
 def test_faulty_store_is_found_by_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A faulty store is found: this one misses records whose field has its default value."""
+    """The comparison finds a faulty store, which misses records whose field has its default."""
     monkeypatch.setattr(prefiltering, "_default_holds", lambda route: False)
 
     def compare_all() -> None:

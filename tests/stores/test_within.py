@@ -66,7 +66,7 @@ def done():
 @pytest.fixture
 def work(service, done, clock):
     method = method_of(service, done)
-    maintained(service, clock)  # this writes now, not during a transaction of the test
+    maintained(service, clock)  # so that it does not write during a test's transaction
     return method
 
 
@@ -79,7 +79,7 @@ def method_of(service, done=(), **options):
 
 
 def maintained(service, clock):
-    """Run the maintenance that is due now, and the maintenance that is due soon."""
+    """Run the maintenance now, and again after the delay until the next run."""
     service.run_maintenance()
     clock.advance(5)
     service.run_maintenance()
@@ -158,7 +158,7 @@ def test_refused_start_leaves_the_transaction_as_it_was(database, connection, se
     work.start(REQUEST, request_id=ID)
     with pytest.raises(RequestIdConflict):
         work.start(WorkRequest("b"), request_id=ID, within=connection)
-    assert work.start(REQUEST).done  # this would wait for the lock of a file
+    assert work.start(REQUEST).done  # this would fail if the refused start had kept the file locked
     database.note(connection, "before")
     with pytest.raises(RequestIdConflict):
         work.start(WorkRequest("b"), request_id=ID, within=connection)
@@ -241,7 +241,7 @@ def test_start_on_an_event_loop_takes_a_connection(
     if kind.startswith("django"):
         from django.core.exceptions import SynchronousOnlyOperation
 
-        with pytest.raises(SynchronousOnlyOperation):  # raised by Django, as for its models
+        with pytest.raises(SynchronousOnlyOperation):  # Django raises this error, as for its models
             asyncio.run(started_on_loop(work, within=connection))
         return
     name = asyncio.run(started_on_loop(work, within=connection)).name
@@ -255,7 +255,7 @@ def test_start_on_an_event_loop_takes_a_connection(
 
 
 def refused(method, connection, why, **options):
-    """Assert that a start within this connection is refused for this reason."""
+    """Assert that a start within this connection is refused with this reason."""
     with pytest.raises(InvalidArgument, match=why) as caught:
         method.start(REQUEST, within=connection, **options)
     assert caught.value.field == "within"
@@ -364,7 +364,7 @@ def test_write_outside_the_open_transaction_is_unavailable(tmp_path, make_servic
     work = method_of(make_service(store, InlineExecutor()))
     with contextlib.closing(sqlite3.connect(tmp_path / "operations.db")) as connection:
         name = work.start(REQUEST, within=connection).name
-        with pytest.raises(Unavailable):  # it waits for the lock that this thread holds
+        with pytest.raises(Unavailable):  # the write waits for the lock of the open transaction
             work.start(REQUEST)
         connection.commit()
     assert store.get(name)
@@ -385,7 +385,7 @@ def test_file_connection_that_cannot_write_is_refused(connection, work, spoil, w
 
 
 def deny_inputs(action, table, *_):
-    """Deny inserts into the table of requests."""
+    """Deny inserts into the table ``inputs``."""
     wrong = (action, table) == (sqlite3.SQLITE_INSERT, "inputs")
     return sqlite3.SQLITE_DENY if wrong else sqlite3.SQLITE_OK
 
@@ -432,7 +432,7 @@ def test_connection_that_cannot_write_is_refused(connection, work, statement, wh
 def test_connection_in_pipeline_mode_is_refused_and_stays_usable(
     database, connection, service, work
 ):
-    """In pipeline mode the result of a statement comes later."""
+    """A connection in pipeline mode is refused, because results of statements are delayed there."""
     with connection.pipeline():
         refused(work, connection, "in pipeline mode")
         database.note(connection, "mine")
@@ -461,7 +461,7 @@ def test_closed_sqlalchemy_connection_raises_the_error_of_sqlalchemy(database, w
 
 @ON_POSTGRES
 def test_value_that_the_database_cannot_keep_is_refused(database, connection, work):
-    work.start(REQUEST)  # this makes the tables
+    work.start(REQUEST)  # the first start creates the tables
     other = database.open("psycopg")
     run(other, f"ALTER TABLE {database.tables}operations ALTER caller TYPE varchar(3)")
     other.commit()
@@ -474,7 +474,7 @@ def test_value_that_the_database_cannot_keep_is_refused(database, connection, wo
 
 @ON_POSTGRES
 def test_concurrent_start_for_the_target_is_waited_for(database, connection, service, work):
-    """The first to commit gets the target; the other finds it busy, but its transaction goes on."""
+    """The first start to commit gets the target; the other fails, but its transaction continues."""
     second = database.open("psycopg")
     database.note(second, "before")
     kept = work.start(REQUEST, target="t", within=connection)
@@ -500,7 +500,7 @@ def test_concurrent_start_for_the_target_is_waited_for(database, connection, ser
 @ON_POSTGRES
 def test_conflict_invisible_to_the_snapshot_is_unavailable(database, connection, work):
     connection.isolation_level = 3  # psycopg.IsolationLevel.REPEATABLE_READ
-    database.note(connection, "before")  # this takes the snapshot, so later commits are invisible
+    database.note(connection, "before")  # this takes the snapshot; later commits are invisible
     other = database.open("psycopg")
     work.start(REQUEST, target="t", within=other)
     other.commit()
@@ -550,13 +550,13 @@ def test_error_of_a_sqlalchemy_listener_is_raised_unchanged(database, work):
 
 @pytest.fixture
 def ticking(kind, tmp_path):
-    """Open a database whose store has a running clock."""
+    """Open a database whose store has a real clock."""
     with database_of(kind, tmp_path) as made:
         yield made
 
 
 def test_committed_start_begins_its_work_by_itself(ticking, kind, step):
-    """It begins as soon as the start is committed and a worker is free."""
+    """The work begins as soon as the start is committed and a worker is free."""
 
     def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
         step()

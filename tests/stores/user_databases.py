@@ -21,7 +21,7 @@ KINDS: Final = (*SQLITE, *POSTGRES)
 
 @attrs.define
 class UserDatabase:
-    """A store, and the application's own connections to the same database.
+    """A store and an application table in one database, and the application's connections to it.
 
     ``tables`` is the prefix of our table names.
     """
@@ -33,17 +33,17 @@ class UserDatabase:
     stack: contextlib.ExitStack
 
     def open(self, kind: str, *, autocommit: bool = False) -> Any:
-        """Open a connection or session of this kind, to be closed at the end."""
+        """Open a connection or session of this kind; it is closed after the test."""
         library, _, _ = kind.partition("-")
         return _OPEN[library](self.place, self.stack, autocommit)
 
     def note(self, connection: Any, text: str) -> None:
-        """Write an application row on a connection of any kind."""
+        """Insert a row into the application's table, on a connection of any kind."""
         run(connection, f"INSERT INTO {self.notes_table} VALUES ('{text}')")
 
     @property
     def notes(self) -> list[str]:
-        """Return the committed application rows."""
+        """Return the texts of the application's committed rows."""
         return [text for (text,) in self.rows(f"SELECT text FROM {self.notes_table} ORDER BY text")]
 
     def counts(self) -> tuple[int, ...]:
@@ -62,7 +62,7 @@ class UserDatabase:
 
 
 def run(connection: Any, sql: str) -> None:
-    """Execute a statement of the application."""
+    """Execute a statement of the application on a connection or session of any kind."""
     if hasattr(connection, "get_bind"):
         connection = connection.connection()
     if hasattr(connection, "exec_driver_sql"):
@@ -82,7 +82,7 @@ def sqlite_database(folder: Path, clock: Callable[[], Any] | None = None) -> Use
 
 
 def postgres_database(clock: Callable[[], Any] | None = None) -> UserDatabase:
-    """Create a store in a schema whose name needs quoting, and a table in another schema."""
+    """Create a store in a schema whose name needs quotes, and a table in another schema."""
     import psycopg
 
     from lro.stores.postgres import PostgresStore
@@ -100,7 +100,7 @@ def postgres_database(clock: Callable[[], Any] | None = None) -> UserDatabase:
 def database_of(
     kind: str, folder: Path, clock: Callable[[], Any] | None = None
 ) -> Iterator[UserDatabase]:
-    """Open the database for connections of this kind."""
+    """Create the database for connections of this kind."""
     made = sqlite_database(folder, clock) if kind in SQLITE else postgres_database(clock)
     with contextlib.closing(made.store), made.stack:
         yield made
@@ -116,7 +116,7 @@ def _psycopg(place: str, stack: contextlib.ExitStack, autocommit: bool) -> Any:
     import psycopg
     from psycopg.rows import dict_row
 
-    # Row and cursor factories such as an application may set.
+    # an application may set such row and cursor factories
     made = psycopg.connect(
         place, autocommit=autocommit, row_factory=dict_row, cursor_factory=psycopg.ClientCursor
     )

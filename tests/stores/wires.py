@@ -1,4 +1,4 @@
-"""Recorders of the SQL that stores send: a test can also make a statement fail or wait."""
+"""Recorders of the SQL that stores send; a test can make a statement fail or wait."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from lro.testing import ManualClock
 from tests.stores.samples import insert, record_of
 
 Act = Callable[[Any], object]
-"""Called with a connection before a statement; an exception that it raises is the result.
+"""Called with the connection before a statement; an exception that it raises replaces the result.
 
-A cursor that it returns is the result too; the statement is then not executed.
+If it returns a cursor, the statement is not executed and the cursor is its result.
 """
 CONNECT: Final = sqlite3.connect
 
@@ -43,13 +43,13 @@ class Wire:
         self.when(begins, refuse, times)
 
     def words(self, call: Callable[[], object]) -> list[str]:
-        """Return the first word of each statement that a call sends, without checks of changes."""
+        """Return the first word of each statement of a call, except of polls for other commits."""
         self.said.clear()
         call()
         return [one.split()[0] for one in self.said if not one.startswith("PRAGMA data_version")]
 
     def meet(self, connection: Any, statement: str, values: Any = ()) -> object:
-        """Record a statement, and act on it if a test has asked for that."""
+        """Record a statement, and run the action that a test has set for it."""
         self.said.append(statement)
         self.values.append(values)
         for place, (begins, act, times) in enumerate(self._acts):
@@ -92,7 +92,7 @@ def tap_sqlite(monkeypatch: pytest.MonkeyPatch) -> Wire:
 
 
 def tap_postgres(monkeypatch: pytest.MonkeyPatch) -> Wire:
-    """Record the SQL of all psycopg connections; each new one is recorded as ``connect``."""
+    """Record the SQL of all psycopg connections; each new connection is recorded as ``connect``."""
     import psycopg
 
     wire = Wire()
@@ -114,7 +114,7 @@ def tap_postgres(monkeypatch: pytest.MonkeyPatch) -> Wire:
 
 @contextlib.contextmanager
 def stranger(path: Any, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
-    """Hold a lock on the file, as a slow program would."""
+    """Keep a lock on the file, as a slow program would."""
     connection = CONNECT(path, isolation_level=None, check_same_thread=False)
     with contextlib.closing(connection) as other:
         other.execute(begin)
@@ -124,7 +124,7 @@ def stranger(path: Any, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Conn
 
 
 def filled(path: Any, clock: ManualClock, unique_ids: Sequence[str] = ("a",)) -> SQLiteStore:
-    """Create a store with these records, in a new file."""
+    """Create a store with records of these ids, in a new file."""
     store = SQLiteStore(path, clock=clock)
     for unique_id in unique_ids:
         insert(store, record_of(clock, unique_id))

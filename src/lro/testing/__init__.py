@@ -1,4 +1,4 @@
-"""The contracts of stores and executors as code: run them on your own adapters.
+"""The contracts of stores and executors as checks that you can run on your own adapters.
 
 The checks need no test framework. :func:`check_store` and :func:`check_executor` run all checks and
 raise an AssertionError that names the broken promise. With pytest, parametrise over

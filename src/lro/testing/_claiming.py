@@ -49,7 +49,7 @@ def _claim(
 
 
 def _said(found: Claimed) -> tuple[list[str], bool, datetime | None]:
-    """Return the result of a claim, with ids in place of works."""
+    """Return the ids of the claimed operations, whether more are due, and the next due time."""
     return ids([record for record, _ in found.works]), found.more, found.next_due
 
 
@@ -59,7 +59,7 @@ def _claimed(*given: Any, **more: Any) -> list[str]:
 
 
 def claim_begins_an_attempt(store: Store, clock: ManualClock) -> None:
-    """A claim returns the stored record, as attempt n + 1, with its request."""
+    """A claim of queued work begins its next attempt; it returns the stored record and request."""
     record = _waiting(clock, lost_attempts=1, caller="ann", metadata=REQUEST)
     store.insert(record, AnyMessage("x/a.Request", {"n": 1}), None)
     insert(store, _waiting(clock, "b"))
@@ -78,7 +78,7 @@ def claim_begins_an_attempt(store: Store, clock: ManualClock) -> None:
 
 
 def second_attempt_keeps_the_start_time(store: Store, clock: ManualClock) -> None:
-    """Released work is due at once, lost work at its new due time; both keep their start time."""
+    """A second attempt of released or lost work keeps the start time of the first attempt."""
     record = _waiting(clock)
     insert(store, record)
     began = clock.advance(1)
@@ -95,7 +95,7 @@ def second_attempt_keeps_the_start_time(store: Store, clock: ManualClock) -> Non
 
 
 def claim_of_zero_changes_nothing(store: Store, clock: ManualClock) -> None:
-    """With ``max_count=0`` a claim only says whether work is due within the limits, or when."""
+    """With ``max_count=0`` a claim only says whether work could be claimed now, or when."""
     same(_said(_claim(store, clock, 0)), ([], False, None), "a look at nothing")
     record = _waiting(clock, seconds=2)
     insert(store, record)
@@ -110,7 +110,7 @@ def claim_of_zero_changes_nothing(store: Store, clock: ManualClock) -> None:
 
 
 def only_waiting_work_is_claimed(store: Store, clock: ManualClock) -> None:
-    """Work that has an owner, is done outside, has ended, or has another method is not claimed."""
+    """Work that has an owner, is done outside, has ended or has another method is not claimed."""
     insert(store, held(clock, "held", seconds=-1))
     insert(store, record_of(clock, "outside"))
     insert(store, _waiting(clock, "ended"))
@@ -127,7 +127,7 @@ def only_waiting_work_is_claimed(store: Store, clock: ManualClock) -> None:
 
 
 def hidden_work_is_claimed(store: Store, clock: ManualClock) -> None:
-    """Deleted work and work with a cancel request are claimed: the service decides how they end."""
+    """Deleted work and work with a cancel request are claimed, so that the service can end them."""
     insert(store, _waiting(clock, "hidden", target="t"))
     store.update("operations/hidden", delete(clock()))
     insert(store, _waiting(clock, "stop"))
@@ -138,7 +138,7 @@ def hidden_work_is_claimed(store: Store, clock: ManualClock) -> None:
 
 
 def earliest_due_is_claimed_first(store: Store, clock: ManualClock) -> None:
-    """All methods share one order; work with equal due times is ordered by name, by code point."""
+    """Claims take work of all methods by due time, then by name in code point order."""
     for unique_id, seconds in (("late", 9), ("z", 3), ("\U00010000", 2), ("\uffff", 2), ("B", 2)):
         method = "N" if unique_id in "zB" else "M"
         insert(store, _waiting(clock, unique_id, seconds=seconds, method=method))
@@ -155,7 +155,7 @@ def earliest_due_is_claimed_first(store: Store, clock: ManualClock) -> None:
 
 
 def work_is_claimed_from_its_due_time(store: Store, clock: ManualClock) -> None:
-    """Until work is due, the claim returns the due time."""
+    """Work is claimed from its exact due time on; a claim before that returns the due time."""
     moments = [clock() + timedelta(seconds=seconds) for seconds in (1, 2, 3)]
     insert(store, _waiting(clock, "a", seconds=1))
     insert(store, _waiting(clock, "b", seconds=2))
@@ -175,7 +175,7 @@ def work_is_claimed_from_its_due_time(store: Store, clock: ManualClock) -> None:
 
 
 def limit_of_a_method_holds(store: Store, clock: ManualClock) -> None:
-    """The limit counts all work that has an owner, and does not delay other methods."""
+    """A method's limit counts all its work that has an owner, and does not delay other methods."""
     for number in range(5):
         insert(store, _waiting(clock, f"a{number}"))
     insert(store, _waiting(clock, "n", method="N"))
@@ -198,7 +198,7 @@ def limit_of_a_method_holds(store: Store, clock: ManualClock) -> None:
 
 
 def one_operation_is_claimed_by_name(store: Store, clock: ManualClock) -> None:
-    """A claim by name succeeds only if the work waits, is due, and is within methods and limits."""
+    """A claim by name finds the work only if it is queued, due, and within methods and limits."""
     insert(store, _waiting(clock, "a"))
     insert(store, _waiting(clock, "b"))
     insert(store, _waiting(clock, "later", seconds=99))
@@ -224,7 +224,7 @@ def one_operation_is_claimed_by_name(store: Store, clock: ManualClock) -> None:
 
 
 def sent_operation_is_claimed_before_it_is_due(store: Store, clock: ManualClock) -> None:
-    """Work whose name was sent can be claimed by name at once, until it is queued again."""
+    """Work whose name was sent can be claimed by name at once, until the work is queued again."""
     insert(store, _waiting(clock, "a", seconds=2))
     insert(store, _waiting(clock, "started", seconds=60, sent_time=clock()))
     same(_claimed(store, clock, name="operations/started"), ["started"], "sent by its start")
@@ -247,7 +247,7 @@ def sent_operation_is_claimed_before_it_is_due(store: Store, clock: ManualClock)
 
 
 def sent_names_count_for_limits(store: Store, clock: ManualClock) -> None:
-    """A sent name counts, in its lane if the work has a key, until it is due again."""
+    """Work whose name was sent counts for the limit (of its lane, if any) until it is due."""
     for number in range(6):
         insert(store, _waiting(clock, f"a{number}", lane=2 + number % 2))
     insert(store, held(clock, "held", lane=2))
@@ -266,7 +266,7 @@ def sent_names_count_for_limits(store: Store, clock: ManualClock) -> None:
 
 
 def excluded_names_are_not_claimed(store: Store, clock: ManualClock) -> None:
-    """An excluded name does not keep other work from being claimed."""
+    """A claim skips excluded names and takes other work."""
     for unique_id in "abcd":
         insert(store, _waiting(clock, unique_id))
     without = ["operations/a", "operations/c", "operations/never", "operations/\ud800"]
@@ -278,7 +278,11 @@ def excluded_names_are_not_claimed(store: Store, clock: ManualClock) -> None:
 
 
 def claim_without_owner_postpones(store: Store, clock: ManualClock) -> None:
-    """No work starts; it is due after the lease, or after the time since its sending if longer."""
+    """A claim without owner starts no work; it sets a new due time.
+
+    The work is due after the lease, or after the time since its name was first sent if that is
+    longer.
+    """
     record = _waiting(clock)
     insert(store, record)
     insert(store, held(clock, "held"))
@@ -299,7 +303,7 @@ def claim_without_owner_postpones(store: Store, clock: ManualClock) -> None:
 
 
 def concurrent_claims_share_the_work(store: Store, clock: ManualClock) -> None:
-    """Each operation is claimed exactly once."""
+    """Eight threads claim at the same time, and each operation is claimed exactly once."""
     for number in range(60):
         insert(store, _waiting(clock, f"{number:02}", method="MN"[number % 2]))
 
@@ -322,7 +326,7 @@ def concurrent_claims_share_the_work(store: Store, clock: ManualClock) -> None:
 
 
 def concurrent_claims_keep_the_order(store: Store, clock: ManualClock) -> None:
-    """A claim may only overtake operations that other claims take at the same time."""
+    """A claim may overtake only operations that other threads claim at the same time."""
     claimers, waiting = 8, 80
     for number in range(waiting):
         insert(store, _waiting(clock, f"{number:02}", seconds=number - waiting))
@@ -366,7 +370,7 @@ def limit_holds_for_concurrent_claims(store: Store, clock: ManualClock) -> None:
 
 
 def notification_of_work_changes_no_record(store: Store, clock: ManualClock) -> None:
-    """``WORK_WAITS`` is not the name of a record."""
+    """A notification with ``WORK_WAITS``, which is not a record's name, changes no record."""
     record = _waiting(clock)
     insert(store, record)
     store.notify_others(WORK_WAITS)
@@ -374,7 +378,7 @@ def notification_of_work_changes_no_record(store: Store, clock: ManualClock) -> 
 
 
 def claim_uses_the_clock_of_the_store(store: Store, clock: ManualClock) -> None:
-    """The store's clock decides what is due, whatever the lease of the claim."""
+    """The store's clock, not the lease of the claim, decides which work is due."""
     insert(store, _waiting(clock, seconds=1))
     until: datetime = clock() + timedelta(days=999)
     same(list(store.claim(Claim("us", until, _ANY, 9)).works), [], "what is due")
@@ -384,7 +388,7 @@ def claim_uses_the_clock_of_the_store(store: Store, clock: ManualClock) -> None:
 
 
 def suspects_are_claimed_separately(store: Store, clock: ManualClock) -> None:
-    """Work that lost two workers is returned only to a claim for suspects."""
+    """Work that has lost two workers is returned only to a claim of suspects or by its name."""
     for unique_id, lost in (("a", 0), ("b", 1), ("c", 2), ("d", 3)):
         insert(store, _waiting(clock, unique_id, lost_attempts=lost))
     insert(store, _waiting(clock, "e", seconds=9, lost_attempts=2))
@@ -401,7 +405,7 @@ def suspects_are_claimed_separately(store: Store, clock: ManualClock) -> None:
 
 
 def lowest_rank_is_claimed_first(store: Store, clock: ManualClock) -> None:
-    """Rank comes before due time in all methods; work that is not due delays no other work."""
+    """Lower ranks are claimed first, in all methods; work that is not due delays no other work."""
     for unique_id, rank, seconds in (("low", 3, 0), ("high", -3, 2), ("later", -9, 9), ("b", 0, 1)):
         method = "N" if unique_id == "b" else "M"
         insert(store, _waiting(clock, unique_id, seconds=seconds, method=method, rank=rank))
@@ -417,7 +421,7 @@ def lowest_rank_is_claimed_first(store: Store, clock: ManualClock) -> None:
 
 
 def limit_holds_in_each_lane(store: Store, clock: ManualClock) -> None:
-    """The limit counts running work of any rank in its lane; work with an empty key has none."""
+    """The limit applies per lane to work of all ranks; work with an empty key has no limit."""
     for unique_id, lane in (("a1", 2), ("a2", 2), ("a3", 2), ("b1", 3), ("c1", 4), ("c2", 4)):
         insert(store, _waiting(clock, unique_id, lane=lane))
         clock.advance(1)
@@ -440,7 +444,7 @@ def limit_holds_in_each_lane(store: Store, clock: ManualClock) -> None:
 
 
 def work_without_keys_shares_one_limit(store: Store, clock: ManualClock) -> None:
-    """Work stored before its method got keys shares one limit."""
+    """Work that was stored before its method got keys shares one limit."""
     for unique_id, lane in (("old1", 0), ("old2", 0), ("old3", 0), ("new1", 2), ("new2", 2)):
         insert(store, _waiting(clock, unique_id, lane=lane))
         clock.advance(1)
@@ -457,7 +461,7 @@ def work_without_keys_shares_one_limit(store: Store, clock: ManualClock) -> None
 
 
 def due_work_is_found_behind_other_ranks(store: Store, clock: ManualClock) -> None:
-    """Due work is found behind any amount of work of lower rank that is not due."""
+    """Due work is found behind any amount of work of other ranks that is not due."""
     for number in range(200):
         insert(store, _waiting(clock, f"later{number}", rank=number - 100, seconds=99))
     for rank in (101, 102, 103):
@@ -472,7 +476,7 @@ def due_work_is_found_behind_other_ranks(store: Store, clock: ManualClock) -> No
 
 
 def lanes_take_turns(store: Store, clock: ManualClock) -> None:
-    """The first operations of all lanes come before the second ones; rank comes before lanes."""
+    """The first operations of all lanes are claimed before the second ones; rank precedes lane."""
     for number in range(6):
         insert(store, _waiting(clock, f"a{number}", lane=1))
         clock.advance(1)
@@ -485,7 +489,7 @@ def lanes_take_turns(store: Store, clock: ManualClock) -> None:
 
 
 def due_work_is_found_behind_other_lanes(store: Store, clock: ManualClock) -> None:
-    """Due work is found behind any number of lanes whose work is not due or exceeds its limit."""
+    """Due work is found behind any number of lanes whose work is not due or is at its limit."""
     for number in range(300):
         insert(store, _waiting(clock, f"later{number}", lane=number + 1, seconds=9 + number))
     insert(store, _waiting(clock, "low", lane=5))
@@ -506,7 +510,7 @@ def due_work_is_found_behind_other_lanes(store: Store, clock: ManualClock) -> No
 
 
 def rate_limits_begins_in_any_time_span(store: Store, clock: ManualClock) -> None:
-    """Only so many operations begin in any span, per lane for keys; a claim says when more may."""
+    """A rate limits begins in any time span, per lane for keys; a claim returns the next time."""
     for number in range(7):
         insert(store, _waiting(clock, f"a{number}", lane=2 + number % 2))
     rates = {"M": (2, timedelta(seconds=10))}
@@ -532,7 +536,7 @@ def rate_limits_begins_in_any_time_span(store: Store, clock: ManualClock) -> Non
 
 
 def work_too_late_to_begin_is_found(store: Store, clock: ManualClock) -> None:
-    """Work that never began is found after its ``begin_before``; the next such time is returned."""
+    """Work that has not begun by ``begin_before`` is found; the next such time is returned."""
     for unique_id, seconds in (("a", 1), ("b", 2), ("c", 3)):
         before = clock() + timedelta(seconds=seconds)
         insert(store, _waiting(clock, unique_id, begin_before=before, method="N"))
@@ -549,7 +553,7 @@ def work_too_late_to_begin_is_found(store: Store, clock: ManualClock) -> None:
 
 
 def paused_methods_are_not_claimed(store: Store, clock: ManualClock) -> None:
-    """No claim returns paused work or says that it is due; other methods are not affected."""
+    """No claim returns work of a paused method or says that it is due; other methods go on."""
     for id_, method, seconds in (("a", "M", 0), ("b", "N", 0), ("c", "M", 5), ("d", "N", 9)):
         insert(store, _waiting(clock, id_, method=method, seconds=seconds))
     insert(store, _waiting(clock, "s", lost_attempts=SUSPECT))
@@ -576,7 +580,7 @@ def paused_methods_are_not_claimed(store: Store, clock: ManualClock) -> None:
 
 
 def pause_holds_for_concurrent_claims(store: Store, clock: ManualClock) -> None:
-    """No claim takes work after the pause has returned."""
+    """After ``pause`` has returned, no claim takes work of the method."""
     for number in range(60):
         insert(store, _waiting(clock, f"{number:02}"))
     paused = threading.Event()

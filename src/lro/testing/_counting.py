@@ -32,7 +32,7 @@ def _where_kept(check: Callable[[StatisticsStore, ManualClock], None]) -> StoreC
 
 @_where_kept
 def counts_add_up_by_the_minute(store: StatisticsStore, clock: ManualClock) -> None:
-    """Counts are summed per minute and method; seconds within the minute do not matter."""
+    """Counts are added up per minute and method."""
     same(list(store.read_counts(clock())), [], "the counts of a new store")
     first = clock()
     store.add_counts(first, {"M": {"a": 1, "b.sum": 0.25}, "": {"x": 3}})
@@ -53,7 +53,7 @@ def counts_add_up_by_the_minute(store: StatisticsStore, clock: ManualClock) -> N
 
 @_where_kept
 def counts_are_read_in_steps(store: StatisticsStore, clock: ManualClock) -> None:
-    """Steps of 1, 5 or 30 minutes have the counts of their minutes."""
+    """Counts can be read in steps of 1, 5 or 30 minutes; each step sums up its minutes."""
     begin = clock()
     for _ in range(12):
         store.add_counts(clock(), {"M": {"a": 1}})
@@ -67,7 +67,7 @@ def counts_are_read_in_steps(store: StatisticsStore, clock: ManualClock) -> None
 
 @_where_kept
 def reading_counts_is_bounded(store: StatisticsStore, clock: ManualClock) -> None:
-    """If there are more counts than the limit, the newest are returned, oldest first."""
+    """If there are more counts than ``limit``, the newest are returned, oldest first."""
     begin = clock()
     for number in range(5):
         store.add_counts(clock(), {"A": {"n": number}, "B": {"n": number}})
@@ -79,7 +79,7 @@ def reading_counts_is_bounded(store: StatisticsStore, clock: ManualClock) -> Non
 
 @_where_kept
 def counts_older_than_72_hours_are_removed(store: StatisticsStore, clock: ManualClock) -> None:
-    """Counts that are older than 72 hours are removed when new ones are added."""
+    """When counts are added, counts older than 72 hours are removed."""
     begin = clock()
     for hours in (0, 1, 71):
         store.add_counts(begin + timedelta(hours=hours), {"M": {"a": 1}})
@@ -96,7 +96,7 @@ def counts_older_than_72_hours_are_removed(store: StatisticsStore, clock: Manual
 
 @_where_kept
 def concurrent_counts_add_up(store: StatisticsStore, clock: ManualClock) -> None:
-    """Counts that are added concurrently are all kept, whatever the order of their methods."""
+    """Counts that threads add at the same time are all kept, in any order of methods."""
     names = "ABCDE"
 
     def add(number: int) -> None:
@@ -113,7 +113,7 @@ def concurrent_counts_add_up(store: StatisticsStore, clock: ManualClock) -> None
 
 @_where_kept
 def load_has_the_work_in_progress(store: StatisticsStore, clock: ManualClock) -> None:
-    """The load has the queued and running work by method, and the running work by process."""
+    """The load counts queued and running work by method, and running work by owner."""
     same(store.read_load([""], 9), Load([], {}, capped=False), "the load of nothing")
     first = clock()
     insert(store, held(clock, "waits", method="A", owner=""))
@@ -146,7 +146,7 @@ def load_has_the_work_in_progress(store: StatisticsStore, clock: ManualClock) ->
 
 @_where_kept
 def load_reads_a_bounded_number_of_records(store: StatisticsStore, clock: ManualClock) -> None:
-    """The oldest records are read, parent by parent; the result says whether there are more."""
+    """At most ``limit`` records are read, the oldest first; ``capped`` says whether more exist."""
     for number in range(6):
         clock.advance(1)
         insert(store, held(clock, str(number), owner="", parent=f"p/{number % 2}"))

@@ -14,7 +14,7 @@ from lro._engine.executor_port import CancelSupport, Executor, RemoteCall, Slot
 from lro.testing._samples import PATIENCE, expect, refuses, same
 
 MakeExecutor = Callable[[int], Executor]
-"""Makes an executor with this number of workers, which is not attached yet."""
+"""Makes an executor with this number of workers; the service is not attached yet."""
 
 ExecutorCheck: TypeAlias = Callable[[MakeExecutor], None]
 
@@ -46,7 +46,7 @@ class Work:
         self._may_end.set()
 
     def run(self, through: RemoteCall | None = None) -> None:  # noqa: ARG002
-        """Do the work in this thread."""
+        """Do the work in the calling thread."""
         self.begun.set()
         self._may_end.wait(PATIENCE)
         self.over.set()
@@ -54,7 +54,7 @@ class Work:
             raise self._error
 
     async def arun(self) -> None:
-        """Do the work on this event loop."""
+        """Do the work on the running event loop."""
         self.begun.set()
         while not self._may_end.is_set():
             await asyncio.sleep(0.001)
@@ -63,12 +63,12 @@ class Work:
             raise self._error
 
     def release_later(self) -> None:
-        """Note that the executor has released the task."""
+        """Record that the executor has released the task."""
         self.released.set()
 
 
 class Attached:
-    """An executor with the service's callbacks; it counts how often a worker became free."""
+    """An executor with callbacks attached; it counts how often a worker became free."""
 
     def __init__(self, executor: Executor) -> None:
         self.executor = executor
@@ -87,12 +87,12 @@ class Attached:
         return slot
 
     def submit(self, *tasks: Work) -> None:
-        """Submit tasks, each when a worker is free."""
+        """Submit each task as soon as a worker is free."""
         for task in tasks:
             self.slot().submit(task)
 
     def has_room(self, wanted: int) -> list[Slot]:
-        """Reserve this number of workers, and check that no other worker is free."""
+        """Reserve ``wanted`` workers, and check that no other worker is free."""
         slots = [self.executor.reserve() for _ in range(wanted)]
         found = [slot for slot in slots if slot is not None]
         same(len(found), wanted, "free workers")
@@ -101,7 +101,7 @@ class Attached:
 
 
 def check_executor(make_executor: MakeExecutor, *, background: bool = True) -> None:
-    """Run every check, each on an executor of its own.
+    """Run every check, each on a new executor.
 
     With ``background=False`` the executor does the work within ``submit``, and only the checks for
     such executors are run.
@@ -114,7 +114,7 @@ def check_executor(make_executor: MakeExecutor, *, background: bool = True) -> N
 
 
 def run_executor_check(check: ExecutorCheck, make_executor: MakeExecutor) -> None:
-    """Run one check; the executors that it makes are stopped afterwards.
+    """Run one check, and stop the executors that it has made.
 
     Raises:
         AssertionError: The executor breaks its contract; the text says where.
@@ -158,7 +158,7 @@ def properties_are_valid(make: MakeExecutor) -> None:
 
 
 def async_and_plain_tasks_run(make: MakeExecutor) -> None:
-    """Both async tasks and plain ones are run."""
+    """An executor runs async tasks and plain tasks."""
     executor = make(2)
     tasks = [Work("a", held=False), Work("b", is_async=True, held=False)]
     Attached(executor).submit(*tasks)
@@ -182,7 +182,7 @@ def stopped_executor_refuses_tasks(make: MakeExecutor) -> None:
 
 
 def unused_worker_is_released(make: MakeExecutor) -> None:
-    """A released worker is free at once, and the service is notified."""
+    """A released worker is free at once, and the executor calls ``freed``."""
     attached = Attached(make(1))
     for _ in range(5):
         attached.has_room(1)[0].release()
@@ -193,7 +193,7 @@ def unused_worker_is_released(make: MakeExecutor) -> None:
 
 
 def end_of_a_task_frees_its_worker(make: MakeExecutor) -> None:
-    """The worker is free even if the task raised, and the service is notified."""
+    """When a task has ended, even with an error, its worker is free and ``freed`` is called."""
     attached = Attached(make(1))
     for is_async in (False, True):
         error = ValueError("wanted by a check") if is_async else None
@@ -208,7 +208,7 @@ def end_of_a_task_frees_its_worker(make: MakeExecutor) -> None:
 
 
 def tasks_run_concurrently(make: MakeExecutor) -> None:
-    """As many tasks run as there are workers; no other worker is free until a task ends."""
+    """As many tasks run at once as there are workers; then no worker is free until a task ends."""
     attached = Attached(make(3))
     tasks = [Work(name, is_async=name == "b") for name in "abc"]
     for slot, task in zip(attached.has_room(3), tasks, strict=True):
@@ -230,7 +230,7 @@ def tasks_run_concurrently(make: MakeExecutor) -> None:
 
 
 def concurrent_reservations_stay_within_capacity(make: MakeExecutor) -> None:
-    """Each slot that is returned can run a task."""
+    """Concurrent calls reserve no more slots than there are workers; each slot can run a task."""
     attached = Attached(make(3))
     slots: list[Slot] = []
 
@@ -254,7 +254,7 @@ def concurrent_reservations_stay_within_capacity(make: MakeExecutor) -> None:
 
 
 def running_tasks_may_end_after_stop(make: MakeExecutor) -> None:
-    """``join`` waits for tasks that are running."""
+    """After ``stop``, running tasks may end, and ``join`` waits for them."""
     executor = make(2)
     attached = Attached(executor)
     running = Work("running")
@@ -268,7 +268,7 @@ def running_tasks_may_end_after_stop(make: MakeExecutor) -> None:
 
 
 def submitted_task_runs_despite_stop(make: MakeExecutor) -> None:
-    """A stop right after the submit loses no task."""
+    """A task that is submitted right before ``stop`` still runs."""
     for _ in range(20):
         executor = make(1)
         task = Work("a", held=False)
@@ -279,7 +279,7 @@ def submitted_task_runs_despite_stop(make: MakeExecutor) -> None:
 
 
 def join_without_work_does_not_stop_the_executor(make: MakeExecutor) -> None:
-    """Without work ``join`` returns at once, and the executor continues to work."""
+    """Without running tasks ``join`` returns at once, and the executor accepts new tasks."""
     executor = make(1)
     attached = Attached(executor)
     for name in "ab":
@@ -290,7 +290,7 @@ def join_without_work_does_not_stop_the_executor(make: MakeExecutor) -> None:
 
 
 def join_does_not_delay_tasks(make: MakeExecutor) -> None:
-    """Threads that wait for the end of one task do not delay another task."""
+    """While threads wait in ``join``, another task can run."""
     executor = make(2)
     attached = Attached(executor)
     running = Work("running")
@@ -308,7 +308,7 @@ def join_does_not_delay_tasks(make: MakeExecutor) -> None:
 
 
 def error_of_a_task_does_not_stop_its_worker(make: MakeExecutor) -> None:
-    """Whatever a task raises, its worker runs the next task."""
+    """After a task has raised an error, even SystemExit, its worker runs the next task."""
     executor = make(1)
     errors: list[BaseException] = [ValueError("wanted by a check"), SystemExit(1)]
     tasks = [
@@ -345,9 +345,9 @@ EXECUTOR_CHECKS: Final[tuple[ExecutorCheck, ...]] = (
 
 
 MakeRemoteExecutor: TypeAlias = Callable[[Callable[[str], None]], Executor]
-"""Makes an executor attached to this function, which workers in this process call with names.
+"""Makes an executor whose workers, in this process, call the given function with each name.
 
-The executor needs at least two workers, which may run on after the executor is stopped.
+The executor needs at least two workers. They may continue after the executor is stopped.
 """
 
 RemoteCheck: TypeAlias = Callable[[MakeRemoteExecutor], None]
@@ -385,7 +385,7 @@ class NameReceiver:
 
 
 def check_remote_executor(make_executor: MakeRemoteExecutor) -> None:
-    """Run every check, each on an executor of its own.
+    """Run every check, each on a new executor.
 
     The executor's ``redelivery`` must not be None; if it is, use :func:`check_executor`.
 
@@ -397,7 +397,7 @@ def check_remote_executor(make_executor: MakeRemoteExecutor) -> None:
 
 
 def run_remote_check(check: RemoteCheck, make_executor: MakeRemoteExecutor) -> None:
-    """Run one check; the executors that it makes are stopped afterwards.
+    """Run one check, and stop the executors that it has made.
 
     Raises:
         AssertionError: The executor breaks its contract; the text says where.
@@ -444,7 +444,7 @@ def redelivery_is_valid(make: MakeRemoteExecutor) -> None:
 
 
 def names_arrive_at_workers(make: MakeRemoteExecutor) -> None:
-    """Each name arrives at least once, in any order; the executor uses only the name of a task."""
+    """Each submitted name arrives at a worker at least once; the task itself is not run."""
     receiver = NameReceiver()
     names = [f"operations/{number}" for number in range(20)]
     tasks = _submit_named(make(receiver.work), *names)
@@ -453,7 +453,7 @@ def names_arrive_at_workers(make: MakeRemoteExecutor) -> None:
 
 
 def names_are_processed_concurrently(make: MakeRemoteExecutor) -> None:
-    """Work on one name does not wait for work on another name."""
+    """Workers process two names at the same time."""
     receiver = NameReceiver(held=True)
     _submit_named(make(receiver.work), "operations/a", "operations/b")
     receiver.arrives("operations/a", "operations/b")
@@ -461,7 +461,7 @@ def names_are_processed_concurrently(make: MakeRemoteExecutor) -> None:
 
 
 def error_of_work_does_not_stop_its_worker(make: MakeRemoteExecutor) -> None:
-    """A worker whose work raised an error processes the next names."""
+    """A worker that raised an error processes the next names."""
     receiver = NameReceiver(errors=("operations/a", "operations/b", "operations/c"))
     names = ("operations/a", "operations/b", "operations/c", "operations/d")
     _submit_named(make(receiver.work), *names)
@@ -469,7 +469,7 @@ def error_of_work_does_not_stop_its_worker(make: MakeRemoteExecutor) -> None:
 
 
 def unused_slot_is_released(make: MakeRemoteExecutor) -> None:
-    """Releasing a slot that was not used sends no name."""
+    """A slot that is released without a submit sends no name."""
     receiver = NameReceiver()
     executor = make(receiver.work)
     for _ in range(5):
@@ -479,7 +479,7 @@ def unused_slot_is_released(make: MakeRemoteExecutor) -> None:
 
 
 def stopped_executor_refuses_names(make: MakeRemoteExecutor) -> None:
-    """A stopped executor reserves no slot and refuses names; stopping it twice is allowed."""
+    """A stopped executor reserves no slot and refuses names; stopping twice is allowed."""
     executor = make(NameReceiver().work)
     slot = _reserved(executor)
     executor.stop()

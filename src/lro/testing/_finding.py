@@ -1,4 +1,4 @@
-"""Checks of stores: finding records by time, filter and page (spec §3.3, §3.4)."""
+"""Checks of stores: find records by time, filter and page (spec §3.3, §3.4)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from lro.testing._samples import (
 
 
 def pages_are_newest_first_then_by_name(store: Store, clock: ManualClock) -> None:
-    """Names with equal times are in code point order, not in UTF-16 order (spec §3.4(2))."""
+    """Equal times are sorted by name, in code point order and not UTF-16 order (spec §3.4(2))."""
     for unique_id in ("b", "\U00010000", "a", "\uffff", "B", "a/a", "a-"):
         insert(store, record_of(clock, unique_id))
     clock.advance(microseconds=1)
@@ -59,7 +59,7 @@ def pages_are_newest_first_then_by_name(store: Store, clock: ManualClock) -> Non
 
 
 def page_continues_after_a_cursor(store: Store, clock: ManualClock) -> None:
-    """The cursor's record may never have existed, or may have been removed (spec §3.4(7))."""
+    """A page continues after its cursor, even if no record is there any more (spec §3.4(7))."""
     for unique_id in "edcba":
         insert(store, record_of(clock, unique_id))
         clock.advance(seconds=1)
@@ -73,7 +73,7 @@ def page_continues_after_a_cursor(store: Store, clock: ManualClock) -> None:
 
 
 def pages_have_one_parent(store: Store, clock: ManualClock) -> None:
-    """Records of parents above, below, or with the same prefix are not returned (spec §3.3(3))."""
+    """A page has only records of its own parent, none of parents above or below (spec §3.3(3))."""
     parents = ("", "projects/p", "projects/p/locations/l", "projects/pp", "projects/P")
     for parent in parents:
         insert(store, record_of(clock, "a/b", parent=parent))
@@ -86,7 +86,7 @@ def pages_have_one_parent(store: Store, clock: ManualClock) -> None:
 
 
 def pages_exclude_hidden_and_expired_records(store: Store, clock: ManualClock) -> None:
-    """Hidden and expired records do not count towards the limit either."""
+    """Pages do not contain hidden and expired records, and do not count them for the limit."""
     for unique_id in "abcd":
         insert(store, record_of(clock, unique_id, target=unique_id))
     store.update("operations/a", delete(clock()))
@@ -98,10 +98,10 @@ def pages_exclude_hidden_and_expired_records(store: Store, clock: ManualClock) -
 
 
 def walk_ends_after_the_last_record(store: Store, clock: ManualClock) -> None:
-    """However few records a call reads, paging finds all of them and ends."""
+    """Paging returns all records and ends, however few records a call reads."""
     for number in range(9):
         insert(store, record_of(clock, str(number), target=str(number)))
-        clock.advance(seconds=number % 2)  # some have equal creation times
+        clock.advance(seconds=number % 2)  # so that some creation times are equal
     for number in (0, 4, 5, 8):
         store.update(f"operations/{number}", delete(clock()))
     for scan in (1, 2, 3, 100):
@@ -112,7 +112,7 @@ def walk_ends_after_the_last_record(store: Store, clock: ManualClock) -> None:
 
 
 def pages_are_bounded_in_bytes(store: Store, clock: ManualClock) -> None:
-    """A page ends before the record that would exceed the bound (spec §3.4(9))."""
+    """A page ends before the record that would exceed ``max_bytes`` (spec §3.4(9))."""
     for number, size in enumerate((10, 4000, 4000, 10, 10, 9000, 10, 4000)):
         metadata = AnyMessage("type.googleapis.com/a.M", {"n": number, "s": "\u00e9" * (size // 2)})
         record = record_of(clock, str(number), metadata=metadata, keys=_keys(k1="ab"[number % 2]))
@@ -145,13 +145,13 @@ def _pages(store: Store, test: Test, max_bytes: int) -> Iterator[list[str]]:
 
 
 def page_has_all_matching_records(store: Store, clock: ManualClock) -> None:
-    """A page may have records that do not match, but it misses none, and it is in order."""
+    """A page has all matching records in order; it may also have records that do not match."""
     _fill(store, clock)
     _compare(store, _tests(clock))
 
 
 def index_finds_every_record(store: Store, clock: ManualClock) -> None:
-    """Records are found whether they were stored before or after the index, or changed since."""
+    """A prefilter finds records that were stored before or after the index, or changed since."""
     _fill(store, clock)
     store.index({"k1"})
     store.index({"k1", "k2"})
@@ -237,7 +237,7 @@ def _keys(**values: str) -> str:
 
 
 def _tests(clock: ManualClock) -> list[Test]:
-    """Return all kinds of conditions, alone and combined."""
+    """Return conditions of all kinds, alone and in pairs."""
     now = int(clock().timestamp() * 1e6)
     spans = [Span(now - 9_000_000, now), Span(low=now), Span(high=now - 5_000_000), Span()]
     kinds: list[Test] = [
@@ -266,7 +266,7 @@ def _tests(clock: ManualClock) -> list[Test]:
 
 
 def _meets(test: Test, record: Record) -> bool:
-    """Return True if the record matches a condition."""
+    """Return whether the record matches a condition."""
     match test:
         case AllOf(items):
             return all(_meets(item, record) for item in items)
@@ -318,7 +318,7 @@ def _number(column: Column, path: tuple[str, ...], record: Record) -> float | No
 
 
 def records_are_found_by_name(store: Store, clock: ManualClock) -> None:
-    """Every existing record is returned once, as by ``get``, whether callers can see it or not."""
+    """Each record is found once, as by ``get``, even if callers cannot see it any more."""
     names = [f"operations/{unique_id}" for unique_id in ("running", "done", "expired", "hidden")]
     for unique_id in ("running", "done", "expired", "hidden", "other"):
         insert(store, held(clock, unique_id))
@@ -336,7 +336,7 @@ def records_are_found_by_name(store: Store, clock: ManualClock) -> None:
 
 
 def found_records_are_current(store: Store, clock: ManualClock) -> None:
-    """A record that was changed or removed is not returned from a cache."""
+    """After a change or removal, ``find`` does not return a cached record."""
     names = [insert(store, held(clock, unique_id)).record.name for unique_id in "abc"]
     store.find(names)
     store.update(names[0], request_cancel(clock()))
@@ -347,7 +347,7 @@ def found_records_are_current(store: Store, clock: ManualClock) -> None:
 
 
 def many_names_are_found_in_one_read(store: Store, clock: ManualClock) -> None:
-    """There may be more names than a statement can have parameters, with unusual characters."""
+    """More names than a statement can have parameters, with unusual characters, can be found."""
     ids_ = [f"{n}\u2603'\"\\,{{}}" for n in range(3000)]
     there = [insert(store, record_of(clock, unique_id)).record for unique_id in ids_[::1000]]
     found = _found(store, [f"operations/{unique_id}" for unique_id in ids_])
@@ -355,7 +355,7 @@ def many_names_are_found_in_one_read(store: Store, clock: ManualClock) -> None:
 
 
 def found_records_are_bounded_in_bytes(store: Store, clock: ManualClock) -> None:
-    """Names whose records exceed the bound are returned in ``rest``, for another call."""
+    """Names whose records exceed ``max_bytes`` are returned in ``rest``, for another call."""
     packed = AnyMessage("type.googleapis.com/a.M", {"s": "\u00e9" * 2000})
     names = [insert(store, record_of(clock, one, metadata=packed)).record.name for one in "abcde"]
     weight = store.get(names[0]).weight
@@ -373,7 +373,7 @@ def found_records_are_bounded_in_bytes(store: Store, clock: ManualClock) -> None
 
 
 def exclusive_target_has_one_operation(store: Store, clock: ManualClock) -> None:
-    """A second operation is refused; other targets or none are allowed (spec §9.5)."""
+    """A second operation on a target is refused; other targets are free (spec §9.5)."""
     insert(store, record_of(clock, target="t"))
     busy = record_of(clock, "b", target="t")
     error = refuses(TargetBusy, lambda: insert(store, busy), "the target is busy")
@@ -384,7 +384,7 @@ def exclusive_target_has_one_operation(store: Store, clock: ManualClock) -> None
 
 
 def end_of_the_work_frees_the_target(store: Store, clock: ManualClock) -> None:
-    """The target is free however the work ends."""
+    """A success, an error and a cancellation each free the target."""
     for number, result in enumerate((None, Status(Code.ABORTED, ""), Status(Code.CANCELLED, ""))):
         record = record_of(clock, str(number), target="t")
         expect(insert(store, record).fresh, "the target is free")
@@ -392,7 +392,7 @@ def end_of_the_work_frees_the_target(store: Store, clock: ManualClock) -> None:
 
 
 def delete_does_not_free_the_target(store: Store, clock: ManualClock) -> None:
-    """The record is hidden until its work ends, and is then removed (spec §9.5)."""
+    """A deleted operation keeps its target until its work ends (spec §9.5)."""
     record = record_of(clock, target="t")
     insert(store, record)
     store.update(record.name, delete(clock()))
@@ -404,14 +404,14 @@ def delete_does_not_free_the_target(store: Store, clock: ManualClock) -> None:
 
 
 def concurrent_inserts_for_one_target_store_one(store: Store, clock: ManualClock) -> None:
-    """Exactly one insert succeeds."""
+    """Of eight concurrent inserts for one target, exactly one succeeds."""
     found = together(8, lambda n: insert(store, record_of(clock, str(n), target="t")))
     same(sum(isinstance(one, Inserted) for one in found), 1, "how many were stored")
     same(sum(isinstance(one, TargetBusy) for one in found), 7, "how many were refused")
 
 
 def records_are_removed_at_their_expiry(store: Store, clock: ManualClock) -> None:
-    """Records are removed from exactly their expiry on, but never during their work (spec §9.4)."""
+    """Records are removed from their exact expiry on; running operations never are (spec §9.4)."""
     for unique_id, days in (("a", 1), ("b", 1), ("c", 2), ("d", None)):
         insert(store, record_of(clock, unique_id, method=f"M.{unique_id}"))
         if days is not None:
@@ -434,7 +434,7 @@ def records_are_removed_at_their_expiry(store: Store, clock: ManualClock) -> Non
 
 
 def secret_and_flags_are_stable(store: Store, clock: ManualClock) -> None:
-    """The secret is 64 random bytes; the flags are booleans."""
+    """The secret is 64 random bytes and the flags are booleans, and neither changes."""
     said = store.secret(), store.reads_block, store.writes_block, store.shared
     same(len(said[0]), KEY_BYTES, "the length of the secret")
     expect(len(set(said[0])) > 16, "the secret is random")
@@ -445,14 +445,14 @@ def secret_and_flags_are_stable(store: Store, clock: ManualClock) -> None:
 
 
 def store_uses_the_given_clock(store: Store, clock: ManualClock) -> None:
-    """The store's time advances with the given clock, and is in UTC."""
+    """The store's time is the given clock's time, in UTC."""
     same((store.now(), store.now().tzinfo), (clock(), UTC), "the moment")
     clock.advance(seconds=5)
     same(store.now(), clock(), "the moment later")
 
 
 def close_is_idempotent(store: Store, clock: ManualClock) -> None:
-    """A second ``close`` does nothing."""
+    """A second ``close`` raises no error."""
     record: Record = record_of(clock)
     insert(store, record)
     store.close()

@@ -43,7 +43,7 @@ from lro.testing._samples import (
 
 
 def every_field_is_stored(store: Store, clock: ManualClock) -> None:
-    """Times are stored to the microsecond, texts to the last character."""
+    """Every field of a record is stored, times to the microsecond and texts with any character."""
     moment = datetime(2031, 2, 3, 4, 5, 6, 789012, tzinfo=UTC)
     record = record_of(
         clock,
@@ -74,7 +74,7 @@ def every_field_is_stored(store: Store, clock: ManualClock) -> None:
 
 
 def invalid_text_is_refused(store: Store, clock: ManualClock) -> None:
-    """U+0000 and lone surrogates are refused; the error names the field, and nothing is stored."""
+    """Texts with U+0000 or a lone surrogate are refused; the error names the field."""
     good = record_of(clock)
     for text in ("a\0b", "\ud800", "x\udcff"):
         for field in ("parent", "method", "owner", "caller", "request_id", "target"):
@@ -89,7 +89,7 @@ def invalid_text_is_refused(store: Store, clock: ManualClock) -> None:
 
 
 def second_record_of_a_name_is_refused(store: Store, clock: ManualClock) -> None:
-    """The first record does not change."""
+    """An insert with a name that is taken is refused, and the first record does not change."""
     insert(store, record_of(clock))
     again = record_of(clock, caller="other")
     error = refuses(InvalidArgument, lambda: insert(store, again), "a name that is taken")
@@ -98,7 +98,7 @@ def second_record_of_a_name_is_refused(store: Store, clock: ManualClock) -> None
 
 
 def results_are_stored(store: Store, clock: ManualClock) -> None:
-    """Results may be responses, errors with details, nothing, or binary payloads."""
+    """Responses, errors with details, empty results and binary payloads are stored."""
     binary = AnyMessage("x/acme.Binary", bytes(range(256)))
     failed = Status(Code.NOT_FOUND, "no \u2603", (binary, AnyMessage("x/acme.Detail", {"a": [1]})))
     for number, result in enumerate((DONE, binary, failed, None, AnyMessage("x/a.Null", None))):
@@ -111,7 +111,7 @@ def results_are_stored(store: Store, clock: ManualClock) -> None:
 
 
 def checkpoints_are_stored_by_key(store: Store, clock: ManualClock) -> None:
-    """The last value of a key replaces the earlier ones; the record does not change."""
+    """The last value of a key replaces earlier values; the record does not change."""
     for unique_id in "ab":
         insert(store, held(clock, unique_id, attempt=1))
     same(dict(store.checkpoints("operations/a")), {}, "the checkpoints of a new operation")
@@ -136,7 +136,7 @@ def checkpoints_are_stored_by_key(store: Store, clock: ManualClock) -> None:
 
 
 def only_the_current_attempt_stores_checkpoints(store: Store, clock: ManualClock) -> None:
-    """Checkpoints of other attempts are refused, even after a delete; later attempts read them."""
+    """Checkpoints of other attempts are refused; a later attempt reads those of earlier ones."""
     insert(store, held(clock, attempt=1, owner="us", target="t"))
     store.checkpoint("operations/a", 1, "first", DONE)
     store.update("operations/a", release(1, clock()))
@@ -151,7 +151,7 @@ def only_the_current_attempt_stores_checkpoints(store: Store, clock: ManualClock
 
 
 def end_removes_checkpoints(store: Store, clock: ManualClock) -> None:
-    """The write that ends an operation in any way, or its record's removal, removes checkpoints."""
+    """The write that ends an operation, or removes its record, also removes its checkpoints."""
     failed = Status(Code.NOT_FOUND, "no")
     for number, result in enumerate((DONE, failed, None)):
         _kept(store, clock, str(number))
@@ -171,7 +171,7 @@ def end_removes_checkpoints(store: Store, clock: ManualClock) -> None:
 
 
 def checkpoint_after_the_end_is_refused(store: Store, clock: ManualClock) -> None:
-    """A checkpoint that is stored concurrently with the end does not outlast it."""
+    """A checkpoint that is stored at the same time as the end does not outlast the end."""
     for number in range(8):
         _kept(store, clock, str(number))
         name = f"operations/{number}"
@@ -201,7 +201,7 @@ def _checkpoint(store: Store, attempt: int, key: str) -> None:
 
 
 def missing_record_is_not_found(store: Store, _: ManualClock) -> None:
-    """Each method that needs a record raises OperationNotFound."""
+    """Each method that needs a record raises OperationNotFound if there is none."""
     for call in (
         lambda: store.get("operations/x"),
         lambda: store.request("operations/x"),
@@ -215,7 +215,7 @@ def missing_record_is_not_found(store: Store, _: ManualClock) -> None:
 
 
 def update_replaces_the_record(store: Store, clock: ManualClock) -> None:
-    """The change gets the stored record, and its result is stored."""
+    """The change gets the stored record, and the record that it returns is stored."""
     record = record_of(clock)
     insert(store, record)
     seen: list[Record] = []
@@ -235,7 +235,7 @@ def update_replaces_the_record(store: Store, clock: ManualClock) -> None:
 
 
 def update_may_change_nothing(store: Store, clock: ManualClock) -> None:
-    """A change may return the same record, or an equal one."""
+    """A change that returns the same record or an equal one changes nothing."""
     record = record_of(clock)
     insert(store, record)
     same(store.update(record.name, lambda found: found), record, "the same record")
@@ -244,7 +244,7 @@ def update_may_change_nothing(store: Store, clock: ManualClock) -> None:
 
 
 def update_that_raises_changes_nothing(store: Store, clock: ManualClock) -> None:
-    """The error is raised, and the store continues as before."""
+    """An error of the change is raised, and the record stays as it was."""
     record = record_of(clock)
     insert(store, record)
 
@@ -257,7 +257,7 @@ def update_that_raises_changes_nothing(store: Store, clock: ManualClock) -> None
 
 
 def update_to_none_removes_the_record(store: Store, clock: ManualClock) -> None:
-    """No method finds the record or its request afterwards."""
+    """After a change has returned None, no method finds the record or its request."""
     record = record_of(clock)
     insert(store, record)
     same(store.update(record.name, delete(clock())), None, "update")
@@ -270,14 +270,14 @@ def update_to_none_removes_the_record(store: Store, clock: ManualClock) -> None:
 
 
 def queued_writes_complete_separately(store: Store, clock: ManualClock) -> None:
-    """Each write completes once, with its own result or error."""
+    """Each queued write completes once, with its own result or error."""
     over: SimpleQueue[tuple[int, object, BaseException | None]] = SimpleQueue()
     records = [record_of(clock, f"r{n}") for n in range(20)]
     insert(store, records[0])
     for number, record in enumerate(records):
         try:
             store.insert_later(record, REQUEST, None, partial(_put, over, number))
-        except InvalidArgument as exc:  # it was refused at once
+        except InvalidArgument as exc:  # the write was refused at once
             _put(over, number, None, exc)
     answers = [over.get(timeout=PATIENCE) for _ in records]
     same(sorted(number for number, _, _ in answers), list(range(20)), "which were answered")
@@ -311,7 +311,7 @@ def _put(
 
 
 def concurrent_updates_are_serialised(store: Store, clock: ManualClock) -> None:
-    """No update is lost (spec §2.8)."""
+    """Concurrent updates of one record lose no update (spec §2.8)."""
     record = record_of(clock)
     insert(store, record)
 
@@ -328,7 +328,7 @@ def concurrent_updates_are_serialised(store: Store, clock: ManualClock) -> None:
 
 
 def concurrent_ends_apply_once(store: Store, clock: ManualClock) -> None:
-    """Exactly one end is applied."""
+    """Of eight concurrent ends, exactly one is applied."""
     record = record_of(clock)
     insert(store, record)
     results = [Status(Code.ABORTED, str(number)) for number in range(8)]
@@ -340,7 +340,7 @@ def concurrent_ends_apply_once(store: Store, clock: ManualClock) -> None:
 
 
 def success_removes_the_request(store: Store, clock: ManualClock) -> None:
-    """The request is kept while the work runs, and no longer."""
+    """The request is stored while the work runs, and removed when it succeeds."""
     record = record_of(clock)
     insert(store, record)
     store.update(record.name, report(DONE, None, clock()))
@@ -350,7 +350,7 @@ def success_removes_the_request(store: Store, clock: ManualClock) -> None:
 
 
 def failure_keeps_the_request(store: Store, clock: ManualClock) -> None:
-    """Failed and cancelled work can be started again until its record is removed."""
+    """The request of failed or cancelled work is kept for a new try until the record is removed."""
     ends = {"failed": Code.NOT_FOUND, "cancelled": Code.CANCELLED, "deleted": Code.ABORTED}
     for id_, code in ends.items():
         record = record_of(clock, id_)
@@ -370,7 +370,7 @@ def failure_keeps_the_request(store: Store, clock: ManualClock) -> None:
 
 def _yielding(change: Change) -> Change:
     def slowly(record: Record) -> Record | None:
-        time.sleep(0.0002)  # lets every other thread try, to reveal a missing lock
+        time.sleep(0.0002)  # lets every other thread try to update, to reveal a missing lock
         return change(record)
 
     return slowly
@@ -387,7 +387,7 @@ def check_only_insert_stores_nothing(store: Store, clock: ManualClock) -> None:
 
 
 def check_only_insert_makes_every_check(store: Store, clock: ManualClock) -> None:
-    """``check_only`` raises the errors and finds the records that a real insert would."""
+    """A check-only insert raises the same errors and finds the same records as a real insert."""
     first = record_of(clock, target="t")
     insert(store, first, key_of())
     busy = record_of(clock, "b", target="t")
@@ -399,7 +399,7 @@ def check_only_insert_makes_every_check(store: Store, clock: ManualClock) -> Non
 
 
 def repeated_request_finds_the_first_record(store: Store, clock: ManualClock) -> None:
-    """The record of the first start is returned as it is now (spec §9.1)."""
+    """A repeated request returns the first start's record as it is now (spec §9.1)."""
     first = record_of(clock, target="t")
     insert(store, first, key_of())
     store.update(first.name, report(DONE, None, clock()))
@@ -412,7 +412,7 @@ def repeated_request_finds_the_first_record(store: Store, clock: ManualClock) ->
 
 
 def key_with_another_request_conflicts(store: Store, clock: ManualClock) -> None:
-    """Nothing is stored (spec §9.2(3))."""
+    """A key with another request is refused, and no record is stored (spec §9.2(3))."""
     insert(store, record_of(clock), key_of())
     other = record_of(clock, "b")
     refuses(RequestIdConflict, lambda: insert(store, other, key_of(fingerprint="g")), "a conflict")
@@ -420,7 +420,7 @@ def key_with_another_request_conflicts(store: Store, clock: ManualClock) -> None
 
 
 def key_belongs_to_one_method_and_caller(store: Store, clock: ManualClock) -> None:
-    """The same id of another method or caller is another key (spec §9.2(2))."""
+    """A request id of another method or caller is a different key (spec §9.2(2))."""
     for number, key in enumerate(
         (key_of(), key_of(method="N"), key_of(caller="c"), key_of("other"))
     ):
@@ -428,7 +428,7 @@ def key_belongs_to_one_method_and_caller(store: Store, clock: ManualClock) -> No
 
 
 def key_is_known_for_a_day(store: Store, clock: ManualClock) -> None:
-    """A key is known for 24 hours; from exactly then on it is new (spec §9.2(2))."""
+    """A key is known for exactly 24 hours, and after that it is new (spec §9.2(2))."""
     first = record_of(clock)
     insert(store, first, key_of())
     clock.advance(days=1, microseconds=-1)
@@ -442,7 +442,7 @@ def key_is_known_for_a_day(store: Store, clock: ManualClock) -> None:
 
 
 def key_outlives_a_deleted_record(store: Store, clock: ManualClock) -> None:
-    """The original reply is repeated, and the record does not return (spec §9.2(4))."""
+    """After a delete, the key still returns the original reply, but no record (spec §9.2(4))."""
     first = record_of(clock)
     insert(store, first, key_of())
     store.update(first.name, report(DONE, None, clock()))
@@ -453,7 +453,7 @@ def key_outlives_a_deleted_record(store: Store, clock: ManualClock) -> None:
 
 
 def key_outlives_a_hidden_record(store: Store, clock: ManualClock) -> None:
-    """The key is known even while the deleted record keeps its target."""
+    """While a deleted record still keeps its target, the key returns the original reply."""
     first = record_of(clock, target="t")
     insert(store, first, key_of())
     store.update(first.name, report(DONE, None, clock()))
@@ -463,7 +463,7 @@ def key_outlives_a_hidden_record(store: Store, clock: ManualClock) -> None:
 
 
 def key_outlives_an_expired_record(store: Store, clock: ManualClock) -> None:
-    """The original reply is repeated from the expiry on, before and after the removal."""
+    """From the record's expiry on, before and after its removal, the key returns the old reply."""
     first = record_of(clock)
     insert(store, first, key_of())
     store.update(first.name, end_of(clock, days=0.25))
@@ -476,7 +476,7 @@ def key_outlives_an_expired_record(store: Store, clock: ManualClock) -> None:
 
 
 def concurrent_inserts_of_one_key_store_one(store: Store, clock: ManualClock) -> None:
-    """All inserts return that one record (spec §9.2(5))."""
+    """Eight concurrent inserts with one key store one record and all return it (spec §9.2(5))."""
     found = together(8, lambda number: insert(store, record_of(clock, str(number)), key_of()))
     answers = [one for one in found if isinstance(one, Inserted)]
     same(len(answers), 8, f"how many were answered, of {found}")
@@ -486,7 +486,7 @@ def concurrent_inserts_of_one_key_store_one(store: Store, clock: ManualClock) ->
 
 
 def states_name_finished_operations(store: Store, clock: ManualClock) -> None:
-    """Finished operations have ended, been deleted or hidden, expired, or never existed."""
+    """``finished`` names operations that have ended, expired, been deleted or never existed."""
     for unique_id in ("running", "done", "failed", "deleted", "expired"):
         insert(store, record_of(clock, unique_id))
     insert(store, held(clock, "hidden", target="t"))
@@ -504,7 +504,7 @@ def states_name_finished_operations(store: Store, clock: ManualClock) -> None:
 
 
 def states_name_cancel_requests(store: Store, clock: ManualClock) -> None:
-    """Cancel requests are returned until the work has ended, for hidden records too."""
+    """A cancel request is returned until the work has ended, even if the record is hidden."""
     for unique_id in "abc":
         insert(store, held(clock, unique_id))
         store.update(f"operations/{unique_id}", request_cancel(clock()))
@@ -516,7 +516,7 @@ def states_name_cancel_requests(store: Store, clock: ManualClock) -> None:
 
 
 def many_states_are_read_at_once(store: Store, clock: ManualClock) -> None:
-    """There may be more names than a statement can have parameters, with unusual characters."""
+    """More names than a statement can have parameters, with unusual characters, can be polled."""
     names = [f"operations/{n}\u2603'\"\\,{{}}" for n in range(3000)]
     insert(store, record_of(clock, names[7].removeprefix("operations/")))
     same(
@@ -525,7 +525,7 @@ def many_states_are_read_at_once(store: Store, clock: ManualClock) -> None:
 
 
 def notifications_change_no_record(store: Store, clock: ManualClock) -> None:
-    """A notification may have any name at any time, even that of a removed record."""
+    """A notification with any name, even of a removed record, changes no record."""
     record = record_of(clock)
     insert(store, record)
     for name in (record.name, record.name, "operations/x", "projects/\u2603/operations/y"):
@@ -534,7 +534,7 @@ def notifications_change_no_record(store: Store, clock: ManualClock) -> None:
 
 
 def subscription_returns_in_time(store: Store, clock: ManualClock) -> None:
-    """Without a change, the wait ends after its timeout, or says that anything may have changed."""
+    """With a timeout of 0, the wait ends at once and reports no certain change."""
     insert(store, record_of(clock))
     subscription = store.listen()
     changes = subscription.next_changes(0)
@@ -544,7 +544,7 @@ def subscription_returns_in_time(store: Store, clock: ManualClock) -> None:
 
 
 def closed_subscription_returns(store: Store, clock: ManualClock) -> None:  # noqa: ARG001
-    """A thread that waits in the subscription returns soon, with or without an error."""
+    """A thread that waits in a subscription returns soon after ``close``, even if with an error."""
     subscription = store.listen()
     began = threading.Event()
 
@@ -564,7 +564,7 @@ def closed_subscription_returns(store: Store, clock: ManualClock) -> None:  # no
 
 
 def closed_store_notifies_nobody(store: Store, clock: ManualClock) -> None:
-    """Notifying does not raise; a subscription is refused or receives nothing."""
+    """After ``close``, notifying raises no error, and a subscription is refused or gets nothing."""
     insert(store, held(clock, seconds=timedelta(minutes=1).total_seconds()))
     store.close()
     store.notify_others("operations/a")

@@ -50,7 +50,7 @@ def _end_pending(clock: ManualClock, days: float = 30) -> Change:
 
 
 def _insert_pending(store: Store, clock: ManualClock, *unique_ids: str, days: float = 30) -> None:
-    """Insert operations and end them, a second apart, each with a pending notification."""
+    """Insert operations, a second apart, and end each with a pending notification."""
     for unique_id in unique_ids:
         clock.advance(1)
         insert(store, record_of(clock, unique_id, notify=_NOTIFY))
@@ -63,7 +63,7 @@ def _claim(store: OutboxStore, clock: ManualClock, limit: int = 99) -> Sequence[
 
 @_where_kept
 def end_marks_pending_notifications(store: OutboxStore, clock: ManualClock) -> None:
-    """The update that ends an operation sets ``notify_at``; operations in progress have none."""
+    """The update that ends an operation sets ``notify_at``, which is None before."""
     same(store.next_due(), None, "what is pending in a new store")
     record = record_of(clock, notify=_NOTIFY)
     insert(store, record)
@@ -84,7 +84,7 @@ def end_marks_pending_notifications(store: OutboxStore, clock: ManualClock) -> N
 
 @_where_kept
 def due_notifications_are_claimed(store: OutboxStore, clock: ManualClock) -> None:
-    """Claims take the oldest first, up to the limit; a record is due again when its claim ends."""
+    """Claims take the oldest due records up to the limit; a record is due again after its claim."""
     _insert_pending(store, clock, "c", "a", "d", "b")
     before = {name: store.get(f"operations/{name}") for name in "cadb"}
     until = clock() + _LEASE
@@ -105,7 +105,7 @@ def due_notifications_are_claimed(store: OutboxStore, clock: ManualClock) -> Non
 
 @_where_kept
 def claim_of_a_notification_expires(store: OutboxStore, clock: ManualClock) -> None:
-    """No other process gets the record until the claim has expired."""
+    """Until a claim has expired, no other claim gets its record."""
     _insert_pending(store, clock, "a")
     same(len(_claim(store, clock)), 1, "the first claim")
     clock.advance(_LEASE.total_seconds() - 0.000001)
@@ -116,7 +116,7 @@ def claim_of_a_notification_expires(store: OutboxStore, clock: ManualClock) -> N
 
 @_where_kept
 def claim_is_settled_once(store: OutboxStore, clock: ManualClock) -> None:
-    """Only the process with the claim can settle it; a later attempt is refused."""
+    """A claim can be settled once; settling it again, or after another claim, is refused."""
     _insert_pending(store, clock, "a")
     (first,) = _claim(store, clock)
     later = clock() + timedelta(minutes=5)
@@ -141,7 +141,7 @@ def claim_is_settled_once(store: OutboxStore, clock: ManualClock) -> None:
 
 @_where_kept
 def claimed_record_accepts_other_changes(store: OutboxStore, clock: ManualClock) -> None:
-    """The operation stays as it ended, whatever happens to its notifications."""
+    """A change of a claimed record does not change the operation that callers see."""
     _insert_pending(store, clock, "a")
     before = store.get("operations/a")
     (claimed,) = _claim(store, clock)
@@ -157,7 +157,7 @@ def claimed_record_accepts_other_changes(store: OutboxStore, clock: ManualClock)
 
 @_where_kept
 def hidden_record_has_no_notifications(store: OutboxStore, clock: ManualClock) -> None:
-    """Callers have deleted the operation, so its record is removed when its work ends."""
+    """A hidden record is removed when its work ends, without notifications."""
     insert(store, held(clock, notify=_NOTIFY))
     store.update("operations/a", delete(clock()))
     same(store.update("operations/a", _end_pending(clock)), None, "the end of hidden work")
@@ -167,7 +167,7 @@ def hidden_record_has_no_notifications(store: OutboxStore, clock: ManualClock) -
 
 @_where_kept
 def expiry_waits_for_notifications(store: OutboxStore, clock: ManualClock) -> None:
-    """Expired records with notifications stay up to 4 days longer; others are removed at once."""
+    """Expired records are removed at once, or up to 4 days later if they have notifications."""
     _insert_pending(store, clock, "pending", "settles", days=1)
     insert(store, record_of(clock, "free"))
     store.update("operations/free", end_of(clock, days=1))
@@ -194,7 +194,7 @@ def _sweep(store: Store, names: Collection[str]) -> None:
 
 @_where_kept
 def concurrent_claims_share_notifications(store: OutboxStore, clock: ManualClock) -> None:
-    """Each record is claimed by one process."""
+    """Eight threads claim at the same time, and each record is claimed once."""
     _insert_pending(store, clock, *[f"{number:02}" for number in range(24)])
     found: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Tools of the checks: a clock that the test advances, records, and a job of a first attempt."""
+"""Helpers of the checks: a manual clock, sample records and changes, and a job for tests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ START: Final = datetime(2030, 1, 1, tzinfo=UTC)
 class ManualClock:
     """A clock for tests: ``store = MemoryStore(clock)``, then ``clock.advance(5)``.
 
-    Safe to read and advance from several threads.
+    Several threads may read and advance it.
     """
 
     def __init__(self, now: datetime = START) -> None:
@@ -45,25 +45,25 @@ class ManualClock:
             return self._now
 
     def advance(self, seconds: float = 0, **more: float) -> datetime:
-        """Advance by these seconds, and by ``days=``, ``hours=``, ... as for a timedelta."""
+        """Advance by ``seconds``, and by any other argument of a timedelta, such as ``days=1``."""
         with self._lock:
             self._now += timedelta(seconds=seconds, **more)
             return self._now
 
 
 def expect(kept: bool, promise: str) -> None:
-    """Raise an AssertionError unless ``kept``; under ``-O``, ``assert`` would do nothing."""
+    """Raise an AssertionError unless ``kept``; an ``assert`` would do nothing under ``-O``."""
     if not kept:
         raise AssertionError(promise)
 
 
 def same(found: object, wanted: object, what: str) -> None:
-    """Fail unless the two are equal."""
+    """Raise an AssertionError unless ``found`` equals ``wanted``."""
     expect(found == wanted, f"{what}: wanted {wanted!r}, found {found!r}")
 
 
 def refuses(error: type[E], call: Callable[[], object], promise: str) -> E:
-    """Return the error of this class that a call raises; fail if it raises none."""
+    """Return the error of this class that ``call`` raises; fail if the call returns."""
     try:
         answer = call()
     except error as exc:
@@ -72,7 +72,7 @@ def refuses(error: type[E], call: Callable[[], object], promise: str) -> E:
 
 
 def together(count: int, call: Callable[[int], object]) -> list[object]:
-    """Return the results or errors of ``call(0)`` to ``call(count - 1)``, begun together."""
+    """Run ``call(0)`` to ``call(count - 1)`` concurrently; return their results or errors."""
     gate = threading.Barrier(count)
     found: list[object] = [None] * count
 
@@ -92,7 +92,7 @@ def together(count: int, call: Callable[[int], object]) -> list[object]:
 
 
 def made_later(hand_in: Callable[[Done[Any]], None]) -> Any:
-    """Queue a write and wait for it: return its result, or raise its error."""
+    """Queue a write and wait for it; return its result or raise its error."""
     over: SimpleQueue[tuple[object, BaseException | None]] = SimpleQueue()
     hand_in(lambda answer, error: over.put((answer, error)))
     answer, error = over.get(timeout=PATIENCE)
@@ -108,12 +108,12 @@ def job(
     metadata: object | None = None,
     checkpoints: MutableMapping[str, Any] | None = None,
 ) -> Job[Any]:
-    """Return a job without a time limit, for a test that calls a method's function by itself.
+    """Return a job without a time limit, for a test that calls a method's function directly.
 
-    ``publish`` is called with each report, such as the ``append`` of a list; its errors are raised
-    by ``job.report``. ``metadata`` is what callers see before the first report. The mapping
-    ``checkpoints`` gets the values that the function stores, results of steps included. If the
-    mapping is not empty, the job is a second attempt, whose first attempt has stored its values.
+    ``publish``, for example the ``append`` of a list, is called with each report; ``job.report``
+    raises its errors. ``metadata`` is what callers see before the first report. The mapping
+    ``checkpoints`` receives the values that the function stores, including results of steps. If the
+    mapping is not empty, the job is a second attempt, and the values are the first attempt's.
     """
     return job_alone(
         _AllTypes(), Limits(), publish=publish, metadata=metadata, checkpoints=checkpoints
@@ -121,7 +121,7 @@ def job(
 
 
 class _AllTypes(TypeRegistry):
-    """Knows every message class, as a service with the method would."""
+    """A registry that knows every message class, as a service with the method would."""
 
     def knows(self, cls: type) -> bool:
         known = super().knows(cls)
@@ -132,7 +132,7 @@ class _AllTypes(TypeRegistry):
 
 
 StoreCheck: TypeAlias = Callable[[Store, ManualClock], None]
-"""A check of an empty store with its clock; it raises if the store breaks the promise."""
+"""A check of an empty store and its clock; it raises if the store breaks the promise."""
 
 REQUEST: Final = AnyMessage(
     "type.googleapis.com/lro.testing.Request", {"text": "\u00dcn\u00ef \u2713 \U0001f600"}
@@ -151,13 +151,13 @@ def record_of(clock: ManualClock, unique_id: str = "a", **fields: Any) -> Record
 
 
 def held(clock: ManualClock, unique_id: str = "a", *, seconds: float = 15, **fields: Any) -> Record:
-    """Return a new record that a worker owns, with a lease of ``seconds``."""
+    """Return a new record that the owner ``us`` works on, with a lease of ``seconds``."""
     lease = {"owner": "us", "lease_until": clock() + timedelta(seconds=seconds)}
     return record_of(clock, unique_id, **{**lease, **fields})
 
 
 def worker_of(clock: ManualClock, owner: str = "us", *, seconds: float = 15) -> Worker:
-    """Return a worker's row, with a lease of ``seconds`` from now."""
+    """Return a worker whose lease lasts for ``seconds`` from now."""
     return Worker(
         owner=owner,
         host="host-ü",
@@ -174,7 +174,7 @@ def worker_of(clock: ManualClock, owner: str = "us", *, seconds: float = 15) -> 
 def key_of(
     request_id: str = "r", fingerprint: str = "f", *, method: str = "M", caller: str = ""
 ) -> RequestKey:
-    """Return a request key."""
+    """Return a request key, by default of the sample method."""
     return RequestKey(method, caller, request_id, fingerprint)
 
 
@@ -193,10 +193,10 @@ def end_of(
 
 
 def ids(records: Sequence[Record]) -> list[str]:
-    """Return the ids of these records: their names after ``operations/``."""
+    """Return the ids of these records: the part of each name after ``operations/``."""
     return [record.name.partition("operations/")[2] for record in records]
 
 
 def gone(store: Store, name: str) -> None:
-    """Fail if the store has a record of this name."""
+    """Fail if the store has a record with this name."""
     refuses(OperationNotFound, lambda: store.get(name), f"{name} is gone")

@@ -26,7 +26,7 @@ def _schedule_of(clock: ManualClock, name: str = "nightly") -> Schedule:
 
 
 def schedules_are_stored_by_name(store: Store, clock: ManualClock) -> None:
-    """All fields are stored; schedules are listed by name."""
+    """All fields of a schedule are stored, and schedules are sorted by name."""
     if not keeps_schedules(store):
         return
     same(list(store.schedules()), [], "the schedules of a new store")
@@ -39,7 +39,7 @@ def schedules_are_stored_by_name(store: Store, clock: ManualClock) -> None:
 
 
 def schedule_needs_the_next_version(store: Store, clock: ManualClock) -> None:
-    """A version that does not follow the stored one is refused."""
+    """Only the version after the stored one is accepted."""
     if not keeps_schedules(store):
         return
     versions = {1: True, 2: True, 4: False}
@@ -50,7 +50,7 @@ def schedule_needs_the_next_version(store: Store, clock: ManualClock) -> None:
 
 
 def concurrent_writes_of_a_schedule_store_one(store: Store, clock: ManualClock) -> None:
-    """If several writes have the same version, one succeeds, even for a new schedule."""
+    """Of concurrent writes of the same version, one succeeds, even for a new schedule."""
     if not keeps_schedules(store):
         return
     keeping: ScheduleStore = store

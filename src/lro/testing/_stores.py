@@ -28,7 +28,7 @@ STORE_CHECKS: Final[tuple[StoreCheck, ...]] = tuple(
 
 
 def check_store(make_store: MakeStore) -> None:
-    """Run every check, each on a store of its own.
+    """Run every check, each on a new store.
 
     Raises:
         AssertionError: The store breaks its contract; the text says where.
@@ -38,10 +38,10 @@ def check_store(make_store: MakeStore) -> None:
 
 
 def run_store_check(check: StoreCheck, make_store: MakeStore) -> None:
-    """Run one check on a new store, which is closed afterwards.
+    """Run one check on a new store, and close the store.
 
-    Then run it on another new store, with all inserts and updates queued by ``insert_later`` and
-    ``update_later``, for which the same promises hold.
+    Then run the check on another new store whose inserts and updates are queued by
+    ``insert_later`` and ``update_later``: the same promises hold for queued writes.
 
     Raises:
         AssertionError: The store breaks its contract; the text says where.
@@ -61,7 +61,7 @@ def run_store_check(check: StoreCheck, make_store: MakeStore) -> None:
 
 
 class _WritesLater:
-    """A store that queues all inserts and updates, and waits for each."""
+    """A store that queues each insert and update, and waits until it is done."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

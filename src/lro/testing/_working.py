@@ -57,7 +57,7 @@ def workers_are_listed(store: Store, clock: ManualClock) -> None:
 
 
 def silent_workers_are_removed(store: Store, clock: ManualClock) -> None:
-    """A worker without work is removed a day after its last renewal, when any worker renews."""
+    """A worker without work is removed one day after its last renewal, when any worker renews."""
     for owner in ("idle", "busy"):
         store.renew(worker_of(clock, owner))
     insert(store, held(clock, owner="busy"))
@@ -77,7 +77,7 @@ def silent_workers_are_removed(store: Store, clock: ManualClock) -> None:
 
 
 def renewal_names_cancel_requests(store: Store, clock: ManualClock) -> None:
-    """Only cancel requests of the worker's own operations are returned (spec §2.6)."""
+    """A renewal returns only cancel requests of the worker's own operations (spec §2.6)."""
     for unique_id, owner in (("a", "us"), ("b", "us"), ("c", "them"), ("d", "us"), ("w", "")):
         insert(store, held(clock, unique_id, owner=owner))
     for unique_id in "acdw":
@@ -90,7 +90,7 @@ def renewal_names_cancel_requests(store: Store, clock: ManualClock) -> None:
 
 
 def renewal_names_older_work(store: Store, clock: ManualClock) -> None:
-    """Work counts as older from the exact end of its first lease; hidden work is included."""
+    """Work is older from the exact end of its first lease on; hidden work is included."""
     insert(store, held(clock, "a", seconds=10))
     insert(store, held(clock, "hidden", seconds=10, target="t"))
     store.update("operations/hidden", delete(clock()))
@@ -104,7 +104,7 @@ def renewal_names_older_work(store: Store, clock: ManualClock) -> None:
 
 
 def workers_with_expired_leases_are_overdue(store: Store, clock: ManualClock) -> None:
-    """A worker is overdue from the exact end of all its leases, whether or not it has a row."""
+    """An owner is overdue from the exact end of all its leases, even if no worker has that name."""
     store.renew(worker_of(clock, seconds=10))
     store.renew(worker_of(clock, "idle", seconds=1))
     insert(store, held(clock, "a", seconds=5))
@@ -133,7 +133,7 @@ def workers_with_expired_leases_are_overdue(store: Store, clock: ManualClock) ->
 
 
 def work_of_lost_workers_is_found(store: Store, clock: ManualClock) -> None:
-    """A lost worker's work of these methods is found, whatever its lease, until it has no owner."""
+    """A lost worker's work of the given methods is found until it ends, whatever its lease."""
     until = clock() + _LEASE
     for owner in ("us", "them"):
         store.renew(worker_of(clock, owner))
@@ -164,7 +164,7 @@ def work_of_lost_workers_is_found(store: Store, clock: ManualClock) -> None:
 
 
 def deleted_work_is_not_retried(store: Store, clock: ManualClock) -> None:
-    """Deleted work is removed when it fails, or at once before a retry; its target is then free."""
+    """Deleted work is removed when it fails, or at once if it waits for a retry."""
     failed = FailedAttempt(1, clock(), "OSError", "away")
     insert(store, held(clock, "paused", target="t", attempt=1))
     change = with_failure(retry(1, clock() + _LEASE, clock()), failed)
@@ -178,7 +178,7 @@ def deleted_work_is_not_retried(store: Store, clock: ManualClock) -> None:
 
 
 def lost_worker_cannot_renew(store: Store, clock: ManualClock) -> None:
-    """The worker needs another name; queued work is not affected."""
+    """A lost worker cannot renew, but the same process can under another name."""
     worker = worker_of(clock)
     store.renew(worker)
     expect(store.lose("us", worker.alive_until), "it counts as lost")
@@ -193,7 +193,7 @@ def lost_worker_cannot_renew(store: Store, clock: ManualClock) -> None:
 
 
 def renewal_and_loss_exclude_each_other(store: Store, clock: ManualClock) -> None:
-    """If both run concurrently, exactly one of them succeeds."""
+    """Of a concurrent renewal and loss of one worker, exactly one succeeds."""
     for number in range(8):
         owner = f"worker-{number}"
         worker = worker_of(clock, owner)
@@ -207,10 +207,10 @@ def renewal_and_loss_exclude_each_other(store: Store, clock: ManualClock) -> Non
 
 
 def waiting_work_is_counted_by_method(store: Store, clock: ManualClock) -> None:
-    """Waiting work is counted by method, with the first due time, if it can still be claimed.
+    """Queued work is counted by method, with the first due time.
 
-    Work with an owner, ended work, and work done outside are not counted. Work counts as due from
-    its exact due time.
+    Work with an owner, ended work and work done outside are not counted. Work is due from its exact
+    due time on.
     """
     same(list(store.waiting()), [], "what waits in a new store")
     first = clock() + timedelta(seconds=1)

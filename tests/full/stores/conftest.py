@@ -1,4 +1,4 @@
-"""Fixtures of the store tests in the default tier."""
+"""Make fixtures of the default tier's store tests available to these tests."""
 
 from tests.stores.conftest import file_store, path, place, postgres_wire, wire
 

@@ -1,4 +1,4 @@
-"""A service whose work runs until its process is killed; ``python -m`` runs it in a process."""
+"""A service whose process is killed during its work; ``python -m`` runs the service."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEASE = timedelta(seconds=4)
 
 
 class Losing:
-    """A service with three methods; the work of ``once`` and ``slow`` does not end by itself."""
+    """A service of five methods; the work of ``once`` and ``slow`` runs for two minutes."""
 
     def __init__(self, store: Store, workers: int, lease: timedelta = LEASE) -> None:
         executor = ThreadExecutor(workers) if workers else None
@@ -59,7 +59,7 @@ class Losing:
 
 
 def main(kind: str, where: str, schema: str, workers: str = "", lease: str = "") -> None:
-    """Begin work, queue 300 more and print the names; or, given workers, do the queued work."""
+    """Begin work, queue 300 operations and print three names; with ``workers``, do queued work."""
     span = timedelta(seconds=float(lease)) if lease else LEASE / (4 if workers else 1)
     losing = Losing(Place(kind, where, schema).open(), int(workers or 3), span)
     if workers:

@@ -1,7 +1,7 @@
-"""Two releases of one service; ``python -m`` runs one as a worker process.
+"""Two releases of one service; ``python -m`` runs one of them as a worker process.
 
-The second release renames a method and its request class, adds a field and an enum value to that
-class, and an index to the method. It drops the method ``Fold``, and it sends webhooks.
+The second release renames a method and the method's request class. It adds a field and an enum
+value to the class, and an index to the method. It drops the method ``Fold`` and sends webhooks.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ REQUESTS = {OLD: PrintRequest, GONE: PrintRequest, NEW: PrintCopiesRequest}
 
 
 class Release:
-    """The service of a release; its functions log the key of each call."""
+    """The service of one release; its methods log the key of each call."""
 
     def __init__(self, number: int, place: Place, log: Path, url: str, threads: int = 2) -> None:
         executor = ThreadExecutor(threads) if threads else None
@@ -84,7 +84,7 @@ class Release:
 
 
 def main(number: str, kind: str, where: str, schema: str, log: str, url: str) -> None:
-    """Work until the standard input ends."""
+    """Run the release as a worker until the standard input ends."""
     release = Release(int(number), Place(kind, where, schema), Path(log), url)
     with release.service:
         release.service.edges.start_maintenance()

@@ -1,4 +1,4 @@
-"""Databases that fall back to an older state: stores must not return what has been lost."""
+"""Databases that return to an older state: stores must not return changes that were lost."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from tests.stores.samples import cancel_of, held, insert, report_of
 
 @attrs.frozen
 class Place:
-    """A database: how to open stores on it, and how to return it to an older state."""
+    """A database: functions to open stores, to save and restore a state, and to reconnect."""
 
     open: Callable[[], Store]
     save: Callable[[], object]
     restore: Callable[[], object]
     reconnect: Callable[[Store], object]
-    """Gives a store new connections without its knowledge, as a pooler may."""
+    """Gives a store new connections without its notice, as a pooler may."""
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def place(request, tmp_path, clock):
-    """Set up a database of each kind."""
+    """Set up a SQLite file or a PostgreSQL server."""
     with contextlib.ExitStack() as stack:
         make = _sqlite if request.param == "sqlite" else _postgres
         yield make(tmp_path, clock, stack)
@@ -75,21 +75,21 @@ def _postgres(folder, clock, stack):
 
 
 def noted(text):
-    """Return metadata with this text."""
+    """Pack metadata with this text."""
     return AnyMessage("type.googleapis.com/acme.v1.Note", {"text": text})
 
 
 def test_change_lost_in_a_failover_is_not_reported_as_stored(
     place: Place, clock: ManualClock
 ) -> None:
-    """After the restore, another change gets the version and lease of the lost change."""
+    """After a restore, no store returns the lost change, although its version is used again."""
     one, two = place.open(), place.open()
     record = held(clock)
     insert(one, record)
     place.save()
     clock.advance(microseconds=1)
     with contextlib.suppress(Exception):
-        one.get(record.name)  # its connections are lost
+        one.get(record.name)  # this notices that the save ended its connections
     one.update(record.name, report_of(clock, noted("lost")))
     streams = [WatchList([record.name]) for _ in (one, two)]
     for store, stream in zip((one, two), streams, strict=True):
@@ -102,8 +102,8 @@ def test_change_lost_in_a_failover_is_not_reported_as_stored(
     clock.advance(microseconds=1)
     with contextlib.closing(place.open()) as other:
         other.update(record.name, report_of(clock, noted("kept")))
-    place.reconnect(two)  # the other store notices that its connections are lost
-    changed = one.update(record.name, cancel_of(clock))  # the cached record is not used
+    place.reconnect(two)  # the store ``two`` gets new connections unnoticed
+    changed = one.update(record.name, cancel_of(clock))  # this does not use the cached record
     assert (changed.version, changed.cancel_requested) == (3, True)
     for store, stream in zip((one, two), streams, strict=True):
         found = store.get(record.name)

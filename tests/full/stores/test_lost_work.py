@@ -1,4 +1,4 @@
-"""Work of a killed process is found by others that are slow or have no free worker."""
+"""Work of a killed process is found by processes that are slow or have no free worker."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.waiting import starved_seconds, until
 
 HOUR = timedelta(hours=1)
 SOME_SECONDS = 15
-"""How long after the lease an operation may take to end or rerun, if each statement takes 0.3 s."""
+"""Seconds after the lease in which lost work must end or rerun if each statement takes 0.3 s."""
 
 
 @contextmanager
 def victim(place, lease=LEASE):
-    """Run a process that has begun work; yield its names: slow, once and again."""
+    """Run a process that begins three operations; yield the process and their names."""
     where = [place.kind, place.where, place.schema, "", str(lease.total_seconds())]
     command = [sys.executable, "-m", "tests.full.stores.losing", *where]
     with killed_at_end(command, stdout=subprocess.PIPE) as process:
@@ -37,7 +37,7 @@ def reason(service, name):
 
 
 def test_lost_work_is_found_in_a_slow_database():
-    """Slow scans wait for no lock; the lost work fails or runs again."""
+    """With a delay of 0.3 s per statement, lost work still fails or runs again in time."""
     pytest.importorskip("psycopg")
     from tests.services.postgres import shared_server
     from tests.services.proxy import proxy_to
@@ -49,7 +49,7 @@ def test_lost_work_is_found_in_a_slow_database():
         with closing(slow.open()) as store, Losing(store, 2).service as service:
             proxy.delay = 0.3
             service.edges.start_maintenance()
-            time.sleep(LEASE.total_seconds())  # it scans for orphans while that process is alive
+            time.sleep(LEASE.total_seconds())  # scan for orphans while that process is alive
             assert not service.get(once).done
             process.kill()
             began, starved = time.monotonic(), starved_seconds()
@@ -62,7 +62,7 @@ def test_lost_work_is_found_in_a_slow_database():
 
 
 def test_worker_that_is_cut_off_counts_as_lost_and_stops():
-    """Others take over its work while it lives; when it reconnects, it is a new worker."""
+    """Other processes take over a cut-off worker's work; it reconnects as a new worker."""
     pytest.importorskip("psycopg")
     from tests.services.postgres import shared_server
     from tests.services.proxy import proxy_to
@@ -88,11 +88,11 @@ def test_worker_that_is_cut_off_counts_as_lost_and_stops():
 
 
 def test_lost_work_is_ended_while_all_workers_are_busy(place):
-    """Ending lost work needs no worker; work that can be retried is queued, behind 300 others."""
+    """Lost work that may not be retried ends without a free worker; other lost work is queued."""
     with closing(place.open()) as store:
         losing = Losing(store, 1)
         with losing.service as service:
-            losing.begun("once")  # it has no free worker from now on
+            losing.begun("once")  # keeps the only worker busy
             with victim(place) as (process, (slow, once, again)):
                 process.kill()
                 process.wait()
@@ -107,9 +107,9 @@ def test_lost_work_is_ended_while_all_workers_are_busy(place):
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("restarted", [True, False])
 def test_killed_process_is_noticed_before_its_lease_ends(place, restarted):
-    """A process that starts afterwards notices the kill; so does an older one without workers.
+    """A kill is noticed by a process that starts later, and by an older process without workers.
 
-    An older process with workers could be the one that began the work.
+    An older process with workers would have to wait for the lease.
     """
     with closing(place.open()) as store:
         service = Losing(store, 3 if restarted else 0, HOUR).service
@@ -129,7 +129,7 @@ def test_killed_process_is_noticed_before_its_lease_ends(place, restarted):
 
 
 def test_work_that_kills_its_process_costs_other_work_no_attempt(place):
-    """Such work is retried separately and fails after ``max_lost``; the other work gets done."""
+    """Work that kills its process runs alone and fails after ``max_lost``; other work succeeds."""
     with closing(place.open()) as store:
         service = Losing(store, 0, LEASE / 4).service
         methods = [

@@ -1,4 +1,4 @@
-"""Stores behind PgBouncer, in each of its modes."""
+"""Stores behind PgBouncer in each pool mode."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from tests.waiting import until
 
 REFUSED = "pool_mode = transaction|still being made|cannot be used now"
 TAKING_TURNS = 2
-"""The number of server connections of a pooler that assigns them to transactions in turn."""
+"""The number of server connections of a pooler that gives transactions another one in turn."""
 
 
 @contextmanager
 def pooler(mode: str, size: int = 20, wait_seconds: int = 120) -> Iterator[str]:
-    """Run a PgBouncer in front of this test run's server; yield its URL."""
+    """Run PgBouncer in front of the tests' shared server; yield its URL."""
     with tempfile.TemporaryDirectory(prefix="lro-pooler-") as folder:
         yield from _running(Path(folder), mode, size, wait_seconds)
 
@@ -89,9 +89,9 @@ def refusal(store: PostgresStore) -> str:
 @pytest.mark.parametrize("mode", ["transaction", "statement"])
 @pytest.mark.parametrize("size", [1, TAKING_TURNS, 20])
 def test_pooler_in_statement_or_transaction_mode_is_refused(mode, size, clock):
-    """The first use fails with an explanation, and nothing is written to any schema."""
+    """In these modes the first use fails with an explanation, and no table or schema is made."""
     server = shared_server()
-    before = public_tables(server.url)  # other tests of this run may have made some
+    before = public_tables(server.url)  # other tests of this run may have made tables there
     schemas = [server.fresh_schema() for _ in "ab"]
     with pooler(mode, size) as url, ExitStack() as stack:
         stores = [
@@ -114,7 +114,7 @@ def test_pooler_in_statement_or_transaction_mode_is_refused(mode, size, clock):
 
 
 def test_pooler_in_session_mode_is_used(clock):
-    """The stores may open more connections than the pooler has; if it restarts, they reconnect."""
+    """Stores may open more connections than the pooler has to the server."""
     schema = shared_server().fresh_schema()
     with pooler("session", 6) as url, ExitStack() as stack:
         stores = [
@@ -129,7 +129,7 @@ def test_pooler_in_session_mode_is_used(clock):
 
 
 def test_pooler_without_room_for_a_second_session_is_used(clock):
-    """Without a free session, the pooler's error has the same code as in statement mode."""
+    """A pooler whose only session is in use is not mistaken for one in statement mode."""
     with pooler("session", 1, wait_seconds=1) as url:
         made = PostgresStore(url, schema=shared_server().fresh_schema(), **UNHURRIED)
         with closing(made) as store:
@@ -138,7 +138,7 @@ def test_pooler_without_room_for_a_second_session_is_used(clock):
 
 
 def test_pooler_that_leaves_session_mode_is_refused(clock):
-    """The pooler changes its mode while stores use it."""
+    """A pooler that changes from session to transaction mode during use is refused."""
     with pooler("session") as url, ExitStack() as stack:
         stores = [
             stack.enter_context(

@@ -53,7 +53,7 @@ __all__ = ["plain", "schema", "server"]
 
 @pytest.fixture(scope="module")
 def crashable_server():
-    """Run a server that only these tests use and crash."""
+    """Run a server that these tests may crash."""
     made = new_server()
     yield made
     made.stop()
@@ -61,7 +61,7 @@ def crashable_server():
 
 @pytest.fixture
 def make(server, clock):
-    """Return a function that opens stores with the test's clock; close them at the end."""
+    """Return a function that opens stores with the test's clock, and close them at the end."""
     with ExitStack() as stack:
 
         def made(url=server.url, **options):
@@ -88,7 +88,7 @@ def proxy(server):
 
 @pytest.fixture
 def proxied(server, proxy, make, clock, schema):
-    """Open a store behind the proxy; the server has already prepared its statements."""
+    """Open a store behind the proxy, whose statements the server has already prepared."""
     url = server.url.replace(str(server.port), str(proxy.port))
     made = make(url=url, connections=1, schema=schema)
     record = waiting(clock, "warm", target="warm")
@@ -102,7 +102,7 @@ def proxied(server, proxy, make, clock, schema):
 
 
 def kill_backends(plain):
-    """End every other connection, as an operator can."""
+    """End all other connections, as an operator can."""
     plain.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
         " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
@@ -110,7 +110,7 @@ def kill_backends(plain):
 
 
 def soon(call):
-    """Retry a call until the store has found the server again; return its result."""
+    """Retry a call until the store has reconnected; return the call's result."""
 
     def answer():
         try:
@@ -125,7 +125,7 @@ def soon(call):
 
 
 def test_server_that_is_down_is_unavailable(crashable_server, make, clock):
-    """Every method fails while the server is down; then all work, and no write is lost or torn."""
+    """While the server is down every method fails; afterwards they work, and no write is lost."""
     store = make(url=crashable_server.url)
     insert(store, held(clock))
     with closing(store.listen()) as subscription, crashable_server.away():
@@ -147,7 +147,7 @@ def test_server_that_is_down_is_unavailable(crashable_server, make, clock):
 def test_calls_fail_at_once_between_attempts_to_connect(
     crashable_server, make, clock, postgres_wire, monkeypatch
 ):
-    """The store tries to connect once in a while; all other calls fail at once."""
+    """After a failed connection, calls fail at once; the store tries again only after a pause."""
     monkeypatch.setattr("lro.stores.postgres._connections.REST_SECONDS", 3600.0)
     store = make(url=crashable_server.url)
     insert(store, record_of(clock))
@@ -164,7 +164,7 @@ def test_calls_fail_at_once_between_attempts_to_connect(
 def test_waiting_caller_fails_at_once_if_the_server_goes_down(
     crashable_server, make, clock, postgres_wire, monkeypatch
 ):
-    """A waiting caller fails at once, and not only after its timeout."""
+    """A caller that waits for a connection fails as soon as the server goes down."""
     monkeypatch.setattr("lro.stores.postgres._connections.REST_SECONDS", 3600.0)
     store = make(url=crashable_server.url, connections=1, connect_seconds=3600.0)
     insert(store, record_of(clock))
@@ -188,7 +188,7 @@ def test_waiting_caller_fails_at_once_if_the_server_goes_down(
 
 
 def test_connections_ended_by_an_operator_are_made_again(store, plain, clock):
-    """An operator ends all connections: no call fails, as each is repeated on a new connection."""
+    """If an operator ends all connections, no call fails: each is repeated on a new connection."""
     insert(store, held(clock), key_of())
     for call in (
         lambda: store.get("operations/a").name,
@@ -206,7 +206,7 @@ def test_connections_ended_by_an_operator_are_made_again(store, plain, clock):
 
 
 def test_call_waits_for_a_free_connection_up_to_connect_seconds(make, clock, postgres_wire):
-    """After that time it raises; it works again once a connection is free."""
+    """A call raises if no connection is free in time; the store works again once one is free."""
     store = make(connections=1, connect_seconds=3.0)
     insert(store, record_of(clock))
 
@@ -220,7 +220,7 @@ def test_call_waits_for_a_free_connection_up_to_connect_seconds(make, clock, pos
 
 
 def test_callers_share_connections_if_the_server_grants_fewer(server, plain, clock):
-    """If the server grants fewer connections than the store may open, callers share those."""
+    """If the server grants fewer connections than the store may open, callers share them."""
     schema = server.fresh_schema()
     plain.execute(f"CREATE ROLE {schema} LOGIN CONNECTION LIMIT 2")
     plain.execute(f"CREATE SCHEMA {schema} AUTHORIZATION {schema}")
@@ -233,7 +233,7 @@ def test_callers_share_connections_if_the_server_grants_fewer(server, plain, clo
 
 
 def test_idle_surplus_connections_are_closed(make, clock, postgres_wire, monkeypatch):
-    """Connections that no call has used for long are closed, and can be replaced."""
+    """Idle connections are closed after a while, and the store can open new ones."""
     store = make(connections=3)
     gate = threading.Barrier(3)
     postgres_wire.when("SELECT", lambda _: gate.wait(PATIENCE), times=3)
@@ -249,7 +249,7 @@ def test_idle_surplus_connections_are_closed(make, clock, postgres_wire, monkeyp
 
 
 def test_store_closed_during_a_call_keeps_no_connection(postgres_wire, store, clock):
-    """A call that is in progress when the store is closed may finish."""
+    """A call that runs while its store is closed may finish; then its connection is closed."""
     insert(store, record_of(clock))
     postgres_wire.when("SELECT", lambda _: store.close())
     assert store.get("operations/a") == record_of(clock)
@@ -265,7 +265,7 @@ def test_a_subscription_that_may_not_listen_is_unavailable(store, postgres_wire)
 
 
 def test_an_interrupted_call_leaves_no_transaction_open(make, clock, postgres_wire):
-    """A connection left in a transaction is discarded, and another one takes its place."""
+    """An interrupted call's connection is closed, and the next call opens another one."""
     store = make(connections=1)
     insert(store, record_of(clock))
     used = []
@@ -286,7 +286,7 @@ def test_an_interrupted_call_leaves_no_transaction_open(make, clock, postgres_wi
 
 
 def test_a_connection_that_cannot_be_set_up_is_closed(server, postgres_wire):
-    """For instance, the server may not know the store's settings."""
+    """A connection that cannot be set up, for example for an unknown setting, is closed."""
     with closing(PostgresStore(server.url)) as store:
         postgres_wire.fail("SELECT set_config", psycopg.errors.UndefinedObject())
         with pytest.raises(Unavailable, match="UndefinedObject"):
@@ -295,7 +295,7 @@ def test_a_connection_that_cannot_be_set_up_is_closed(server, postgres_wire):
 
 
 def test_a_server_that_does_not_answer_is_unavailable(crashable_server, make, clock):
-    """The server hangs: calls time out, and later ones work."""
+    """While the server does not answer, calls time out; later calls work."""
     store = make(
         url=crashable_server.url, connections=1, connect_seconds=3.0, statement_seconds=5.0
     )
@@ -319,13 +319,13 @@ def test_missing_table_is_named(store, schema, plain, clock):
 
 @pytest.mark.parametrize("value", [{"a": 1}, "x"])
 def test_value_that_cannot_be_bound_is_an_invalid_argument(store, clock, value):
-    """A call that psycopg or the server always refuses raises InvalidArgument: no retry helps."""
+    """A value that psycopg or the server always refuses raises InvalidArgument, without a retry."""
     with pytest.raises(InvalidArgument, match="a value cannot be kept by the database"):
         store.read_counts(clock(), limit=value)
 
 
 def test_a_statement_that_takes_too_long_is_ended(make, plain, clock, caplog):
-    """The server ends it; nothing is logged, as this is no defect of the store."""
+    """The server ends a statement that takes too long; no defect is logged."""
     store = make(statement_seconds=2.0, schema="slow")
     insert(store, record_of(clock))
     with plain.transaction():
@@ -343,7 +343,7 @@ LOSSES = pytest.mark.parametrize("what", ["question", "answer"])
 
 @LOSSES
 def test_an_insert_whose_answer_is_lost_has_the_true_outcome(proxied, proxy, clock, what):
-    """The record exists once and is fresh, whether or not the server had executed the insert."""
+    """If the connection breaks during an insert, one record is stored, and the result is fresh."""
     for key, target in ((None, ""), (key_of(), ""), (None, "t"), (key_of("s"), "u")):
         record = record_of(clock, f"{target}-{key is None}", target=target)
         proxy.lose_next(what)
@@ -356,7 +356,7 @@ def test_an_insert_whose_answer_is_lost_has_the_true_outcome(proxied, proxy, clo
 
 @LOSSES
 def test_update_or_removal_whose_answer_is_lost_is_applied_once(proxied, proxy, clock, what):
-    """Each update or removal is applied once; a read is repeated."""
+    """If the connection breaks, an update or removal is applied once, and a read is repeated."""
     insert(proxied, waiting(clock))
 
     def losing(call):
@@ -371,7 +371,7 @@ def test_update_or_removal_whose_answer_is_lost_is_applied_once(proxied, proxy, 
     assert (asked.cancel_requested, asked.version) == (True, 3)
     ended = losing(lambda: proxied.update("operations/a", end_of(clock)))
     assert (ended.result, ended.version) == (DONE, 4)
-    for _ in range(2):  # the first call prepares the statement
+    for _ in range(2):  # the first call prepares the statement on the server
         assert losing(lambda: proxied.get("operations/a")) == ended
     with pytest.raises(OperationNotFound):
         proxied.request("operations/a")
@@ -382,7 +382,7 @@ def test_update_or_removal_whose_answer_is_lost_is_applied_once(proxied, proxy, 
 
 @pytest.mark.parametrize("limit", [None, 9])
 def test_claim_whose_answer_is_lost_returns_its_work_or_fails(proxied, proxy, clock, limit):
-    """An executed claim returns its work; otherwise the claim fails, and the work stays queued."""
+    """An executed claim returns its work; a lost claim fails, and its work stays queued."""
     for unique_id in "abc":
         insert(proxied, waiting(clock, unique_id))
     for what, wanted in (("answer", ["a", "b"]), ("question", ["c"])):
@@ -401,7 +401,7 @@ def test_claim_whose_answer_is_lost_returns_its_work_or_fails(proxied, proxy, cl
 
 @pytest.fixture
 def before_resend(proxied, make, postgres_wire, schema):
-    """Return a function that lets another store act before a write is sent again."""
+    """Return a function that lets another store act just before a write is sent again."""
     other = make(schema=schema)
     other.next_due()
 
@@ -422,7 +422,7 @@ def before_resend(proxied, make, postgres_wire, schema):
 def test_lost_update_overtaken_by_another_has_an_unknown_result(
     proxied, proxy, before_resend, clock, change, error, why
 ):
-    """If the stored version is later, or the record is gone, the result of our write is unknown."""
+    """If another store changed or removed the record meanwhile, an update's result is unknown."""
     insert(proxied, waiting(clock))
     before_resend(lambda one: one.update("operations/a", change(clock)))
     proxy.lose_next("answer")
@@ -434,7 +434,7 @@ def test_lost_update_overtaken_by_another_has_an_unknown_result(
 def test_lost_update_is_made_again_on_the_current_record(
     proxied, proxy, before_resend, clock, gone
 ):
-    """The request was lost and another store wrote first: the change is made again, or refused."""
+    """If the request was lost and another store wrote first, the update follows that write."""
     insert(proxied, held(clock))
     before_resend(lambda one: one.update("operations/a", called("quick")))
     proxy.lose_next("question")
@@ -447,7 +447,7 @@ def test_lost_update_is_made_again_on_the_current_record(
 
 
 def test_lost_insert_finds_its_key_or_target_taken(proxied, proxy, before_resend, clock):
-    """The request was lost, and another start took its key or its target first."""
+    """If the request was lost, a start that came first keeps the key and the target."""
     quick = record_of(clock, "quick", target="t")
     before_resend(lambda one: insert(one, quick, key_of()))
     proxy.lose_next("question")
@@ -462,7 +462,7 @@ def test_lost_insert_finds_its_key_or_target_taken(proxied, proxy, before_resend
 def test_record_deleted_before_its_insert_was_answered_stays_deleted(
     proxied, proxy, before_resend, clock
 ):
-    """With a key the result is the record as started; the record stays deleted (spec §9.2(4))."""
+    """An insert whose reply was lost succeeds, but a record deleted meanwhile stays deleted."""
     other = before_resend(lambda one: one.update("operations/a", removal))
     proxy.lose_next("answer")
     answer = insert(proxied, record_of(clock), key_of())
@@ -472,7 +472,7 @@ def test_record_deleted_before_its_insert_was_answered_stays_deleted(
 
 
 def test_counts_whose_answer_is_lost_are_not_added_twice(proxied, proxy, clock, postgres_wire):
-    """The call raises an error, whether or not the counts were added; it is not repeated."""
+    """If the reply is lost, ``add_counts`` raises and is not repeated, so no count is doubled."""
     proxied.add_counts(clock(), {"M": {"a": 1}})
     postgres_wire.when(postgres_wire.said[-1], lambda _: proxy.lose_next("answer"))
     with pytest.raises(Unavailable):
@@ -481,7 +481,7 @@ def test_counts_whose_answer_is_lost_are_not_added_twice(proxied, proxy, clock, 
 
 
 def test_repeatedly_lost_connection_is_unavailable(store, clock, postgres_wire):
-    """Reads and writes fail; the cause is kept for the log."""
+    """If each retry loses its connection, the call fails; the cause is kept for the log."""
     insert(store, record_of(clock))
     for call in (
         lambda: store.get("operations/a"),
@@ -500,7 +500,7 @@ def test_repeatedly_lost_connection_is_unavailable(store, clock, postgres_wire):
 
 
 def test_write_of_a_locked_row_fails_alone(make, schema, plain, clock):
-    """It fails after a timeout; the other writes of its group are made meanwhile."""
+    """A write of a locked row fails after a timeout; the other writes of its group succeed."""
     store = make(statement_seconds=10.0, schema=schema)
     for unique_id in ("first", "locked", "free"):
         insert(store, record_of(clock, unique_id))
@@ -516,7 +516,7 @@ def test_write_of_a_locked_row_fails_alone(make, schema, plain, clock):
 
 
 def test_writes_behind_timed_out_ones_fail_at_once(store, clock, postgres_wire, monkeypatch):
-    """Writes behind those that timed out fail at once, instead of waiting as long again."""
+    """After writes have timed out, the writes queued behind them fail at once."""
     later, go, late = Later(store), threading.Event(), [0.0]
     monotonic = time.monotonic
     patch_threads(monkeypatch, time, "monotonic", lambda: monotonic() + late[0])
@@ -538,7 +538,7 @@ def test_writes_behind_timed_out_ones_fail_at_once(store, clock, postgres_wire, 
 
 
 def test_target_taken_by_an_uncommitted_change_is_busy(store, schema, plain, clock):
-    """An uncommitted change of another transaction is invisible; an insert can only wait for it."""
+    """A target is busy if another transaction takes it without having committed yet."""
     insert(store, record_of(clock, "a", target="t"))
     store.update("operations/a", end_of(clock))
     later = Later(store)
@@ -553,7 +553,7 @@ def test_target_taken_by_an_uncommitted_change_is_busy(store, schema, plain, clo
 
 
 def test_stores_need_no_more_than_one_connection(make, clock):
-    """Every method returns its connection before it asks for another."""
+    """Every method returns its connection to the pool before it takes another one."""
     store = make(connections=1, connect_seconds=10.0)
     insert(store, held(clock), key_of())
     assert {*errors_of(store, clock).values()} <= {"OperationNotFound"}
@@ -615,7 +615,7 @@ if child:
 
 
 def process(program, *arguments):
-    """Run a program in its own process, with pipes; kill it at the end."""
+    """Run a program in its own process, with pipes; kill the process at the end."""
     command = [sys.executable, "-c", PRELUDE + program, *map(str, arguments)]
     return killed_at_end(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
@@ -626,7 +626,7 @@ def process(program, *arguments):
     ids=["in use", "before its first use"],
 )
 def test_a_store_survives_a_fork(server, schema, make, plain, program, names):
-    """The child opens its own connections, threads and subscriptions; the parent's live on."""
+    """After a fork, parent and child both work; the child opens connections of its own."""
     with process(program, server.url, schema) as forking:
         assert forking.wait(PATIENCE) == 0
     assert listed(make(schema=schema)) == names

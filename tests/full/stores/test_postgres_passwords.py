@@ -1,4 +1,4 @@
-"""Expiring passwords of PostgreSQL: a function returns the current one for each connection."""
+"""Changing passwords of PostgreSQL: a function returns the current one for each new connection."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ from tests.waiting import PATIENCE, joined, until
 
 ROLE: Final = "app"
 SECRET: Final = "s3cret words"
-FIRST: Final = r"1 'st' \ %40 &a=b"  # no character may act as syntax
+FIRST: Final = r"1 'st' \ %40 &a=b"  # no character may act as syntax of a URL or SQL
 SECOND: Final = "2nd"
 
 
 class Passwords:
-    """A password function, and the role whose password it returns."""
+    """A password function, and the role that has the password."""
 
     def __init__(self, server: PostgresServer, plain: psycopg.Connection[Any]) -> None:
         self.url = server.url.replace("lro@", f"{ROLE}@")
         self.given = FIRST
         self.calls: list[bool] = []
-        """For each call, whether a thread with a running event loop made it."""
+        """Whether the thread of each call has a running event loop."""
         self._plain = plain
         self.set(FIRST)
 
@@ -62,7 +62,7 @@ class Passwords:
         return self.given
 
     def set(self, password: str) -> None:
-        """Change the role's password; the function returns the old one until ``given`` is set."""
+        """Change the role's password; until ``given`` is set, the function returns the old one."""
         text = sql.SQL("ALTER ROLE {} PASSWORD {}").format(sql.Identifier(ROLE), password)
         self._plain.execute(text)
 
@@ -74,7 +74,7 @@ class Passwords:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
-    """Run a server that demands a password from one role."""
+    """Run a server that demands a password from the role ``app``."""
     made = new_server()
     with psycopg.connect(made.url, autocommit=True) as plain:
         plain.execute(f"CREATE ROLE {ROLE} LOGIN; GRANT CREATE ON DATABASE postgres TO {ROLE}")
@@ -108,7 +108,7 @@ Make = Callable[..., PostgresStore]
 
 @pytest.fixture
 def make(server: PostgresServer, passwords: Passwords, clock: ManualClock) -> Iterator[Make]:
-    """Return a function that opens stores with a password function; close them at the end."""
+    """Return a function that opens stores with a password function, and close the stores."""
     with ExitStack() as stack:
 
         def made(password: Callable[[], Any] = passwords, **options: Any) -> PostgresStore:
@@ -120,7 +120,7 @@ def make(server: PostgresServer, passwords: Passwords, clock: ManualClock) -> It
 
 
 def soon(call: Callable[[], object]) -> None:
-    """Call until the store has found the database again."""
+    """Repeat a call until the store has reconnected."""
 
     def works() -> bool:
         try:
@@ -135,7 +135,7 @@ def soon(call: Callable[[], object]) -> None:
 def test_new_connections_use_the_current_password(
     make: Make, passwords: Passwords, clock: ManualClock
 ) -> None:
-    """Open connections, pooled or of subscriptions, stay usable; the old password is refused."""
+    """After a password change, open connections work, and new ones need the new password."""
     store = make()
     insert(store, record_of(clock, "first"))
     with closing(store.listen()) as subscription, closing(make(schema=store.schema)) as other:
@@ -161,7 +161,7 @@ def test_new_connections_use_the_current_password(
 def test_store_reconnects_after_a_password_change_ends_its_connections(
     make: Make, passwords: Passwords, clock: ManualClock
 ) -> None:
-    """Calls fail while the function returns the old password; afterwards the store works."""
+    """After the change, calls fail until the function returns the new password."""
     store = make()
     insert(store, record_of(clock, "first"))
     passwords.set(SECOND)
@@ -189,7 +189,7 @@ def test_each_schema_command_calls_the_password_function(make: Make, passwords: 
 def test_pooler_probe_calls_the_password_function(
     make: Make, passwords: Passwords, clock: ManualClock
 ) -> None:
-    """The store opens a second connection to find out whether the pooler keeps sessions."""
+    """Behind a pooler the store opens a second connection, to find out if sessions are kept."""
     with pooler("session") as url, closing(PostgresStore(url, password=passwords)) as store:
         store.secret()
         alone = len(passwords.calls)
@@ -199,7 +199,7 @@ def test_pooler_probe_calls_the_password_function(
 
 
 class VaultDown(Exception):
-    """An application's error whose message has a secret."""
+    """An application's error whose message contains a secret."""
 
 
 def failing(error: BaseException) -> Callable[[], str]:
@@ -229,7 +229,7 @@ def test_password_function_that_fails_is_unavailable_and_called_again(
     caplog: pytest.LogCaptureFixture,
     case: str,
 ) -> None:
-    """On each kind of connection, our error names the class of the function's error only."""
+    """If the function fails, our error names only the class of its error, for each connection."""
     caplog.set_level(logging.DEBUG)
     function, why = BAD[case]
     now: list[Callable[[], Any]] = [function]
@@ -262,7 +262,7 @@ def test_password_function_that_fails_is_unavailable_and_called_again(
 def test_slow_password_function_does_not_delay_other_threads(
     make: Make, passwords: Passwords, clock: ManualClock
 ) -> None:
-    """Several threads may be in the function at once, while others get connections."""
+    """Several threads can call the function at once; a slow call delays no other thread."""
     slow, gate = threading.Barrier(3), threading.Event()
 
     def password() -> str:
@@ -281,7 +281,7 @@ def test_slow_password_function_does_not_delay_other_threads(
     threads = [threading.Thread(target=call, name="slow") for call in calls]
     for thread in threads:
         thread.start()
-    slow.wait(PATIENCE)  # both are in the function
+    slow.wait(PATIENCE)  # both threads are in the function
     assert store.get("operations/a").name == "operations/a"
     insert(store, record_of(clock, "b"))
     store.listen().close()
@@ -305,7 +305,7 @@ def test_concurrent_connections_each_call_the_password_function(
 def test_password_function_is_never_called_on_an_event_loop(
     make: Make, passwords: Passwords
 ) -> None:
-    """That holds for the first use, and for connections lost while operations run."""
+    """The function is called in other threads, at the first use and for each new connection."""
 
     def work(request: lro.Empty) -> None:
         pass
@@ -347,7 +347,7 @@ NO_FUNCTION: Final = [
 
 @pytest.mark.parametrize("password", NO_FUNCTION, ids=lambda one: type(one).__name__)
 def test_password_must_be_a_function_without_arguments(password: Any) -> None:
-    """The error shows neither the password nor a function's arguments."""
+    """The error shows neither a password nor arguments of a function."""
     wanted = "password: must be a plain function without arguments that returns the password, got"
     with pytest.raises(DeclarationError) as refused:
         PostgresStore("postgresql://app@host/db", password=password)
@@ -420,7 +420,7 @@ store.close()
 def test_forked_process_calls_the_password_function(
     server: PostgresServer, make: Make, passwords: Passwords
 ) -> None:
-    """The parent's connection stays usable meanwhile."""
+    """A forked child calls the function for its own connection; the parent's stays usable."""
     schema = server.fresh_schema()
     command = [sys.executable, "-W", "error", "-c", FORKER, passwords.url, schema]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 1}
@@ -461,7 +461,7 @@ def environment() -> dict[str, str]:
 def test_commands_on_a_service_use_its_password_function(
     server: PostgresServer, passwords: Passwords, make: Make, tmp_path: Path
 ) -> None:
-    """``lro schema`` explains its failure in a sentence; ``lro worker`` survives a new password."""
+    """``lro schema`` reports a function's error in a sentence; ``lro worker`` reconnects."""
     schema, path = server.fresh_schema(), tmp_path / "password"
     text = MODULE.format(path=str(path), url=passwords.url, schema=schema)
     (tmp_path / "work.py").write_text(text)

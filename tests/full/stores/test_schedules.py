@@ -1,4 +1,4 @@
-"""Four processes share a schedule; despite kills, stops and clock jumps, no tick starts twice."""
+"""Four processes share a schedule: despite kills, stops and clock jumps, no tick starts twice."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ ROUNDS: Final = 14
 
 
 class Crowd:
-    """Processes on one database; the test sets their clock."""
+    """Worker processes on one database; the test sets their clock."""
 
     def __init__(self, stack: ExitStack, place: Place, offset: Path) -> None:
         self._stack, self._place, self._offset = stack, place, offset
@@ -86,7 +86,7 @@ class Crowd:
         self.running: list[subprocess.Popen[str]] = []
 
     def set_clock(self, step: float) -> None:
-        """Move the clock of all processes at once."""
+        """Move the clock of all processes by ``step`` seconds at once."""
         self.seconds += step
         new = self._offset.with_suffix(".new")
         new.write_text(str(self.seconds))
@@ -96,7 +96,7 @@ class Crowd:
         return datetime.now(UTC) + timedelta(seconds=self.seconds)
 
     def add(self, die_at: str) -> None:
-        """Start one more process."""
+        """Start another process and wait until it is ready."""
         where = [self._place.kind, self._place.where, self._place.schema, str(self._offset)]
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         command = [sys.executable, "-c", PROGRAM, *where, die_at]
@@ -106,14 +106,14 @@ class Crowd:
         self.running.append(process)
 
     def fill(self, choice: random.Random) -> None:
-        """Replace the processes that have died."""
+        """Start a process for each one that has died."""
         self.running = [one for one in self.running if one.poll() is None]
         while len(self.running) < 4:
             self.add(choice.choice(POINTS))
 
 
 def ticks_of(service: lro.Service) -> Sequence[str]:
-    """Return the ticks of all operations; return nothing until all of them have ended."""
+    """Return the ticks of all operations, or none until all operations have ended."""
     found, token = [], ""
     while True:
         page = service.list(lro.wire.ListOperationsRequest(page_size=100, page_token=token))
@@ -127,7 +127,7 @@ def ticks_of(service: lro.Service) -> Sequence[str]:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_each_tick_starts_one_operation(place: Place, tmp_path: Path, seed: int) -> None:
-    """Every second from first to last has one operation, although clocks jump and processes die."""
+    """Each second has one operation, although clocks jump and processes die or stop."""
     choice, deaths = random.Random(seed), 0
     with ExitStack() as stack:
         crowd = Crowd(stack, place, tmp_path / "offset")
@@ -159,7 +159,7 @@ def test_each_tick_starts_one_operation(place: Place, tmp_path: Path, seed: int)
         for one in crowd.running:
             one.terminate()
         crowd.running = []
-        crowd.add("")  # this one finishes what the others have left
+        crowd.add("")  # this process finishes the work of the others
         found = until(lambda: ticks_of(looking))
     assert deaths >= ROUNDS // 4
     counted = Counter(map(datetime.fromisoformat, found))

@@ -1,4 +1,4 @@
-"""Several processes on one database: counts, claims and lists; a restarted server."""
+"""Several processes on one database count, claim and list; a server is restarted."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ store.close()
 
 
 def said_by(program, place, count):
-    """Run ``count`` processes on a database at once; return what they print."""
+    """Run ``count`` processes on a database at once; return their output."""
     arguments = [place.kind, place.where, place.schema]
     command, pipe = [sys.executable, "-c", PRELUDE + program, *arguments], subprocess.PIPE
     with contextlib.ExitStack() as stack:
@@ -62,7 +62,7 @@ def said_by(program, place, count):
 
 
 def test_counts_of_several_processes_add_up(place):
-    """The totals are exact, whatever the order in which processes add their methods."""
+    """Counts of four processes add up exactly, in whatever order each adds its methods."""
     with contextlib.closing(place.open()) as store:
         said_by(ADDER, place, 4)
         wanted = {f"M{n}": {"n": 200, "s.sum": 25.0} for n in range(4)}
@@ -71,11 +71,11 @@ def test_counts_of_several_processes_add_up(place):
 
 
 def test_each_record_is_claimed_by_one_process(place):
-    """Claims of a record do not overlap; after a claim has ended, the record is claimed again."""
+    """Three processes claim at the same time; each record is claimed once per lease."""
     names = [*map(str, range(60))]
     with contextlib.closing(place.open()) as store:
         insert_pending(store, store.now, *names)
-        past = store.now()  # a claim that lasts until now has ended once it is made
+        past = store.now()  # a claim that lasts until now has already expired
         claimed = [record for _ in range(3) for record in store.claim_due(past, 99)]
         assert Counter(ids(claimed)) == dict.fromkeys(names, 3)
         found = Counter(said_by(CLAIMER, place, 3).splitlines())
@@ -85,21 +85,21 @@ def test_each_record_is_claimed_by_one_process(place):
 
 @pytest.mark.parametrize("check", STORE_CHECKS, ids=lambda check: check.__name__)
 def test_store_without_a_cache_passes_the_contract_check(check, tmp_path, monkeypatch):
-    """The store must be right even without its cache."""
+    """Without its cache, the store still passes each contract check."""
     monkeypatch.setattr("lro.stores._rows.MAX_BYTES", 0)
     numbers = itertools.count()
     run_store_check(check, lambda clock: SQLiteStore(tmp_path / f"{next(numbers)}.db", clock=clock))
 
 
 def test_stores_agree_with_the_evaluator_on_many_lists():
-    """There are more sets of records than in the default tier, and other ones."""
+    """Compare more sets of random records than the default tier does."""
     pytest.importorskip("psycopg")
     kinds = ("memory", "sqlite", "postgres")
     assert sum(compare(kinds, seed) for seed in range(100, 140)) > 200
 
 
 def test_restarted_server_is_recognised_as_the_same(make_service):
-    """After a restart, a start within an application's transaction still recognizes the server."""
+    """After a server restart, a start within an application's transaction still works."""
     psycopg = pytest.importorskip("psycopg")
     from lro.stores.postgres import PostgresStore
     from tests.services.postgres import new_server

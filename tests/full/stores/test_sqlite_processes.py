@@ -1,4 +1,4 @@
-"""Several processes on one SQLite file: kills, locks, forks, notifications."""
+"""Several processes on one SQLite file: kills, locks, forks and notifications."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot f
 
 @contextmanager
 def process(program, *arguments):
-    """Run a program in its own process; kill it at the end."""
+    """Run a program in its own process; kill the process at the end."""
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PRELUDE + program]
     pipe = subprocess.PIPE
     with killed_at_end([*command, *map(str, arguments)], stdin=pipe, stdout=pipe) as running:
@@ -186,13 +186,13 @@ def process(program, *arguments):
 
 
 def signal(running):
-    """Tell a process to continue."""
+    """Let a process continue."""
     running.stdin.write("go\n")
     running.stdin.flush()
 
 
 def hears(running):
-    """Return the next line of a process."""
+    """Return the next line that a process prints."""
     return running.stdout.readline().strip()
 
 
@@ -203,7 +203,7 @@ def sound(path):
 
 @pytest.mark.parametrize("open_before", [True, False])
 def test_killed_process_leaves_no_uncommitted_write_and_no_lock(path, clock, open_before):
-    """Its uncommitted writes are gone, and its lock is free."""
+    """After a kill, the process's uncommitted writes are gone and its lock is free."""
     with closing(SQLiteStore(path, clock=clock)) as store, process(DYING, path) as dying:
         assert hears(dying) == "inside"
         if not open_before:
@@ -218,7 +218,7 @@ def test_killed_process_leaves_no_uncommitted_write_and_no_lock(path, clock, ope
 
 
 def test_many_processes_open_a_new_file_without_losing_writes(path):
-    """Each has threads that write: every record is there once, and all share one secret."""
+    """Three processes with threads open a new file: no write is lost, and all share one secret."""
     with ExitStack() as stack:
         crowd = [stack.enter_context(process(OPENER, path, number)) for number in range(3)]
         assert [hears(one) for one in crowd] == ["ready"] * 3
@@ -235,7 +235,7 @@ def test_many_processes_open_a_new_file_without_losing_writes(path):
 
 
 def test_commit_of_another_process_is_notified(path):
-    """The file's change counter is enough; no message is sent."""
+    """A commit of another process is noticed by the file's change counter, without a message."""
     with (
         closing(SQLiteStore(path)) as store,
         process(SPEAKER, path) as speaker,
@@ -250,11 +250,11 @@ def test_commit_of_another_process_is_notified(path):
 
 @pytest.mark.parametrize("how", ["by SQLite", "by hand"])
 def test_acknowledged_writes_survive_a_removed_write_ahead_log(path, how):
-    """The process reports within a second that its log is gone; a kill then loses nothing."""
+    """Within a second the process reports that its log is gone; no acknowledged write is lost."""
     with process(LOSING_ITS_LOG, path) as running:
         assert hears(running) == "ready"
         if how == "by SQLite":
-            SQLiteStore(path).close()  # believes that no other process uses the file
+            SQLiteStore(path).close()  # this store takes the file for unused
         else:
             path.with_name(f"{path.name}-wal").unlink()
         assert not path.with_name(f"{path.name}-wal").exists()
@@ -268,7 +268,7 @@ def test_acknowledged_writes_survive_a_removed_write_ahead_log(path, how):
 
 
 def test_file_is_usable_by_others_after_a_process_lost_its_log(path):
-    """A process that starts later uses a new log, and all that it writes stays."""
+    """A process that starts later uses a new log, and its writes stay."""
     with process(LOSING_ITS_LOG, path) as running:
         assert hears(running) == "ready"
         for suffix in ("-wal", "-shm"):
@@ -288,7 +288,7 @@ def test_file_is_usable_by_others_after_a_process_lost_its_log(path):
 @pytest.mark.platform
 @FORKS
 def test_parent_and_child_write_after_a_fork(path):
-    """If one closes, the other still has its log."""
+    """After a fork, parent and child can both write, even if one closes its store."""
     with process(FORKING, path) as running:
         assert sorted(hears(running) for _ in range(4)) == ["child", "closed", "closed", "parent"]
         with closing(SQLiteStore(path)) as store:
@@ -303,7 +303,7 @@ def test_parent_and_child_write_after_a_fork(path):
 @pytest.mark.platform
 @FORKS
 def test_forks_during_reads_and_writes_lose_nothing(path):
-    """Every fork waits for a moment without open connections, and nothing is lost."""
+    """Forks during reads and writes wait until no connection is in use; no write is lost."""
     with process(FORKING_OFTEN, path) as running:
         total = int(hears(running))
     with closing(SQLiteStore(path)) as store:
@@ -317,7 +317,7 @@ def test_forks_during_reads_and_writes_lose_nothing(path):
 @FORKS
 @pytest.mark.parametrize("busy", ["UPDATE", "SELECT"])
 def test_fork_during_a_hanging_call_closes_the_store_of_the_child(path, busy):
-    """The fork does not wait forever: the parent goes on; the child's store refuses all calls."""
+    """A fork does not wait for a hanging call; the parent continues, the child's store refuses."""
     with process(FORKING_WHILE_BUSY, path, busy) as running:
         said = [hears(running) for _ in range(4)]
         assert running.wait(PATIENCE) == 0

@@ -1,4 +1,4 @@
-"""Limits, keys, rates, priorities and retries across processes, some of which are killed."""
+"""Limits, keys, rates, priorities and retries hold across processes, even if some are killed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.waiting import until
 
 
 def limits_are_kept(place, folder, processes, kills, each):
-    """Run work of three methods while processes are killed; return the measured peaks."""
+    """Run work of three methods while processes are killed; return the highest numbers at once."""
     events = folder / "events"
     with closing(place.open()) as store:
         turning = Turning(store, 0, events)
@@ -53,14 +53,14 @@ def limits_are_kept(place, folder, processes, kills, each):
 
 
 def test_limits_hold_while_processes_are_killed(place, tmp_path):
-    """The limits of a method, a key and a rate hold by the store's clock; all work is done."""
+    """The limits of a method, of a key and of a rate hold while processes are killed."""
     three, apart, rated, again = limits_are_kept(place, tmp_path, 4, 2, 40)
     assert (three, apart, again > 0) == (AT_ONCE, 1, True)
     assert rated <= RATE[0]
 
 
 def between(place, folder, many):
-    """Return how many of one key's ``many`` jobs begin before ten of another key have begun."""
+    """Return how many jobs of a busy key begin before ten jobs of another key have begun."""
     events = folder / "events"
     with closing(place.open()) as store:
         turning = Turning(store, 0, events)
@@ -78,12 +78,12 @@ def between(place, folder, many):
 
 
 def test_keys_with_few_and_many_jobs_take_turns(place, tmp_path):
-    """Both keys take turns on four workers."""
+    """A key with 10 jobs does not wait for 500 jobs of another key: both take turns."""
     assert between(place, tmp_path, 500) <= 20
 
 
 def inversions(place, folder, each):
-    """Return how far work was out of order: within one priority, and between priorities."""
+    """Return how far work began out of order: within a priority, and between priorities."""
     events = folder / "events"
     with closing(place.open()) as store:
         turning = Turning(store, 0, events)
@@ -95,7 +95,7 @@ def inversions(place, folder, each):
                 names[name] = number
         with crew(place, 4, 2, events):
             until(lambda: all(turning.service.get(name).done for name in names))
-        calls = calls_in(events)  # sorted by when they began
+        calls = calls_in(events)  # these are sorted by begin time
         order = [int(call.key) for call in calls]
         ahead = 0
         for priority in (0, 5, -5):
@@ -109,14 +109,14 @@ def inversions(place, folder, each):
 
 
 def test_eight_concurrent_claimers_keep_the_order(place, tmp_path):
-    """Work overtakes no more than what the other claimers are claiming at that moment."""
+    """Work is overtaken only by work that the other seven workers claim at the same time."""
     ahead, early = inversions(place, tmp_path, 40)
     assert ahead < 8
     assert early < 8
 
 
 def test_work_is_retried_until_an_outage_ends(place, tmp_path):
-    """Other work runs during the retry delays; a kill costs no attempt, and all work succeeds."""
+    """Work is retried during an outage until it succeeds; a killed process costs no attempt."""
     events = tmp_path / "events"
     with socket.socket() as dependency, closing(place.open()) as store:
         dependency.bind(("127.0.0.1", 0))  # refuses connections until ``listen``

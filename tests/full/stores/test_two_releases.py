@@ -1,4 +1,4 @@
-"""A rolling update to another release on one store, and back; processes of both run at once."""
+"""A rolling update of one store's processes to another release, and back again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.waiting import PATIENCE, until
 from tests.webhooks.receivers import receiver
 
 EACH = 20
-"""The number of operations that each step starts per method."""
+"""The number of operations of a method that each step starts."""
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -33,11 +33,11 @@ def place(request, tmp_path):
 
 
 def test_upgrade_and_downgrade_lose_nothing_and_start_nothing_twice(place, tmp_path):
-    """Clients repeat their starts on the other release while processes are replaced."""
+    """During an update and a downgrade, no operation is lost, and no repeated start runs twice."""
     log, names = tmp_path / "calls", {}
 
     def replaced(worker, number):
-        """Start a process of this release; first stop the process that it replaces."""
+        """Start a process of this release, after stopping the process that it replaces."""
         if worker is not None:
             worker.stdin.close()
         where = [str(number), place.kind, place.where, place.schema, str(log), hook.url]
@@ -64,7 +64,7 @@ def test_upgrade_and_downgrade_lose_nothing_and_start_nothing_twice(place, tmp_p
         start(one, OLD, 0, paper=Paper.GLOSSY)
         start(one, GONE, 1000)
         workers[0] = replaced(workers[0], 2)
-        start(two, NEW, 0, paper=AnyPaper.GLOSSY)  # again, on the next release
+        start(two, NEW, 0, paper=AnyPaper.GLOSSY)  # the same starts as before, on the next release
         start(two, NEW, 2000, paper=AnyPaper.CANVAS, copies=2)
         start(one, OLD, 3000)
         workers[1] = replaced(workers[1], 2)
@@ -94,5 +94,5 @@ def test_upgrade_and_downgrade_lose_nothing_and_start_nothing_twice(place, tmp_p
     assert ended_by_one.isdisjoint(told)  # the first release has no webhook endpoint
     assert len(set(names.values())) == len(names) == 6 * EACH + 3
     assert callers.keys() == {f"{number}" for number in names}
-    stops = 3 * 2  # each replaced process had two threads, which may have been working
+    stops = 3 * 2  # each of the replaced processes had two threads, which may have been working
     assert sum(map(len, callers.values())) <= len(names) + stops

@@ -1,7 +1,7 @@
-"""A service whose functions log their begin and end in a file; ``python -m`` runs a worker of it.
+"""A service whose methods log each begin and end to a file; ``python -m`` runs a worker process.
 
-Each line is appended in one write, so that lines of several processes do not mix. The times are
-those of ``time.monotonic``, which all processes on a machine share.
+Each line is appended in one write, so that lines of several processes do not mix. The times come
+from ``time.monotonic``, which all processes on a machine share.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ RETRY: Final = lro.Retry(
 
 
 class Turning:
-    """The service, with its methods by their last names; without workers it only starts work.
+    """The service and its methods, by the last part of their names; it may have no workers.
 
-    A request has the ``seconds`` that the work takes, and its ``key``. ``dependency`` is the port
-    to which ``Calls`` connects.
+    A request has a ``key`` and the ``seconds`` that the work takes. ``dependency`` is the port to
+    which ``Calls`` connects.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Turning:
         )(call)
 
     def start(self, method: str, keys: Sequence[object], seconds: float = 0.0) -> list[str]:
-        """Start an operation for each of these keys, and return their names."""
+        """Start an operation for each key, and return the operations' names."""
         requests = [lro.Struct({"key": key, "seconds": seconds}) for key in keys]
         return [one.name for one in self.methods[method].start_many(requests)]
 
@@ -95,7 +95,7 @@ class Turning:
 
 @attrs.frozen
 class Call:
-    """A call of a function, from begin to end; ``ended`` is None if its process was killed."""
+    """A call of a method's function; ``ended`` is None if its process was killed meanwhile."""
 
     name: str
     attempt: int
@@ -106,7 +106,7 @@ class Call:
 
 
 def calls_in(events: Path) -> list[Call]:
-    """Return the logged calls, sorted by when they began."""
+    """Return the logged calls, sorted by begin time."""
     found: dict[tuple[str, str], Call] = {}
     for line in events.read_text().splitlines():
         what, at, process, name, attempt, key = line.split(" ")
@@ -118,7 +118,7 @@ def calls_in(events: Path) -> list[Call]:
 
 
 class Crew:
-    """Worker processes, which can be killed and replaced; ``killed`` has the time of each kill."""
+    """Worker processes that can be killed and replaced; ``killed`` has the time of each kill."""
 
     def __init__(self, place: Place, workers: int, events: Path, dependency: int = 0) -> None:
         self._command = [sys.executable, "-m", "tests.full.stores.turning", place.kind]
@@ -129,12 +129,12 @@ class Crew:
         self.killed: dict[int, float] = {}
 
     def add(self) -> None:
-        """Start a process."""
+        """Start a worker process."""
         process = killed_at_end(self._command, stdin=subprocess.PIPE)
         self._live.append(self._all.enter_context(process))
 
     def replace(self) -> None:
-        """Kill a process during a call, and start another one."""
+        """Kill a process that is in a call, and start another process."""
         process = until(self._busy)
         assert process is not None
         self._live.remove(process)
@@ -156,7 +156,7 @@ class Crew:
 def crew(
     place: Place, processes: int, workers: int, events: Path, dependency: int = 0
 ) -> Iterator[Crew]:
-    """Run ``processes`` processes with ``workers`` workers each."""
+    """Run ``processes`` processes, each with ``workers`` workers."""
     made = Crew(place, workers, events, dependency)
     try:
         for _ in range(processes):
@@ -167,7 +167,7 @@ def crew(
 
 
 def most_at_once(calls: Sequence[Call], killed: dict[int, float]) -> int:
-    """Return how many of these calls overlapped at most; a killed call ended at the kill."""
+    """Return the highest number of calls at one time; a killed call ends at the kill."""
     steps = []
     for call in calls:
         end = killed.get(call.process, float("inf")) if call.ended is None else call.ended
@@ -180,7 +180,7 @@ def most_at_once(calls: Sequence[Call], killed: dict[int, float]) -> int:
 
 
 def most_within(moments: Sequence[Any], span: Any) -> int:
-    """Return the most moments within any one span, which includes only one of its ends."""
+    """Return the highest number of moments in any span, which includes only one of its ends."""
     found, first, ordered = 0, 0, sorted(moments)
     for last, moment in enumerate(ordered):
         while ordered[first] <= moment - span:
@@ -190,7 +190,7 @@ def most_within(moments: Sequence[Any], span: Any) -> int:
 
 
 def wait_for(ready: Callable[[], bool], seconds: float) -> bool:
-    """Wait at most ``seconds`` until ``ready()`` is true; return whether it is."""
+    """Wait until ``ready()`` is true, for at most ``seconds``; return its last result."""
     end = time.monotonic() + seconds
     while not ready() and time.monotonic() < end:
         time.sleep(0.01)
@@ -198,7 +198,7 @@ def wait_for(ready: Callable[[], bool], seconds: float) -> bool:
 
 
 def main(kind: str, where: str, schema: str, workers: str, events: str, dependency: str) -> None:
-    """Work until the standard input ends."""
+    """Run a worker until the standard input ends."""
     store = Place(kind, where, schema).open()
     with Turning(store, int(workers), Path(events), int(dependency)).service:
         sys.stdin.read()
