@@ -1,1 +1,1 @@
-"""Servers that are killed, frozen or cut off from their store, and what their callers then see."""
+"""Servers that are killed, frozen or cut off from their store, and what their callers see."""

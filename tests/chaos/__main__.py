@@ -25,7 +25,7 @@ from tests.chaos.world import Ground
 from tests.services.redis import redis_server
 
 MARGIN_SECONDS = 2.0
-"""Seconds after the end of a lease within which callers must see what became of lost work."""
+"""The seconds after a lease's end within which callers must see the state of lost work."""
 
 
 def _kill(options: argparse.Namespace) -> int:
@@ -36,7 +36,7 @@ def _kill(options: argparse.Namespace) -> int:
 
 def _fence(options: argparse.Namespace) -> int:
     def fits(row: str, store: str, executor: str) -> bool:
-        # Frozen in a transaction, it would hold the SQLite file's lock; `locks` tests that.
+        # A server frozen in a transaction would hold the SQLite file's lock; `locks` tests that.
         return executor != "celery" and (row, store) != ("frozen within a transaction", "sqlite")
 
     return _run(options, freeze_trial, options.rows.split(","), fits)
@@ -185,7 +185,7 @@ COMMANDS: Final[dict[str, tuple[Any, str, dict[str, tuple[Any, str]]]]] = {
 
 
 def main(arguments: Sequence[str], *, margin: float = MARGIN_SECONDS, at_once: int = 4) -> int:
-    """Run a command; return exit status 1 if anything was violated or no trial did any work."""
+    """Run a command; return exit status 1 after a violation, or if no trial did any work."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos")
     commands = parser.add_subparsers(required=True)
     for name, (run, text, own) in COMMANDS.items():

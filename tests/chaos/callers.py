@@ -1,4 +1,4 @@
-"""Callers of the servers: they start, cancel, delete, wait and list, and record what they see."""
+"""Callers of the servers: they start, cancel, delete, wait and list, and record the replies."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ LIST_SECONDS: Final = 0.2
 WAIT_SECONDS: Final = 2.0
 """The timeout of a Wait, in seconds."""
 HUNG_SECONDS: Final = 60.0
-"""A Wait that is not answered this long after its timeout has hung, even on a busy machine."""
+"""The seconds after its timeout at which an unanswered Wait has hung, even on a busy machine."""
 _NO_ANSWER: Final = frozenset({lro.Code.UNAVAILABLE, lro.Code.DEADLINE_EXCEEDED})
 
 
 class Callers:
-    """All callers, and their journal; ``servers`` returns the servers to be called."""
+    """All callers, and their journal; ``servers`` returns the servers that can be called."""
 
     def __init__(
         self, journal: Journal, servers: Callable[[], Sequence[Server]], stalls: Stalls
@@ -38,16 +38,16 @@ class Callers:
         self._tasks: list[asyncio.Task[None]] = []
         self._watched: set[str] = set()
         self.unanswered = 0
-        """Number of calls that got no reply, or UNAVAILABLE or DEADLINE_EXCEEDED."""
+        """The number of calls that got no reply, UNAVAILABLE or DEADLINE_EXCEEDED."""
         self.longest_overrun = 0.0
         """The largest delay of a Wait's reply after its timeout, in seconds."""
 
     def begin(self) -> None:
-        """Begin to list operations."""
+        """Begin to list operations regularly."""
         self._tasks.append(asyncio.create_task(self._list()))
 
     async def end(self) -> None:
-        """Stop listing and waiting; raise errors that occurred meanwhile."""
+        """Stop all lists and waits; raise the errors that occurred in them."""
         for task in self._tasks:
             if not task.done():
                 task.cancel()
@@ -56,7 +56,7 @@ class Callers:
                 await task
 
     async def start(self, server: Server, story: Story) -> bool:
-        """Start the operation of a story, or repeat its start; return whether it was answered."""
+        """Start a story's operation, or repeat its start; return whether there was a reply."""
         sent = time.monotonic()
         story.asked_at = story.asked_at or sent
         try:
@@ -72,14 +72,14 @@ class Callers:
         return True
 
     async def insist(self, server: Server, story: Story) -> None:
-        """Repeat the start of a story until it is answered; record a fault if it never is."""
+        """Repeat the start of a story until there is a reply; if none comes, record a fault."""
         try:
             await insist(lambda: self.start(server, story), "an answer")
         except Stuck:
             story.faults.append("its start is not answered, or its target is not free")
 
     async def start_otherwise(self, server: Server, story: Story) -> None:
-        """Use the request id of a story with another body, which must be refused."""
+        """Repeat a story's request id with another body, which must be refused."""
         other = attrs.evolve(story.request, steps=story.request.steps + 1)
         try:
             await _started(server, story, other)
@@ -106,7 +106,7 @@ class Callers:
             await self._ask(story, server.client.get)
 
     async def list_once(self, server: Server) -> bool:
-        """List all operations; return whether the call was answered."""
+        """List all operations; return whether there was a reply."""
         sent = time.monotonic()
         try:
             found = [operation async for operation in server.client.list(page_size=50)]
@@ -121,7 +121,7 @@ class Callers:
         servers = self._servers()
         return self.journal.random.choice(servers) if servers else None
 
-    # -- inside -------------------------------------------------------------------------------
+    # -- internal parts ---------------------------------------------------------------------------
 
     def _watch(self) -> None:
         for story in self.journal.unsettled:
@@ -166,7 +166,7 @@ class Callers:
         return True
 
     def _unanswered(self, story: Story | None, error: CallError) -> None:
-        # Without a reply, or with UNAVAILABLE, callers learn nothing; other errors are wrong.
+        # From no reply or UNAVAILABLE, callers learn nothing; other errors are wrong.
         if error.http_status is None or error.code in _NO_ANSWER:
             self.unanswered += 1
             return

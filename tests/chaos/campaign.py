@@ -1,4 +1,4 @@
-"""Campaigns: many trials, some of them at once, and a table of their results."""
+"""Campaigns: many trials, some of them at the same time, and a table of their results."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ Trial = Callable[[Ground, Cell, int], Awaitable[Verdict]]
 class Campaign:
     """Trials of many cells, each with its own store.
 
-    ``at_once`` trials run together; after ``seconds`` no new one begins. The folders of trials that
-    found a violation are kept.
+    ``at_once`` trials run together; after ``seconds`` no new trial begins. The folders of trials
+    with a violation are kept.
     """
 
     trial: Trial

@@ -23,7 +23,7 @@ from tests.chaos.world import Ground, World
 from tests.waiting import until_async
 
 LEASES: Final = 3
-"""For how many leases a server stays frozen."""
+"""The number of leases for which a server stays frozen."""
 
 _REFUSED: Final = re.compile(r"WARNING .* was refused: ")
 _WORKERS: Final = {"threads": 4, "loop": 4, "processes": 2}
@@ -42,19 +42,19 @@ FROZEN: Final = {
         (Point.END, Moment.WITHIN, 3),
     ),
 }
-"""Per row: the points at which a server is frozen, each with the highest count of its trap."""
+"""For each row, the points at which a server is frozen, with the highest count of each trap."""
 
 
 async def freeze_trial(ground: Ground, cell: Cell, seed: int) -> Verdict:
-    """Freeze a server at a point that the seed chooses, for three leases, and thaw it.
+    """Freeze a server for three leases, at a point chosen by the seed, and thaw it.
 
-    Half of the time, the server that has taken over is then killed. Its leases must expire although
-    the thawed server still renews all that it believes it holds.
+    In half of the trials, the server that has taken over the work is then killed. Its leases must
+    expire although the thawed server still renews all leases that it believes it holds.
     """
     workers = _WORKERS[ground.executor]
     async with World(ground, seed) as world:
         point, moment, most = world.random.choice(FROZEN[cell.row])
-        # The other server claims work for which this one has no free worker.
+        # The other server claims the work for which this server has no free worker.
         count = world.random.randint(1, min(most, workers * (4 if point is Point.REPORT else 1)))
         trap = Trap(point=point, moment=moment, count=count, deed=Deed.STOP)
         winner = (await world.host(workers=3 * workers)).web
@@ -99,7 +99,7 @@ def _load(journal: Journal, count: int) -> list[Story]:
 
 @attrs.frozen
 class _Attempt:
-    """What an attempt of the frozen server did, and whether another attempt has replaced it."""
+    """The log of an attempt of the frozen server, and whether another attempt has replaced it."""
 
     did: tuple[str, ...]
     stubborn: bool
@@ -112,12 +112,12 @@ class _Attempt:
 
     @property
     def late_writes(self) -> int:
-        """The number of its writes that had to be refused."""
+        """The number of the attempt's writes that had to be refused."""
         return self.did.count("fenced") + (self.lost and self.did[-1] == "end")
 
     @property
     def under_way(self) -> bool:
-        """Whether it may have made one more late write: it was stopped, maybe during a report."""
+        """Whether the attempt may have made one more late write, in a report, when stopped."""
         return self.lost and self.did[-1] == "stopped"
 
 
@@ -142,7 +142,7 @@ def _expected(attempts: Sequence[_Attempt]) -> range:
 
 
 async def _counted(world: World, server: Server) -> tuple[int, list[str]]:
-    """Return the number of refused late writes; each must be counted and logged, and no others."""
+    """Return the number of late writes; each must be refused, counted and logged."""
 
     async def agree() -> bool:
         attempts = _attempts(world, server)

@@ -23,20 +23,20 @@ from tests.waiting import until_async
 
 _B, _W, _A = Moment.BEFORE, Moment.WITHIN, Moment.AFTER
 _TRIES: Final = 20
-"""How many loads a server may survive before its trap must have sprung."""
+"""The number of loads that a server may survive before its trap must have sprung."""
 _WORKERS: Final = {"threads": 4, "loop": 4, "processes": 2, "celery": 2}
-"""The number of workers of a server that dies."""
+"""The number of workers of a server that is to die."""
 _ROOM: Final = {"threads": 12, "loop": 12, "processes": 4, "celery": 4}
-"""The number of workers of a server that takes over all the work of another one."""
+"""The number of workers of a server that takes over all the work of another server."""
 
 
 @attrs.frozen
 class Row:
-    """A row of the matrix: what the server that dies is doing, and at which points it may die.
+    """A row of the matrix: what the server is doing when it dies, and at which points it may die.
 
     The ``scene`` is "load", "drain", "orphans", "expiry", "child" (only a child dies), "any time"
-    or "stop" (SIGTERM, which the server survives until it has stopped). Each place ends with the
-    highest count of its trap.
+    or "stop" (SIGTERM, after which the server has time to stop). Each place ends with the highest
+    count of its trap.
     """
 
     scene: str
@@ -81,7 +81,7 @@ ROWS: Final[Mapping[str, Row]] = {
 
 
 async def kill_trial(ground: Ground, cell: Cell, seed: int) -> Verdict:
-    """Kill one server with a trap that the seed chooses, and judge what callers saw."""
+    """Kill a server with a trap chosen by the seed, and judge the replies that callers got."""
     row = ROWS[cell.row]
     async with World(ground, seed) as world:
         trap = _trap(world, row)
@@ -130,7 +130,7 @@ def _load(world: World) -> list[Story]:
 async def _rescuer(world: World) -> Host:
     host = await world.host(workers=_ROOM[world.ground.executor])
     if world.ground.executor == "processes" and len(world.servers) == 1:
-        # Start its children before they are needed: on a busy machine that may take long.
+        # Start its children before they are needed: on a busy machine the start may take long.
         await host.ready()
         warming = [world.journal.new("again", pause_ms=300) for _ in range(_ROOM["processes"])]
         await press(world, host.web, warming)
@@ -165,13 +165,13 @@ async def _bereft(world: World, trap: Trap | None) -> Server:
 
 
 async def _while_draining(world: World, trap: Trap | None) -> Server:
-    # Celery workers finish running work when stopped, so only chance decides when they die.
+    # Celery workers finish running work when stopped, so they are killed at a random time.
     at_will = world.remote or world.random.random() < 0.25
     host = await _victim(world, None if at_will else trap, drain=0.3)
     await host.ready()
     world.callers.begin()
     victim = host.worker
-    await _occupy(world, host, first_steps=100, steps=100)  # so that they outlast the signal
+    await _occupy(world, host, first_steps=100, steps=100)  # so that the work outlasts the signal
     victim.signal(signal.SIGTERM)
     if at_will:
         await asyncio.sleep(world.random.uniform(0, 1.8))
@@ -185,7 +185,7 @@ async def _while_draining(world: World, trap: Trap | None) -> Server:
 async def _scanning(world: World, trap: Trap | None) -> Server:
     first = await _victim(world)
     await first.ready()
-    # Start it before there is work, which might end before a server is up on a busy machine.
+    # Start the victim before the work, which might end before a server is ready on a busy machine.
     victim = (await world.host(trap, only_scans=True)).victim
     await victim.ready()
     world.callers.begin()
@@ -197,7 +197,7 @@ async def _scanning(world: World, trap: Trap | None) -> Server:
 
 async def _occupy(world: World, host: Host, first_steps: int, steps: int = 25) -> None:
     workers = _WORKERS[world.ground.executor]
-    # The first one is not retried, and lasts until it is killed, however busy the machine is.
+    # The first story is not retried, and lasts until it is killed, however busy the machine is.
     stories = hold(world.journal, workers + 2, first_steps, steps)
     for story in stories[:2]:  # one story of each kind must begin
         await press(world, host.web, [story])
@@ -212,7 +212,7 @@ async def _expiring(world: World, trap: Trap | None) -> Server:
     world.callers.begin()
     brief = [world.journal.new("brief") for _ in range(world.random.randint(1, 30))]
     await press(world, first, [*brief, *hold(world.journal, 4)])
-    # Wait until they have ended and expired.
+    # Wait until the brief operations have ended and expired.
     await until_async(lambda: all(story.settled for story in brief))
     await until_async(
         lambda: all(any(s.operation is None for s in story.sights) for story in brief)

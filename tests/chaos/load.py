@@ -11,11 +11,11 @@ from tests.chaos.stories import Journal, Story
 from tests.chaos.world import World
 
 BATCH_SECONDS: Final = 1.5
-"""About how many seconds a mixed load takes on four threads."""
+"""The approximate seconds that a mixed load takes on four threads."""
 
 
 def mixed(journal: Journal, count: int = 8) -> list[Story]:
-    """Create stories of ``count`` kinds: short and long ones, with and without request ids."""
+    """Create ``count`` stories of different kinds, short and long, with and without request ids."""
     chance = journal.random
     stories: list[Callable[[], Story]] = [
         lambda: journal.new("once", steps=2, pause_ms=20),
@@ -31,14 +31,14 @@ def mixed(journal: Journal, count: int = 8) -> list[Story]:
 
 
 def hold(journal: Journal, count: int, first_steps: int = 25, steps: int = 25) -> list[Story]:
-    """Create long work of two kinds in turn, in steps of 0.1 s: ``first_steps``, then ``steps``."""
+    """Create long stories of two kinds in turn: ``first_steps``, then ``steps``, of 0.1 s each."""
     kinds = ("once", "again")
     each = (first_steps, *(count - 1) * (steps,))
     return [journal.new(kinds[n % 2], steps=many, pause_ms=100) for n, many in enumerate(each)]
 
 
 async def press(world: World, server: Server, stories: Sequence[Story]) -> None:
-    """Start all of these stories and do nothing else."""
+    """Start all of these stories at once."""
     await asyncio.gather(*(world.callers.start(server, story) for story in stories))
 
 

@@ -1,6 +1,6 @@
-"""Locks of other programs: one of them blocks writes to a record, a table or the file.
+"""Locks of other programs, which block writes to a record, a table or the file.
 
-No server dies, so no work may be given up or begun twice, however long the lock is held.
+No server dies, so no work may be given up or begun twice, however long a lock is held.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOCKS: Final[dict[str, str]] = {
     "the table against writers": "postgres",
     "the table": "postgres",
 }
-"""What is locked, and the store that has such locks."""
+"""The things that are locked, each with the store that has such locks."""
 
 _STATEMENTS: Final = {
     "one record": "SELECT 1 FROM operations WHERE name = %s FOR UPDATE",
@@ -38,12 +38,12 @@ _PAUSE_MS: Final = 500
 
 
 def spans(lease: float) -> list[float]:
-    """Return lengths from half a lease to four leases, in steps of half a second."""
+    """Return lock times from half a lease to four leases, in steps of half a second."""
     return [lease / 2 + step / 2 for step in range(int(7 * lease + 1e-9) + 1)]
 
 
 async def lock_trial(ground: Ground, seed: int, what: str, seconds: float) -> Verdict:
-    """Hold a lock for this long while two servers work and a third one is idle."""
+    """Hold a lock for ``seconds`` while two servers work and a third server is idle."""
     async with World(ground, seed) as world:
         hosts = await asyncio.gather(*(world.host() for _ in range(3)))
         await asyncio.gather(*(host.ready() for host in hosts))
@@ -61,7 +61,7 @@ async def lock_trial(ground: Ground, seed: int, what: str, seconds: float) -> Ve
         name = world.random.choice(stories).name
         assert name is not None
         held = await asyncio.to_thread(_hold, _locks(ground.store, what, name), seconds)
-        await world.settle()  # work whose reports were blocked continues after the lock
+        await world.settle()  # after the lock, work whose reports were blocked continues
         facts = world.facts()
     verdict = judge(world.journal, facts)
     faults = [] if held >= seconds else [f"the lock was held for {held:.1f} s only"]

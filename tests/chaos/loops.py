@@ -1,4 +1,4 @@
-"""Crash loops: servers that die within a lease must still report what became of lost work."""
+"""Crash loops: servers that die within a lease must still report the state of lost work."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.chaos.verdict import Verdict, judge
 from tests.chaos.world import Ground, World
 
 LIFE: Final = 0.7
-"""How long a server lives, in leases."""
+"""The lifetime of a server, in leases."""
 _LIVES: Final = 12
 
 
@@ -22,14 +22,14 @@ async def loop_trial(ground: Ground, _: Cell, seed: int) -> Verdict:
     """Kill a server at work, and each of its successors, until all operations have ended.
 
     Callers must see the ends within a lease and the margin after the first death, not counting the
-    times without any server.
+    times in which no server is ready.
     """
     life = LIFE * ground.lease
     async with World(ground, seed) as world:
         first = await world.host()
         await first.ready()
         world.callers.begin()
-        # Retryable work could be lost more often than its function has begun.
+        # Retryable work could be lost again before its function has begun.
         stories = [world.journal.new("once", steps=25, pause_ms=100) for _ in range(4)]
         await press(world, first.web, stories)
         await world.work_begins(stories)

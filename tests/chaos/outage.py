@@ -1,4 +1,4 @@
-"""Store outages: the store is unavailable again and again while all servers work."""
+"""Store outages: the store is unavailable repeatedly while all servers work."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ LONGEST: Final = 5.0
 async def outage_trial(ground: Ground, cell: Cell, seed: int, seconds: float) -> Verdict:
     """Let servers work for ``seconds`` on a store with repeated outages.
 
-    PostgreSQL is stopped in immediate mode, as by a crash; the SQLite file is locked.
-    No server dies, so nothing may be lost: every operation whose name a caller got must end with
-    its function's result. At the end, each start with a request id is repeated until answered.
+    PostgreSQL is stopped in immediate mode, as by a crash; the SQLite file is locked. No server
+    dies, so nothing may be lost: every operation whose name a caller got must end with its
+    function's result. At the end, each start with a request id is repeated until there is a reply.
     """
     async with World(ground, seed) as world:
         hosts = await asyncio.gather(*(world.host() for _ in range(SERVERS)))
@@ -79,7 +79,7 @@ def _outages(store: str, chance: Random, seconds: float) -> int:
 
 @contextlib.contextmanager
 def locked(path: str) -> Iterator[None]:
-    """Hold SQLite's write lock as a program that is not one of the servers."""
+    """Hold SQLite's write lock, as a program other than the servers would."""
     with contextlib.closing(sqlite3.connect(path, timeout=60, isolation_level=None)) as stranger:
         stranger.execute("BEGIN IMMEDIATE")
         yield

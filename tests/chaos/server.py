@@ -46,9 +46,9 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 class Setting:
     """The settings of a server process. Times are in seconds.
 
-    ``store`` is a path, or a URL whose fragment is the schema; ``folder`` is for the logs.
-    ``role`` is "web", or "worker" for a Celery worker. ``broker`` is a URL whose fragment is the
-    name of the queue.
+    ``store`` is a path, or a URL whose fragment is the schema; ``folder`` is for the logs. ``role``
+    is "web", or "worker" for a Celery worker. ``broker`` is a URL whose fragment is the name of the
+    queue.
     """
 
     store: str
@@ -106,7 +106,7 @@ def make_service(setting: Setting, *observers: Observer) -> lro.Service:
 
 
 class LateWrites(Observer):
-    """Counts the writes of workers that were refused."""
+    """An observer that counts the refused writes of workers."""
 
     count = 0
 
@@ -116,7 +116,7 @@ class LateWrites(Observer):
 
 
 def prepare(setting: Setting) -> None:
-    """Turn this process into a server with these settings: set its trap, folder and log."""
+    """Make this process a server with these settings: set its trap, folder and log."""
     os.environ[SERVER] = str(os.getpid())
     os.environ[FOLDER] = setting.folder
     os.environ.pop(TRAP, None)
@@ -149,7 +149,7 @@ class Site:
         """Handle a connection."""
         try:
             await self._app(scope, receive, send)
-        except asyncio.CancelledError:  # the server stops, and cannot wait for a long Wait to end
+        except asyncio.CancelledError:  # the server stops without waiting for a long Wait
             await _reply(send, 503, b"")
 
     async def _fallback(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -170,7 +170,7 @@ def _first_metadata(request: WorkRequest) -> WorkMetadata:
 
 
 def serve(setting: Setting, listener: socket.socket) -> None:
-    """Run this server until SIGTERM, as a group leader that dies with its parent."""
+    """Run a server until SIGTERM; it leads a process group and dies with its parent."""
     os.setpgid(0, 0)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,6 +1,6 @@
 """The harness's side of the server processes: starts, calls over HTTP, signals and deaths.
 
-They are forked from a process that has imported everything but started nothing.
+Servers are forked from a process that has imported all modules but started no threads.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ FORKS.set_forkserver_preload(["tests.chaos.server"])
 
 
 class Stuck(Exception):
-    """Something that had to happen did not: a fault of the harness, or of what it tests."""
+    """An expected event did not happen: a fault of the harness, or of the code under test."""
 
 
 async def insist(ask: Callable[[], Awaitable[T]], what: str) -> T:
-    """Ask until the answer is true, and return it; the error says that ``what`` did not happen."""
+    """Call ``ask`` until it returns a true value, and return that; ``what`` is for the error."""
     try:
         async with asyncio.timeout(PATIENCE):
             while not (answer := await ask()):
@@ -52,8 +52,8 @@ class Server:
         self.setting = setting
         self.dead = asyncio.Event()
         self.died_at = 0.0
-        """The time at which it was found dead, by the monotonic clock."""
-        # Bound before the fork, so that connections succeed at once.
+        """When the process was found dead, by the monotonic clock."""
+        # Bound before the fork, so that clients can connect at once.
         with socket.create_server(("127.0.0.1", 0), backlog=500) as listener:
             self.base_url = f"http://127.0.0.1:{listener.getsockname()[1]}"
             self._process = FORKS.Process(target=serve, args=(setting, listener))
@@ -69,7 +69,7 @@ class Server:
         )
 
     def _await_death(self, loop: asyncio.AbstractEventLoop) -> None:
-        # In a thread: a busy loop would take the time of the death too late.
+        # In a thread, because a busy loop would record the time of the death too late.
         multiprocessing.connection.wait([self._process.sentinel])
         self.died_at = time.monotonic()
         with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -81,7 +81,7 @@ class Server:
 
     @property
     def code(self) -> int | None:
-        """Its exit status, or minus the number of the signal that killed it."""
+        """The exit status, or minus the number of the signal that killed the process."""
         return self._process.exitcode
 
     @property
@@ -89,15 +89,15 @@ class Server:
         return not self.dead.is_set()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal unless it is dead; signals that kill or stop it go to its group."""
+        """Send a signal unless the server is dead; SIGKILL, SIGSTOP and SIGCONT go to its group."""
         whole_group = number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT)
         if self.alive:
             with contextlib.suppress(ProcessLookupError):
-                leads = os.getpgid(self.pid) == self.pid  # false until it has become a group leader
+                leads = os.getpgid(self.pid) == self.pid  # false until the process leads its group
                 (os.killpg if whole_group and leads else os.kill)(self.pid, number)
 
     async def ready(self) -> float:
-        """Wait until it answers; return the time, by the monotonic clock."""
+        """Wait until the server answers; return the time, by the monotonic clock."""
         worker = Path(self.setting.folder) / f"ready-{self.pid}"
 
         async def answers() -> float:
@@ -113,20 +113,20 @@ class Server:
         return await insist(answers, f"an answer of server {self.pid}")
 
     async def gone(self) -> None:
-        """Wait until it is dead."""
+        """Wait until the process is dead."""
         await asyncio.wait_for(self.dead.wait(), PATIENCE)
 
     async def frozen(self) -> None:
-        """Wait until a signal has stopped it."""
+        """Wait until a signal has stopped the process."""
         stat = Path(f"/proc/{self.pid}/stat")
         await until_async(lambda: stat.read_text("utf-8").rpartition(")")[2].split()[0] == "T")
 
     async def late_writes(self) -> int:
-        """Return how many late writes of its workers were refused."""
-        # With a new connection: the server may close an idle one at this very moment.
+        """Return how many late writes of the server's workers were refused."""
+        # With a new connection: the server may close an idle connection at this very moment.
         async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE) as http:
             return int((await http.get(self.base_url + COUNT_PATH)).text)
 
     async def close(self) -> None:
-        """Close the connections to it."""
+        """Close the client's connections."""
         await self._http.aclose()

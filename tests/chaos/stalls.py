@@ -1,4 +1,4 @@
-"""Times in which the harness itself got no CPU, which must not be blamed on a server."""
+"""Periods in which the harness itself got no CPU, which must not be blamed on a server."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from typing import Final
 
 BEAT_SECONDS: Final = 0.05
-"""How often the harness checks whether it is late."""
+"""The seconds between two checks of whether the harness is late."""
 TOLERATED_SECONDS: Final = 0.1
 """A delay up to this many seconds is not a stall."""
 
@@ -28,5 +28,5 @@ class Stalls:
                 self._spans.append((due, now))
 
     def within(self, begin: float, end: float) -> float:
-        """Return for how many seconds between two moments the loop was stalled."""
+        """Return for how many seconds between two moments the harness was stalled."""
         return sum(max(0.0, min(end, b) - max(begin, a)) for a, b in self._spans)

@@ -1,8 +1,8 @@
 """Kills of processes that run work in steps: a completed step must not be repeated or lost.
 
-One process at a time works on a store. It is killed at any time, or by a trap before or after the
-commit of a checkpoint. Each run of a step appends a line to a log after its effect. A step is
-completed if the store has its result when the process is dead.
+One process at a time works on a store. The process is killed at any time, or by a trap before or
+after the commit of a checkpoint. Each run of a step appends a line to a log after its effect. A
+step is completed if the store has its result when the process is dead.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests.waiting import PATIENCE, until
 LEASE: Final = timedelta(seconds=1)
 STEPS: Final = ("fetch", "change", "send")
 _SPRING_SECONDS: Final = 3.0
-"""Seconds that a trap has to spring; after that the process is killed anyway."""
+"""The seconds in which a trap must spring; after that the process is killed anyway."""
 _LONGEST: Final = 0.02
 """The longest pause before and after the effect of a step, in seconds."""
 _MANY: Final = 1_000
@@ -76,19 +76,19 @@ class Tally:
 
     kills: int
     sprung: int
-    """How many of the kills were done by a trap."""
+    """The number of kills by a trap."""
     operations: int
     resumed: int
-    """How many operations took more than one attempt."""
+    """The number of operations that took more than one attempt."""
     skipped: int
-    """How many steps had been completed when their process was killed."""
+    """The number of steps that had been completed when their process was killed."""
     again: int
-    """How many runs of steps were interrupted and therefore repeated."""
+    """The number of interrupted runs of steps, which were repeated."""
     faults: Sequence[str]
 
 
 def service_on(place: str, log: Path, executor: str) -> tuple[lro.Service, Any]:
-    """Return a service on this store, and its method of three steps."""
+    """Return a service on the store at this path or URL, and its method of three steps."""
     loop = executor == "loop"
     service = lro.Service(
         trapped(store_at(place)),
@@ -151,7 +151,7 @@ def live(
 
 
 def step_trial(kind: str, executor: str, folder: Path, kills: int, seed: int) -> Tally:
-    """Kill ``kills`` processes that run work in steps, and find the steps that were repeated."""
+    """Kill ``kills`` processes that run work in steps, and find completed steps that ran again."""
     chance, place, log = random.Random(seed), new_store(kind, folder), folder / "log"
     log.touch()
     faults: list[str] = []
@@ -217,7 +217,7 @@ def _killed(
 def _differing(
     completed: dict[tuple[str, str], str], name: str, step: str, run: str
 ) -> Iterator[str]:
-    """Record the run that completed a step; yield a fault if another run had completed it."""
+    """Record the run that completed a step; yield a fault if another run had completed the step."""
     if completed.setdefault((name, step), run) != run:
         yield f"{name}: the result of {step} has changed"
 
@@ -238,8 +238,8 @@ def _runs(log: Path) -> list[Run]:
 def _judged(runs: Sequence[Run], completed: Mapping[tuple[str, str], str]) -> Iterator[str | Run]:
     """Yield each fault, and each run that was interrupted.
 
-    The last run of a step is the one that completed it. Each run gets the result of the previous
-    step's completed run.
+    The last run of a step must be the one that completed the step. Each run must have got the
+    result of the run that completed the step before.
     """
     of_step: dict[tuple[str, str], list[Run]] = defaultdict(list)
     for run in runs:

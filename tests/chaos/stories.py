@@ -1,4 +1,4 @@
-"""Requests of callers, the replies they get, and what they see: one story per operation."""
+"""Requests of callers, and the replies that they get: one story per operation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TYPES: Final = lro.TypeRegistry(WorkRequest, WorkMetadata, WorkResponse)
 
 @attrs.frozen
 class Sight:
-    """The reply to a call: the operation, or None for "not found". Times are monotonic."""
+    """The reply to a call: an operation, or None for NOT_FOUND. Times are monotonic."""
 
     sent: float
     received: float
@@ -29,7 +29,7 @@ class Sight:
 
     @property
     def metadata(self) -> WorkMetadata:
-        """The metadata, which say how far the work was."""
+        """The operation's metadata, which show the progress of the work."""
         if self.operation is None or self.operation.metadata is None:
             return WorkMetadata()
         return TYPES.unpack(self.operation.metadata, WorkMetadata)
@@ -43,19 +43,19 @@ class Story:
     request: WorkRequest
     request_id: str = ""
     asked_at: float = 0.0
-    """When the start was first sent."""
+    """The time at which the start was first sent."""
     named_at: float | None = None
-    """When a caller first received its name."""
+    """The time at which a caller first received the operation's name."""
     started_at: float = 0.0
-    """When the start that returned its name was sent; zero if a list returned the name first."""
+    """When the start that returned the name was sent; zero if a list returned the name first."""
     names: set[str] = attrs.field(factory=set)
     cancel_asked: bool = False
     delete_asked: bool = False
     deleted_at: float | None = None
-    """When a delete first succeeded."""
+    """The time at which a delete first succeeded."""
     sights: list[Sight] = attrs.field(factory=list)
     faults: list[str] = attrs.field(factory=list)
-    """Faults that callers noticed at once."""
+    """Faults that callers noticed when they got a reply."""
 
     @property
     def text(self) -> str:
@@ -73,7 +73,7 @@ class Story:
 
     @property
     def settled(self) -> bool:
-        """Whether callers can stop watching: they saw its end, or it was deleted or has expired."""
+        """Whether callers can stop watching: the end was seen, or the operation is gone."""
         if self.first_done is not None or self.deleted_at is not None:
             return True
         may_go = self.delete_asked or self.kind == "brief"
@@ -85,12 +85,12 @@ class Story:
         if self.named_at is None:
             self.named_at = received
         elif self.delete_asked or self.kind == "brief":
-            return  # it may be the first reply again, long out of date (spec §9.2(4))
+            return  # it may repeat the first reply, long out of date (spec §9.2(4))
         self.sights.append(Sight(sent, received, operation))
 
 
 class Journal:
-    """All stories of a run."""
+    """All stories of a trial."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -110,7 +110,7 @@ class Journal:
         return story
 
     def listed(self, sent: float, received: float, operations: Iterable[lro.Operation]) -> None:
-        """Record a complete list."""
+        """Record the operations of a complete list."""
         found: dict[str, lro.Operation] = {}
         for operation in operations:
             found[operation.name] = operation

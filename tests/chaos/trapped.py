@@ -1,4 +1,4 @@
-"""A store that checks its process's trap before, within and after each write."""
+"""A store that runs into its process's trap before, within and after each write."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.chaos.traps import Moment, Point, point_of, step_on, waits_for, writi
 
 
 class TrappedStore:
-    """Wraps another store, and checks for traps around its writes."""
+    """A wrapper of a store that checks for traps around its writes."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._owners: set[str] = set()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)  # calls without traps
+        return getattr(self._store, name)  # for calls without traps
 
     def insert(self, record: Record, *arguments: Any, **options: Any) -> Any:
         with self._inserting(record):
@@ -52,14 +52,14 @@ class TrappedStore:
     def claim(self, claim: Claim) -> Claimed:
         with writing():
             claimed = self._store.claim(claim)
-            if claim.owner and claimed.works:  # otherwise it has claimed nothing
+            if claim.owner and claimed.works:  # otherwise nothing was claimed
                 self._owners.add(claim.owner)
                 for _ in claimed.works:
                     step_on(Point.CLAIM, Moment.AFTER)
         return claimed
 
     def renew(self, worker: Worker) -> Any:
-        holds = worker.owner in self._owners  # otherwise it only registers itself
+        holds = worker.owner in self._owners  # otherwise the worker only registers itself
         step_on(Point.RENEW if holds else None, Moment.BEFORE)
         with writing():
             asked = self._store.renew(worker)
@@ -122,13 +122,13 @@ class TrappedStore:
             step_on(done[0], Moment.AFTER)
 
     def _foresee(self, name: str, change: Change) -> None:
-        # A change has no side effects, so it can be tried on the present record.
+        # A change has no side effects, so it can be tried on the current record.
         if not any(waits_for(point, Moment.BEFORE) for point in Point):
             return
         try:
             record = self._store.get(name)
             point = point_of(record, change(record), self._owners)
-        except Exception:  # the store will raise it as well
+        except Exception:  # the store will raise the error as well
             return
         step_on(point, Moment.BEFORE)
 
@@ -136,7 +136,7 @@ class TrappedStore:
 def _later(
     block: contextlib.AbstractContextManager[Any], call: Callable[[Any, Any], None], done: Done[Any]
 ) -> None:
-    """Make a call, and leave its block when the result arrives, in whichever thread."""
+    """Make a call, and leave its block when the result arrives, in any thread."""
     entered = block.__enter__()
 
     def over(found: Any, error: BaseException | None) -> None:

@@ -1,4 +1,4 @@
-"""Traps: named points in a server's life at which it is killed or frozen."""
+"""Traps: named points in a server's life at which the server is killed or frozen."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Deed(enum.StrEnum):
 
 @attrs.frozen(kw_only=True)
 class Trap:
-    """Springs when a process reaches a point for the ``count``-th time, after ``delay`` seconds.
+    """A trap: it springs, after ``delay``, when its point is reached the ``count``-th time.
 
     If children do the server's work, ``child_only`` kills only the child.
     """
@@ -78,7 +78,7 @@ SERVER: Final = "LRO_CHAOS_SERVER"
 
 
 _LANDING_SECONDS: Final = 0.05
-"""A signal to one's own process may take a moment to arrive."""
+"""The time that a signal to one's own process may take to arrive."""
 
 
 class _Set:
@@ -133,10 +133,10 @@ def _do(trap: Trap) -> None:
 
 @contextlib.contextmanager
 def writing() -> Iterator[None]:
-    """Write to a store: a process is frozen before this block or at its end, not inside it.
+    """Mark a write to a store: a process is frozen before or at the end of this block, not in it.
 
-    Frozen in the middle of a write, it would hold the lock of a SQLite file and stop every other
-    process; the row "frozen within a transaction" tests that.
+    A process frozen in the middle of a write would hold the lock of a SQLite file and stop all
+    other processes; the row "frozen within a transaction" tests that.
     """
     if _set.trap is None or _set.trap.deed is not Deed.STOP:
         yield
@@ -146,7 +146,7 @@ def writing() -> Iterator[None]:
 
 
 def point_of(before: Record, after: Record | None, owners: set[str]) -> Point | None:
-    """Tell what an update does by its effect; ``owners`` are this process's owner names."""
+    """Return the point of an update, by its effect; ``owners`` are this process's owner names."""
     if after is before:
         return None
     if after is None:

@@ -1,4 +1,4 @@
-"""Checks of the promises that hold whichever server dies, against what callers saw."""
+"""Checks of callers' sightings against the promises that hold whichever server dies."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ CLOSING = frozenset({"stopped", "fenced", "refused", "end", "died"})
 
 @attrs.frozen(kw_only=True)
 class Facts:
-    """What the harness knows of a run besides the journal. Times are monotonic, in seconds.
+    """What the harness knows of a trial besides the journal. Times are monotonic, in seconds.
 
     - ``silent``: when each server died, or was frozen for longer than its lease.
-    - ``drained``: servers that got SIGTERM and may have handed work back before they stopped.
-    - ``death`` and ``awake``: begin and end of the death or freeze that matters.
-    - ``since``: when a live server was there after it; ``limit``: how long callers may then wait
-      for the truth, not counting the time that ``stalled`` returns for the harness.
+    - ``drained``: servers that got SIGTERM and may have released work before they stopped.
+    - ``death`` and ``awake``: begin and end of the death or freeze that is judged.
+    - ``since``: when a live server was ready after that; ``limit``: how long callers may then wait
+    for the state of the work, not counting the seconds that ``stalled`` returns.
     """
 
     folder: Path
@@ -40,16 +40,16 @@ class Facts:
 
 @attrs.frozen
 class Verdict:
-    """The violations, and, if a server died, how long callers waited for the truth."""
+    """The violations, and, if a server died, how long callers waited for the state of its work."""
 
     violations: tuple[str, ...]
     seconds_to_truth: tuple[float, ...] = ()
     late_writes: int = 0
-    """How many late writes of a frozen server were refused."""
+    """The number of refused late writes of a frozen server."""
 
 
 def judge(journal: Journal, facts: Facts) -> Verdict:
-    """Check a run that has ended."""
+    """Check a trial that has ended."""
     violations: list[str] = []
     spans: list[float] = []
     for story in journal.stories.values():
@@ -71,8 +71,8 @@ class _Judged:
         self._begun = [e for e in self._log if e.what == "begin" and not self._dreamt(e)]
 
     def _dreamt(self, begin: Effect) -> bool:
-        # While a process is frozen, others may have done all its work. It cannot know that when it
-        # continues, until the store refuses a write.
+        # While a process is frozen, other processes may do all its work. The process cannot know
+        # that when it continues, until the store refuses a write.
         if begin.server not in self._facts.frozen:
             return False
         done = self._story.first_done
@@ -95,7 +95,7 @@ class _Judged:
         else:
             yield from self._truth(last)
 
-    # -- what was seen ------------------------------------------------------------------------
+    # -- what callers saw -------------------------------------------------------------------------
 
     def _order(self) -> Iterator[str]:
         # If two calls overlapped, either may have come first.
@@ -131,13 +131,13 @@ class _Judged:
             yield "expired in progress"
 
     def _may_have_ended(self) -> bool:
-        """Whether it may have ended without any caller seeing that."""
+        """Whether the operation may have ended without any caller seeing its end."""
         if any(effect.what in CLOSING for effect in self._log):
             return True
         cancelled_before_it_began = self._story.cancel_asked and not self._begun
         return cancelled_before_it_began or len(self._begun) > MAX_LOST
 
-    # -- what was done ------------------------------------------------------------------------
+    # -- what the work did ------------------------------------------------------------------------
 
     def _work(self) -> Iterator[str]:
         attempts = [effect.attempt for effect in self._begun]
@@ -158,14 +158,14 @@ class _Judged:
             yield f"done by two at once: {before}, {after}"
 
     def _over(self, begin: Effect, moment: float) -> bool:
-        """Return whether the attempt that began here had ended by then."""
+        """Return whether the attempt with this beginning had ended by this moment."""
         if self._facts.silent.get(begin.server, math.inf) < moment:
             return True
         return any(
             e.attempt == begin.attempt and e.what in CLOSING and e.at < moment for e in self._log
         )
 
-    # -- how it ended -------------------------------------------------------------------------
+    # -- how operations ended ---------------------------------------------------------------------
 
     def _truth(self, sight: Sight) -> Iterator[str]:
         operation, story = sight.operation, self._story
@@ -204,16 +204,16 @@ class _Judged:
         if self._story.kind in ("again", "brief") and len(self._begun) <= MAX_LOST:
             yield "given up, though its work may run again"
         last = self._begun[-1] if self._begun else None
-        if last is None or last.server in self._facts.drained:  # which reports that itself
+        if last is None or last.server in self._facts.drained:  # such servers report the loss
             return
         alive = self._facts.silent.get(last.server, math.inf) > sight.received
         if alive and not any(effect.what == "died" for effect in self._log):
             yield f"its worker counts as lost and is alive: {last}"
 
-    # -- when -----------------------------------------------------------------------------------
+    # -- when callers knew ------------------------------------------------------------------------
 
     def seconds_to_truth(self) -> float | None:
-        """Return the seconds from a death to the first news of the work, or None if unaffected."""
+        """Return the seconds from a death to the first news of the work; None if unaffected."""
         story, death = self._story, self._facts.death
         fatal = [effect.at for effect in self._log if effect.what == "died"]
         if fatal and death == math.inf:  # only a child died
@@ -231,10 +231,10 @@ class _Judged:
         if not fatal and working and working[-1].server not in self._facts.silent:
             return None
         since = max(death, self._facts.since, story.started_at)
-        # An attempt counts from the start of its process, which may take long to run.
+        # An attempt counts from the start of its process, which may take long to start.
         again = [e.born if e.born > since else e.at for e in self._begun if e.at > death]
         known_at = min([*again, math.inf if done is None else done.received])
-        # Work that has cost several workers waits before the next attempt, each time twice as long.
+        # Work that has lost several workers waits before its next attempt, each time twice as long.
         pause = 2.0 ** (len(fatal) - 1) if len(fatal) > 1 else 0.0
         return max(0.0, known_at - since - pause - self._facts.stalled(since, known_at))
 

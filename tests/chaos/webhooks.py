@@ -1,9 +1,9 @@
 """Kills of processes that end operations and send webhooks: no event may be lost or invented.
 
-Two processes work on one store and are killed again and again, at any time or by a trap at the end
-of an operation, at the claim of a notification, or when one is settled. A receiver stays alive and
-records the events it accepts; it refuses some events, and accepts some without sending a response.
-Some operations are started in a transaction with a row: each exists only if the other does.
+Two processes work on one store and are killed again and again, at any time or by a trap: at the end
+of an operation, or when a notification is claimed or settled. A receiver stays alive and records
+the events that it accepts; it refuses some events, and accepts some without a response. Some
+operations are started in one transaction with a row, so that both exist or neither.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _WITHIN: Final = "rows/1"
 _PARENTS: Final = ("", _OWN, _WITHIN)
 _UNCANCELLED_SECONDS: Final = 2.0
 _SPRING_SECONDS: Final = 3.0
-"""Seconds that a trap has to spring; after that the process is killed anyway."""
+"""The seconds in which a trap must spring; after that the process is killed anyway."""
 _MOMENTS: Final = (
     *((Point.END, moment) for moment in Moment),
     *((Point.SETTLE, moment) for moment in Moment),
@@ -60,21 +60,21 @@ _MOMENTS: Final = (
 
 @attrs.frozen
 class Row:
-    """The request of an operation: a number, which decides how it ends."""
+    """The request of an operation: a number, which decides how the operation ends."""
 
     number: int = 0
 
 
 @attrs.frozen
 class Done:
-    """The response."""
+    """The response of an operation."""
 
     number: int = 0
 
 
 @attrs.frozen
 class Progress:
-    """The metadata, which never change."""
+    """The metadata of an operation, which never change."""
 
     percent: lro.Int32 = 0
 
@@ -85,18 +85,18 @@ class Tally:
 
     kills: int
     sprung: int
-    """How many of the kills were done by a trap."""
+    """The number of kills by a trap."""
     operations: int
     ends: Mapping[str, int]
     events: int
-    """How many different events the receiver has accepted."""
+    """The number of different events that the receiver has accepted."""
     repeats: int
-    """How many events it has accepted again."""
+    """The number of events that the receiver has accepted again."""
     faults: Sequence[str]
 
 
 def service_on(place: str, url: str) -> tuple[lro.Service, Any]:
-    """Return a service on this store, and its method."""
+    """Return a service on the store at this path or URL, and the service's method."""
     hooks = Webhooks(
         [Endpoint(url=f"{url}/all", id="all", secrets=(SECRET,))],
         secrets=(SECRET,),
@@ -116,7 +116,7 @@ def service_on(place: str, url: str) -> tuple[lro.Service, Any]:
         if request.number % 5 == 1:
             raise lro.StatusError(lro.Code.FAILED_PRECONDITION, "as was asked for")
         if request.number % 5 == 2:
-            job.sleep(_UNCANCELLED_SECONDS)  # it is usually cancelled, unless its starter is dead
+            job.sleep(_UNCANCELLED_SECONDS)  # usually cancelled before, unless the starter is dead
         return Done(request.number)
 
     return service, do
@@ -165,7 +165,7 @@ def live(place: str, names: Path, url: str, seed: int, armed: bool, ready: Conne
 
 @contextlib.contextmanager
 def receiver() -> Iterator[tuple[str, list[tuple[str, str, Any]]]]:
-    """Receive webhooks at a URL; yield that and a list of their paths, ids and events."""
+    """Run a receiver of webhooks; yield its URL and a list of paths, ids and events."""
     chance = random.Random(0)
     taken = []
 
@@ -173,7 +173,7 @@ def receiver() -> Iterator[tuple[str, list[tuple[str, str, Any]]]]:
         def do_POST(self) -> None:
             size = int(self.headers["content-length"])
             body = self.rfile.read(size)
-            if len(body) < size:  # its sender was killed while sending
+            if len(body) < size:  # the sender was killed while sending
                 self.close_connection = True
                 return
             what = chance.random()
@@ -242,8 +242,8 @@ class _Worker:
         ready.close()
 
     def die(self, seconds: float) -> bool:
-        """Wait until its trap kills it, or kill it some seconds after it was ready."""
-        assert wait([self._ready, self.process.sentinel], PATIENCE)  # its trap may be quick
+        """Wait until the process's trap kills it, or kill it some seconds after it was ready."""
+        assert wait([self._ready, self.process.sentinel], PATIENCE)  # the trap may spring first
         self._ready.close()
         self.process.join(_SPRING_SECONDS if self._armed else seconds)
         if self.process.exitcode is None:

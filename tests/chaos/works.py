@@ -1,7 +1,7 @@
 """The methods of the servers under test, whose functions log what they do.
 
-The log stands for effects outside the process, which cannot be undone: functions append one line to
-their operation's file before and after each thing they do.
+The log stands for effects outside the process, which cannot be undone: a function appends one line
+to its operation's file before and after each of its effects.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ FOLDER: Final = "LRO_CHAOS_FOLDER"
 TRAP: Final = "LRO_CHAOS_TRAP"
 """The environment variable with the server's trap, for the processes that do its work."""
 BRIEF_SECONDS: Final = 0.4
-"""How long the record of a brief operation is kept, in seconds."""
+"""The seconds for which the record of a brief operation is kept."""
 MAX_LOST: Final = 3
-"""Work that may run again does so after this many lost workers; after one more it is given up."""
+"""The number of lost workers after which retryable work still runs again."""
 
 
 @lro.message("chaos.v1.WorkRequest")
 @attrs.frozen
 class WorkRequest:
-    """``steps`` pauses of ``pause_ms``; it ends normally, or as "refuse" or "stubborn"."""
+    """A request for ``steps`` pauses of ``pause_ms``; ``end`` may be "refuse" or "stubborn"."""
 
     text: str = ""
     steps: lro.Int32 = 1
@@ -64,7 +64,7 @@ class WorkResponse:
 
 
 class Parts(list[str]):
-    """The parts of a text. Encoding them reaches a trap; ``last`` is called before it kills."""
+    """A list of text parts. Encoding it reaches a trap; `last` is called before the trap kills."""
 
     def __init__(self, parts: Iterable[str], last: Callable[[], None]) -> None:
         super().__init__(parts)
@@ -84,7 +84,7 @@ def answer_to(text: str) -> tuple[str, ...]:
 class Effect:
     """A line of the log: what an attempt did, when, and in which process of which server.
 
-    Times are monotonic; ``born`` is when the process was started.
+    Times are monotonic; ``born`` is the start of the process.
     """
 
     what: str
@@ -97,7 +97,7 @@ class Effect:
 
 
 def note(job: lro.Job[WorkMetadata], text: str, what: str) -> None:
-    """Append a line to the operation's log; it is written when this returns."""
+    """Append a line to the operation's log; the line is written when the call returns."""
     effect = Effect(
         what=what,
         attempt=job.attempt,
@@ -114,8 +114,8 @@ def note(job: lro.Job[WorkMetadata], text: str, what: str) -> None:
 
 @functools.cache
 def _born(pid: int) -> float:
-    # In ticks since boot, when the monotonic clock began; the name of the program, in parentheses,
-    # may contain any characters.
+    # The start is in ticks since boot, when the monotonic clock began; the name of the program, in
+    # parentheses, may contain any characters.
     ticks = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[19]
     return int(ticks) / os.sysconf("SC_CLK_TCK")
 
@@ -142,7 +142,7 @@ def all_effects(folder: Path) -> list[Effect]:
 def _steps(
     request: WorkRequest, job: lro.Job[WorkMetadata]
 ) -> Generator[WorkMetadata | float, None, WorkResponse]:
-    """Run the steps and log them; yield metadata to be reported, or seconds to sleep."""
+    """Run the steps and log them; yield metadata to report, or seconds to sleep."""
 
     def last() -> None:
         note(job, request.text, "died")

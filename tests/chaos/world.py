@@ -23,7 +23,7 @@ from tests.waiting import until_async
 class Ground:
     """The surroundings of a world.
 
-    Times are in seconds; callers must know the outcome ``margin`` after the end of a lease.
+    Times are in seconds; callers must know an operation's state ``margin`` after a lease's end.
     """
 
     folder: Path
@@ -38,12 +38,12 @@ class Ground:
 
 @attrs.frozen
 class Host:
-    """A server: the process that is called, and the one that works, which may be the same."""
+    """A server: the process that is called and the process that works, which may be the same."""
 
     web: Server
     worker: Server
     victim: Server
-    """The process that has the trap, or would have it."""
+    """The process that gets the trap, or would get one."""
 
     @property
     def parts(self) -> tuple[Server, ...]:
@@ -51,11 +51,11 @@ class Host:
         return (self.web,) if self.web is self.worker else (self.web, self.worker)
 
     async def ready(self) -> float:
-        """Wait until it answers and works; return the time, by the monotonic clock."""
+        """Wait until the server answers and works; return the time, by the monotonic clock."""
         return max([await part.ready() for part in self.parts])
 
     async def kill(self) -> None:
-        """Kill all its processes."""
+        """Kill all processes of this server."""
         for part in self.parts:
             part.signal(signal.SIGKILL)
         for part in self.parts:
@@ -82,7 +82,7 @@ class World:
 
     @property
     def remote(self) -> bool:
-        """Whether other processes than those that are called do the work."""
+        """Whether the work is done by other processes than those that are called."""
         return self.ground.executor == "celery"
 
     def _callable(self) -> list[Server]:
@@ -128,7 +128,7 @@ class World:
         self._unfit.discard(server.pid)
 
     async def work_begins(self, stories: list[Story], count: int = 0) -> None:
-        """Wait until callers have seen that ``count`` of these stories have begun, or all."""
+        """Wait until callers have seen ``count`` of these stories begin, or all if zero."""
 
         def begun() -> int:
             return sum(any(s.metadata.attempt for s in story.sights) for story in stories)
@@ -138,7 +138,7 @@ class World:
     async def settle(self) -> None:
         """Wait until callers have seen the end of every operation that they know of.
 
-        Operations that never end are left to the verdict.
+        If some operations never end, the verdict reports them.
         """
         with contextlib.suppress(AssertionError):
             await until_async(lambda: not self.journal.unsettled)

@@ -430,7 +430,7 @@ def test_coroutine_over_its_time_limit_is_cancelled(make_service, way):
     ],
 )
 def test_final_metadata_is_stored_with_the_end(service, body, state):
-    """The ``final_metadata`` hook gets the last metadata and the final state, and may use both."""
+    """The ``final_metadata`` hook gets the last metadata and the final state; its value is kept."""
 
     def settle(metadata, coming):
         return WorkMetadata(percent=100, note=f"{metadata.percent} {coming.value}")

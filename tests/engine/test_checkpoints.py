@@ -185,7 +185,7 @@ def test_values_are_returned_as_stored(store: Store, make_service: MakeService) 
 
 
 def test_protobuf_messages_are_returned_as_stored(make_service: MakeService) -> None:
-    """They are stored in binary form. A class that the library has its own type for is refused."""
+    """Messages are stored in binary form; a class with a counterpart in the library is refused."""
     context = pytest.importorskip("google.protobuf.source_context_pb2").SourceContext
     ours = pytest.importorskip("google.protobuf.duration_pb2").Duration
     service = make_service(executor=InlineExecutor(), types=TypeRegistry(context, ours))

@@ -93,7 +93,7 @@ def test_work_that_waits_ends_at_once(make_service: MakeService) -> None:
 def test_workers_are_read_once_for_a_page_of_undeclared_methods(
     service: lro.Service, verb: str
 ) -> None:
-    """Whether a worker still declares the method must be known for each operation."""
+    """Methods must be looked up among the workers, which are read once per page."""
     count = 450
     start(service, count)
     other = lro.Service(service.store, InlineExecutor(), maintenance=False)

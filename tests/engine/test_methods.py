@@ -198,7 +198,7 @@ def test_stamp_fills_in_what_the_record_knows():
 
 @pytest.mark.parametrize("own", ["get", "list_async", "cancel", "start"])
 def test_service_with_verbs_of_its_own_is_refused(own):
-    """Edges do not call overridden verbs, so a check in one of them would be skipped."""
+    """Overridden verbs are refused: edges do not call them, so their checks would be skipped."""
     with pytest.raises(DeclarationError, match=f"Mine: overrides {own}, which edges do not call"):
         type("Mine", (Service,), {own: lambda *_: None})
     with pytest.raises(DeclarationError, match=f"Mine: overrides {own}, "):

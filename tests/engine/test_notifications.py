@@ -146,7 +146,7 @@ def test_a_start_keeps_its_endpoints(store, make_service):
 
 @pytest.mark.parametrize("wrong", ["https://hooks.acme.test", [1], None, 5])
 def test_invalid_endpoint_is_refused(store, make_service, wrong):
-    """Nothing is stored; a service without webhooks refuses it, too."""
+    """An invalid endpoint is refused, also without webhooks, and nothing is stored."""
     notifier = RecordingNotifier()
     for webhooks in (notifier, None):
         method = work(make_service(store, InlineExecutor(), webhooks=webhooks))

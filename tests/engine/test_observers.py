@@ -199,7 +199,7 @@ def test_failures_are_observed_by_code(make_service, recorder, error, state, cod
     assert (over.outcome, over.error_type) == (state.name.lower(), code)
     assert (end.state, end.error_type) == (state, code)
     assert "secret" not in repr(recorder.events)
-    what = f"failed.{code}" if state is State.FAILED else "cancelled"  # which has no error code
+    what = f"failed.{code}" if state is State.FAILED else "cancelled"  # cancels have no code
     counted = {"starts.started", f"ends.{what}", "queue.0", "queue.sum"}
     counted |= {f"{kind}.{what}.{n}" for kind in ("attempt", "operation") for n in ("0", "sum")}
     assert set(totals(service)) == counted

@@ -368,9 +368,9 @@ class Slow(MemoryStore):
 async def test_start_whose_caller_disconnects_during_the_commit_is_run(
     make_service, clock, caplog, when, error
 ):
-    """The caller leaves during the commit: the operation exists, and its function runs.
+    """If the caller leaves during the commit, the operation exists, and its function runs.
 
-    If the write fails, the failure is logged, and the worker is free again.
+    If the write fails, the error is logged, and the worker is free again.
     """
     caplog.set_level(logging.INFO, "lro")
     store = Slow(clock)
@@ -537,7 +537,7 @@ def test_recovered_work_waits_for_an_event_loop(make_service, store, clock, step
 
 @pytest.mark.parametrize("how", ["cancelled", "closed", "unseen"])
 def test_work_of_a_loop_that_ends_is_released(make_service, store, how):
-    """The next loop gets all the workers, even if maintenance has not yet noticed the end."""
+    """After a loop's end its work is released; the next loop gets all the workers."""
     service = make_service(store, running(concurrency=2))
     blocked = Blocked(service)
 

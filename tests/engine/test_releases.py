@@ -265,7 +265,7 @@ def test_request_without_a_newly_required_field_fails_the_operation(library, mak
 
 
 def requests_acted_upon(make_service, clock, first, second, request):
-    """Store a request with one release; return the requests that the second one's function gets."""
+    """Store a request of class `first`; return the requests that `second`'s function gets."""
     store, seen = MemoryStore(clock), []
     handed_back(store, make_service, first, request)
     service, _ = release(
@@ -316,7 +316,7 @@ def test_work_whose_request_has_another_name_waits_for_its_release(make_service,
 
 
 def test_work_left_to_another_release_does_not_block_other_work(make_service, clock, caplog):
-    """This holds even if it is more than the hundred operations that one scan reads."""
+    """Work that this release cannot read does not block other work, even beyond a scan's limit."""
     store, before = MemoryStore(clock), attrs_class(title="")
     service, method = release(store, make_service, Renamed, lambda request, job: job.sleep(100))
     for _ in range(150):

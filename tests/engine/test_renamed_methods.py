@@ -270,7 +270,7 @@ def test_concurrency_counts_each_name_by_itself(
 def test_repeated_start_finds_the_operation_of_the_old_name(
     make_service: MakeService, store: Store
 ) -> None:
-    """The repeat may need the target that this operation holds; another request is refused."""
+    """A repeat finds the old start, even if it holds the target; another request is refused."""
     target = {"exclusive_target": lambda request: "t"}
     old = version_1(make_service(store, Held()), **target)
     first = old.start(OldRequest("x"), request_id=KEY).name
@@ -302,7 +302,7 @@ def test_work_that_is_done_outside_is_reported_on_by_the_new_release(
     classes = {"request": OldRequest, "response": OldResponse, "metadata": OldMetadata}
     name = make_service(store).declare(OLD, **classes).start(OldRequest()).name
     service = make_service(store)
-    options = lro.Options(aliases=[OLD], keep_for=KEPT)  # type: ignore[arg-type]  # a list will do
+    options = lro.Options(aliases=[OLD], keep_for=KEPT)  # type: ignore[arg-type]  # a list is valid
     service.declare(NEW, request=Request, response=Response, metadata=Metadata, options=options)
     reporter = service.reporter(name)
     assert reporter.report(Metadata(pages=2))

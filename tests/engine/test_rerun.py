@@ -161,7 +161,7 @@ def test_operation_of_a_renamed_method_starts_by_the_present_name(
 def test_rerun_is_checked_as_any_start(
     make_service: MakeService, work: Failing, clock: ManualClock
 ) -> None:
-    """The target may be busy, ``validate`` may now refuse the request, or the queue may be full."""
+    """A rerun fails if the target is busy, the request is now refused or the queue is full."""
     service = make_service(executor=InlineExecutor())
     refused: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Failed attempts that are retried: between attempts, their work waits in the store (``retry``)."""
+"""Failed attempts that are retried (``retry``); the work waits in the store between attempts."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ PLAIN: dict[str, Any] = {"first_pause": timedelta(seconds=10), "jitter": 0.0}
 
 
 class Outcomes(Observer):
-    """Records how attempts have ended."""
+    """An observer that records how attempts have ended."""
 
     def __init__(self) -> None:
         self.found: list[tuple[int, str, str]] = []
@@ -60,7 +60,7 @@ class Outcomes(Observer):
 def raising(
     service: Service, *errors: BaseException, is_async: bool = False, **options: Any
 ) -> tuple[Any, list[int]]:
-    """Register a method that raises the next error in each attempt; return it and its attempts."""
+    """Register a method that raises one error per attempt; return the method and its attempts."""
     attempts: list[int] = []
 
     def body(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
@@ -88,7 +88,7 @@ def waits(service: Service, name: str) -> lro.OperationDescription:
 def test_a_failed_attempt_waits_and_is_tried_again(
     make_service: MakeService, store: Store, clock: ManualClock, executor: Any
 ) -> None:
-    """No worker holds it meanwhile; the pauses grow, and each failed attempt is recorded."""
+    """Between attempts no worker has the operation; pauses grow, and each failure is recorded."""
     seen = Outcomes()
     service = make_service(store, executor(), observers=[seen])
     errors = ConnectionError("away"), ConnectionError("still away\0")
@@ -121,7 +121,7 @@ def test_a_failed_attempt_waits_and_is_tried_again(
 def test_the_log_has_one_traceback_for_each_failed_attempt(
     make_service: MakeService, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The time of the next attempt is logged at INFO, the last failure at ERROR."""
+    """Each failure has one traceback, then the next attempt's time or the final failure."""
     caplog.set_level(logging.INFO, "lro")
     service = make_service(executor=InlineExecutor())
     retry = Retry(attempts=3, on=OSError, **PLAIN)
@@ -174,7 +174,7 @@ def test_last_or_unretryable_or_late_attempt_is_not_retried(
     attempts: int,
     code: Code,
 ) -> None:
-    """It was the last attempt, the error is not retried, or the next attempt would be too late."""
+    """No retry follows the last attempt, an error that is not listed, or too long a time."""
     service = make_service()
     method, made = raising(service, *errors, **options)
     done = ended_in_time(service, clock, method.start(WorkRequest()).name)
@@ -185,7 +185,7 @@ def test_last_or_unretryable_or_late_attempt_is_not_retried(
 
 
 def test_retry_later_sets_the_next_attempt(make_service: MakeService, clock: ManualClock) -> None:
-    """``RetryLater`` works with an error that ``retry`` does not list; its pause is used."""
+    """``RetryLater`` is retried with its own pause, even if ``retry`` does not list it."""
     service = make_service()
     later = RetryLater(timedelta(minutes=3), "the bank is closed")
     method, attempts = raising(service, later, retry=Retry(on=OSError, **PLAIN))
@@ -201,7 +201,7 @@ def test_retry_later_sets_the_next_attempt(make_service: MakeService, clock: Man
 def test_the_longest_pause_is_a_hundred_years(
     make_service: MakeService, store: Store, clock: ManualClock, after: timedelta
 ) -> None:
-    """Another server may ask for a longer one, beyond any valid date; a cancel ends the pause."""
+    """A pause that an error asks for is cut to a hundred years, and a cancel ends it at once."""
     service = make_service(store)
     method, _ = raising(service, RetryLater(after))
     began = clock()
@@ -227,7 +227,7 @@ class _Unspeakable(Exception):
 
 
 class _Endless(RetryLater):
-    """Has a pause beyond any valid date, which the constructor would refuse."""
+    """An error with a pause beyond any valid date, which its constructor would refuse."""
 
     def __init__(self) -> None:
         super().__init__(timedelta(0))
@@ -243,7 +243,7 @@ def test_an_attempt_whose_end_fails_ends_the_operation(
     error: Exception,
     is_async: bool,
 ) -> None:
-    """Otherwise the process would hold an operation that nobody works on."""
+    """If the end of an attempt fails, the operation ends, so that no process holds it idly."""
     service = make_service(executor=AsyncioExecutor() if is_async else ThreadExecutor())
     method, attempts = raising(service, error, is_async=is_async)
     done = ended_in_time(service, clock, method.start(WorkRequest()).name)
@@ -256,7 +256,7 @@ def test_an_attempt_whose_end_fails_ends_the_operation(
 
 
 def test_lease_lost_is_not_a_failure(make_service: MakeService) -> None:
-    """Another worker has the operation, so this attempt's end is not recorded."""
+    """If another worker has the operation, LeaseLost is not recorded as a failed attempt."""
     service = make_service()
     method, attempts = raising(service, LeaseLost("n", 1, 2), retry=Retry())
     name = method.start(WorkRequest()).name
@@ -266,7 +266,7 @@ def test_lease_lost_is_not_a_failure(make_service: MakeService) -> None:
 
 @EACH_STORE
 def test_a_cancel_ends_the_pause(make_service: MakeService, store: Store) -> None:
-    """The operation ends at once, like all waiting work."""
+    """A cancel during a pause ends the operation at once, like all waiting work."""
     service = make_service(store)
     method, _ = raising(service, OSError(), retry=Retry(**PLAIN))
     name = method.start(WorkRequest()).name
@@ -280,7 +280,7 @@ def test_a_cancel_ends_the_pause(make_service: MakeService, store: Store) -> Non
 def test_a_delete_ends_the_pause(
     make_service: MakeService, store: Store, clock: ManualClock
 ) -> None:
-    """No worker has the operation: it is removed, and its target is free."""
+    """A delete during a pause removes the operation and frees its target: no worker has it."""
     service = make_service(store)
     options: dict[str, Any] = {"retry": Retry(**PLAIN), "exclusive_target": lambda request: "t"}
     method, attempts = raising(service, OSError(), **options)
@@ -295,7 +295,7 @@ def test_a_delete_ends_the_pause(
 def test_work_deleted_while_it_runs_is_not_retried(
     make_service: MakeService, store: Store, clock: ManualClock
 ) -> None:
-    """Its failed attempt is the last one and reported as failed, and the target is free."""
+    """Deleted work that fails is not retried: the attempt counts as failed; the target is free."""
     seen = Outcomes()
     service = make_service(store, observers=[seen])
     attempts: list[int] = []
@@ -319,7 +319,7 @@ def test_work_deleted_while_it_runs_is_not_retried(
 
 
 def test_a_cancel_before_the_failure_ends_it(make_service: MakeService, clock: ManualClock) -> None:
-    """An operation that a caller has cancelled is not retried."""
+    """A failed attempt is not retried if a caller has cancelled the operation."""
     service = make_service()
 
     def fail(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
@@ -333,7 +333,7 @@ def test_a_cancel_before_the_failure_ends_it(make_service: MakeService, clock: M
 
 @pytest.fixture
 def opened(make_service: MakeService, clock: ManualClock, tmp_path: Path) -> Callable[[], Service]:
-    """A function that makes services which run functions inline, each with its own connection."""
+    """A function that makes services with inline execution, each with its own connection."""
 
     def make() -> Service:
         store = SQLiteStore(tmp_path / "operations.db", clock=clock)
@@ -343,7 +343,7 @@ def opened(make_service: MakeService, clock: ManualClock, tmp_path: Path) -> Cal
 
 
 def test_a_pause_survives_the_process(opened: Callable[[], Service], clock: ManualClock) -> None:
-    """Another process on the store continues with the next attempt number."""
+    """After a restart, another process continues with the next attempt number."""
     one = opened()
     retry = Retry(attempts=3, **PLAIN)
     method, _ = raising(one, OSError("one"), retry=retry)
@@ -357,7 +357,7 @@ def test_a_pause_survives_the_process(opened: Callable[[], Service], clock: Manu
 
 
 def all_wait(service: Service, names: Sequence[str]) -> bool:
-    """Return True if no worker has any of these operations, and none has ended."""
+    """Return True if no worker has any of these operations, and none of them has ended."""
     records = [service.store.get(name) for name in names]
     return not any(record.done or record.owner for record in records)
 

@@ -36,7 +36,7 @@ class WriteRequest:
 
 
 class Reports:
-    """A process with a method; ``written`` has the ticks of its requests, in UTC."""
+    """A process with a method; ``written`` lists the ticks in its requests, in UTC."""
 
     def __init__(self, store: Store, clock: ManualClock, **options: Any) -> None:
         self.written: list[datetime] = []
@@ -58,9 +58,9 @@ class Reports:
         return self
 
     def run(self) -> Sequence[datetime]:
-        """Start what is due, and return the ticks that were added to ``written``.
+        """Run maintenance, which starts due ticks, and return the ticks added to ``written``.
 
-        If the store's clock stands still or was set back, pauses still end.
+        Pauses of maintenance end even if the store's clock stands still or was set back.
         """
         before, moved = len(self.written), (self.clock() - self._looked).total_seconds()
         self.seconds, self._looked = self.seconds + (moved if moved > 0 else 61), self.clock()
@@ -68,7 +68,7 @@ class Reports:
         return self.written[before:]
 
     def run_until(self, end: datetime, step: timedelta = MINUTE) -> Sequence[datetime]:
-        """Advance the clock in steps, run after each, and return the new ticks."""
+        """Advance the clock in steps, run maintenance after each step, and return the new ticks."""
         before = len(self.written)
         while self.clock() < end:
             self.clock.advance(step.total_seconds())
@@ -124,7 +124,7 @@ TIMES: Final = [
 def test_ticks_at_a_daylight_saving_change_are_as_documented(
     zone: str, day: str, expression: str, times: str
 ) -> None:
-    """Skipped and repeated local times tick as documented, on the day of the clock change."""
+    """On the day of a clock change, skipped and repeated local times tick as documented."""
     begin = datetime.fromisoformat(day).replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)
     reports = reports_at(begin - timedelta(seconds=1), expression, timezone=zone)
     found = [f"{tick:%H:%M}" for tick in reports.run_until(begin + timedelta(hours=8))]
@@ -133,7 +133,7 @@ def test_ticks_at_a_daylight_saving_change_are_as_documented(
 
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe"])
 def test_each_day_of_a_year_has_one_tick(zone: str) -> None:
-    """This includes days on which the hour is skipped or comes twice."""
+    """A daily schedule ticks once a day, also when the local hour is skipped or comes twice."""
     begin = datetime(2026, 1, 1, tzinfo=ZoneInfo(zone)).astimezone(UTC)
     reports = reports_at(begin, "15 2 * * *", timezone=zone)
     end = datetime(2027, 1, 1, tzinfo=ZoneInfo(zone)).astimezone(UTC)
@@ -195,7 +195,7 @@ def test_each_tick_around_a_change_comes_once(
     hours: tuple[str, frozenset[int]],
     steps: list[int],
 ) -> None:
-    """Ticks are checked at random steps; with a large ``catch_up`` none is left out."""
+    """Around a clock change no tick is left out or repeated, whatever the steps of the clock."""
     (zone, begin), (minute, m), (hour, h) = change, minutes, hours
     reports = reports_at(begin, f"{minute} {hour} * * *", timezone=zone, catch_up=1000)
     end = begin + timedelta(hours=12)
@@ -215,14 +215,14 @@ def test_each_tick_around_a_change_comes_once(
 
 
 def test_intervals_tick_at_whole_multiples() -> None:
-    """They are multiples since 1970, whenever the process began."""
+    """Intervals are counted from 1970, whenever the process began."""
     reports = reports_at(NOON + timedelta(minutes=7), timedelta(minutes=20))
     assert reports.known.expression == "every 0:20:00"
     found = reports.run_until(NOON + timedelta(hours=1))
     assert found == [NOON + timedelta(minutes=20 * number) for number in (1, 2, 3)]
 
 
-# -- what was missed ----------------------------------------------------------------------------
+# -- missed ticks ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_intervals_tick_at_whole_multiples() -> None:
 def test_missed_ticks_are_started_up_to_catch_up(
     catch_up: int, days: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The latest ones are started, oldest first; the others are logged as missed."""
+    """The latest missed ticks are started, oldest first; the others are logged as missed."""
     reports = reports_at(NOON, catch_up=catch_up)
     reports.clock.advance(days=4)
     assert [tick.day - 1 for tick in reports.run()] == days
@@ -241,7 +241,7 @@ def test_missed_ticks_are_started_up_to_catch_up(
 
 
 def test_a_tick_is_on_time_for_a_minute() -> None:
-    """Without ``catch_up`` it is not started later than that."""
+    """Without ``catch_up``, a tick is started up to one minute late, but not later."""
     reports = reports_at(NOON, timedelta(hours=1), catch_up=0)
     reports.clock.advance(hours=1, seconds=60)
     assert reports.run() == [NOON + timedelta(hours=1)]
@@ -251,7 +251,7 @@ def test_a_tick_is_on_time_for_a_minute() -> None:
 
 
 def test_operation_says_which_schedule_has_started_it() -> None:
-    """The schedule's caller sees it, too. Operations that a caller has started have no origin."""
+    """An operation's origin is its schedule, also for callers; other operations have no origin."""
     reports = reports_at(NOON, MINUTE, caller="ann")
     reports.run_until(NOON + MINUTE)
     service = reports.service
@@ -265,7 +265,7 @@ def test_operation_says_which_schedule_has_started_it() -> None:
 
 
 def test_new_schedule_has_no_missed_ticks() -> None:
-    """The same holds after its expression or time zone has changed."""
+    """A schedule that is new, or has a new expression or time zone, has no missed ticks."""
     reports = reports_at(NOON, "0 3 * * *")
     assert (reports.known.last_tick, reports.known.tick) == (None, NOON)
     reports.clock.advance(days=1)
@@ -275,7 +275,7 @@ def test_new_schedule_has_no_missed_ticks() -> None:
 
 
 def test_restarted_process_finds_its_missed_ticks() -> None:
-    """It reads that from the store, even if no tick was started yet."""
+    """A restarted process reads its missed ticks from the store, even before the first tick."""
     reports = reports_at(NOON)
     reports.clock.advance(days=1)
     again = Reports(reports.service.store, reports.clock).schedule("0 3 * * *")
@@ -291,7 +291,7 @@ def operations(store: Store) -> list[Record]:
 
 
 def test_processes_start_a_tick_once() -> None:
-    """The first process starts it; the others read the schedule again within a second."""
+    """One process starts a tick; the others find it started when they read the schedule again."""
     pytest.importorskip("cronsim")
     clock = ManualClock(NOON)
     store = MemoryStore(clock)
@@ -305,11 +305,11 @@ def test_processes_start_a_tick_once() -> None:
 
 
 class Killed(BaseException):
-    """Raised where the process dies."""
+    """An error raised at the point where the process dies."""
 
 
 class Dying:
-    """A store whose process dies before or after the call that ``at`` picks."""
+    """A store whose process dies before or after the call that ``at`` selects."""
 
     def __init__(self, store: Store, at: Callable[[str, Any], bool], *, after: bool) -> None:
         self._store, self._at, self._after = store, at, after
@@ -342,7 +342,7 @@ POINTS: Final[dict[str, Callable[[str, Any], bool]]] = {
 def test_a_tick_is_started_once_whoever_is_killed(
     point: str, after: bool, later: timedelta
 ) -> None:
-    """It is never started twice, and exactly once if another process comes within 23 hours."""
+    """A tick never starts twice, and starts once if another process comes within 23 hours."""
     clock = ManualClock(NOON)
     store = MemoryStore(clock)
     week = timedelta(days=7)
@@ -366,7 +366,7 @@ def test_a_tick_is_started_once_whoever_is_killed(
 
 
 def test_a_tick_that_another_process_has_begun_is_left_to_it_for_a_second() -> None:
-    """After that it is started here too, with the same request id."""
+    """A tick begun by another process is started here after a second, with the same request id."""
     reports = reports_at(NOON, timedelta(hours=1))
     store = reports.service.store
     tick = reports.clock.advance(hours=1)
@@ -382,7 +382,7 @@ def test_a_tick_that_another_process_has_begun_is_left_to_it_for_a_second() -> N
 
 
 def test_a_clock_that_is_set_back_repeats_no_tick(caplog: pytest.LogCaptureFixture) -> None:
-    """It is set back by minutes or days; a new process logs the time that it waits for."""
+    """A clock set back by minutes or days repeats no tick; a new process logs its next start."""
     reports = reports_at(NOON, timedelta(hours=1))
     first = reports.run_until(NOON + timedelta(hours=3))
     for back in (timedelta(minutes=90), timedelta(days=3)):
@@ -398,7 +398,7 @@ def test_a_clock_that_is_set_back_repeats_no_tick(caplog: pytest.LogCaptureFixtu
 
 
 def test_a_refused_start_is_tried_until_the_next_tick(caplog: pytest.LogCaptureFixture) -> None:
-    """The refusal is logged once, and later as missed; other ticks are not affected."""
+    """A refused start is retried until the next tick; it is logged once, and then as missed."""
     allowed = False
     asked: list[str] = []
 
@@ -423,7 +423,7 @@ def test_a_refused_start_is_tried_until_the_next_tick(caplog: pytest.LogCaptureF
 
 
 def test_started_tick_is_retried_for_23_hours(caplog: pytest.LogCaptureFixture) -> None:
-    """After that, the store may have forgotten its request id, so it is given up."""
+    """After 23 hours a tick is given up, as the store may have forgotten its request id."""
     clock = ManualClock(NOON)
     reports = Reports(MemoryStore(clock), clock, authorize=lambda *_: False)
     reports.schedule(timedelta(days=7))
@@ -437,7 +437,7 @@ def test_started_tick_is_retried_for_23_hours(caplog: pytest.LogCaptureFixture) 
 def test_a_function_of_the_tick_that_fails_is_called_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It gets the tick in the schedule's time zone; only one operation is started."""
+    """A request function gets the tick in the schedule's time zone, and again if it has failed."""
     clock, ticks = ManualClock(NOON), list[datetime]()
     pytest.importorskip("cronsim")
 
@@ -460,7 +460,7 @@ def test_a_function_of_the_tick_that_fails_is_called_again(
 
 
 class Counted(MemoryStore):
-    """Counts how often schedules are read."""
+    """A store that counts how often schedules are read."""
 
     read = 0
 
@@ -470,7 +470,7 @@ class Counted(MemoryStore):
 
 
 def test_store_is_not_read_between_ticks() -> None:
-    """The process has computed the next tick."""
+    """A process that has computed the next tick does not read the store until then."""
     clock = ManualClock(NOON)
     store = Counted(clock)
     reports = Reports(store, clock).schedule(timedelta(hours=1))
@@ -483,7 +483,7 @@ def test_store_is_not_read_between_ticks() -> None:
 
 
 def test_many_schedules_are_read_together() -> None:
-    """One read stores them, and one starts all that are due, even after another process."""
+    """One read stores or starts all schedules, even if another process has started some."""
     clock = ManualClock(NOON)
     store = Counted(clock)
     one, two = Reports(store, clock), Reports(store, clock)
@@ -516,7 +516,7 @@ def test_many_schedules_are_read_together() -> None:
 
 
 def test_a_service_in_use_starts_what_is_due() -> None:
-    """A thread of its own starts ticks, so a slow hook does not delay maintenance."""
+    """Ticks are started in their own thread, so a slow hook does not delay maintenance."""
     named, go = list[str](), threading.Event()
 
     def request(tick: datetime) -> WriteRequest:
@@ -570,7 +570,7 @@ REFUSED: Final = [
 
 @pytest.mark.parametrize(("changed", "text"), REFUSED)
 def test_invalid_schedule_is_refused(changed: dict[str, Any], text: str) -> None:
-    """The declaration raises."""
+    """The declaration of an invalid schedule raises."""
     pytest.importorskip("cronsim")
     clock = ManualClock(NOON)
     service = Reports(MemoryStore(clock), clock).schedule("0 3 * * *", "taken").service
@@ -609,7 +609,7 @@ def test_a_store_without_schedules_is_refused() -> None:
 def test_a_cron_expression_without_its_library_names_the_extra(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Intervals work without the library."""
+    """Without the cron library, intervals work and cron expressions raise."""
     monkeypatch.setitem(sys.modules, "cronsim", None)
     clock = ManualClock(NOON)
     reports = Reports(MemoryStore(clock), clock).schedule(timedelta(hours=1))

@@ -52,7 +52,7 @@ CALLS = {
     ),
 }
 ASKED_FOR = {"AwaitOperation": "WaitOperation", "FullGet": "GetOperation"}
-"""The RPC name that hooks get, where it differs from the key."""
+"""The RPC name that hooks get, if it differs from the key."""
 EACH = pytest.mark.parametrize("verb", CALLS)
 EACH_NAMED = pytest.mark.parametrize("verb", [verb for verb in CALLS if verb != "ListOperations"])
 
@@ -74,7 +74,7 @@ def build(make_service):
 
 @EACH
 def test_authorize_gets_caller_rpc_and_name(build, verb):
-    """For List, it gets the parent instead of a name."""
+    """The ``authorize`` hook gets the caller, the RPC and the name, or the parent for List."""
     asked = []
     service = build(authorize=lambda *question: asked.append(question))
     name = service.start(NAME, WorkRequest(), caller="me", parent="projects/p").name
@@ -103,7 +103,7 @@ def test_arguments_are_checked_before_permission(build, verb):
 
 @EACH
 def test_disabled_verb_is_refused_before_arguments(build, verb):
-    """It is refused whatever the arguments are (spec §3.9)."""
+    """A disabled verb is refused whatever its arguments are (spec §3.9)."""
     service = build(verbs=())
     if verb in ("GetOperation", "FullGet"):
         with pytest.raises(InvalidOperationName):  # Get cannot be disabled
@@ -116,7 +116,7 @@ def test_disabled_verb_is_refused_before_arguments(build, verb):
 
 
 def test_all_arguments_are_checked_before_permission(build):
-    """Timeout, filter and page come before it; a wait's deadline before existence (spec §4.4)."""
+    """Timeout, filter and page are checked before permission, the deadline before existence."""
     service = build(authorize=refuse)
     with pytest.raises(InvalidTimeout):
         service.wait(MISSING, timedelta(seconds=-1), deadline_seconds=0)
@@ -141,7 +141,7 @@ def test_operations_belong_to_their_caller(build, verb):
 
 
 def test_lists_show_only_operations_of_the_caller(build, clock):
-    """Pages are full, however many operations of other callers lie between."""
+    """A caller's pages are full, however many operations of other callers lie between."""
     service = build(owner_only=True)
     mine = []
     for number in range(12):
@@ -158,7 +158,7 @@ def test_lists_show_only_operations_of_the_caller(build, clock):
 
 
 def test_reporter_refuses_operations_of_other_methods(build):
-    """It also refuses operations whose method the service does not declare."""
+    """A reporter refuses operations of a method that its service does not declare."""
     service = build()
     name = service.start(NAME, WorkRequest()).name
     stranger = Service(service.store, InlineExecutor(), maintenance=False)
@@ -175,7 +175,7 @@ def test_reporter_refuses_operations_of_other_methods(build):
 
 
 def test_reporter_of_an_operation_that_is_gone_takes_messages_of_any_method(build):
-    """The operation's method is no longer known, so all messages are accepted but dropped."""
+    """A deleted operation's method is unknown, so all messages are accepted, and then dropped."""
     service = build()
     other = declared(service, "acme.v1.Works.Other", response=WorkMetadata, metadata=WorkResponse)
     name = other.start(WorkRequest()).name
@@ -188,7 +188,7 @@ def test_reporter_of_an_operation_that_is_gone_takes_messages_of_any_method(buil
 
 
 def test_response_that_is_too_large_comes_too_late_after_the_end(build):
-    """The error says that it ended the operation, so it is raised only if that is true."""
+    """A large response raises an error only if the error ends the operation, not after its end."""
     service = build(limits=Limits(response_bytes=1000))
     name, late = (service.start(NAME, WorkRequest()).name for _ in range(2))
     with pytest.raises(MessageTooLarge):
@@ -200,7 +200,7 @@ def test_response_that_is_too_large_comes_too_late_after_the_end(build):
 
 
 def test_method_may_have_its_own_expiry(build, clock):
-    """Its ``keep_for`` may be longer or shorter than the service's (spec §9.4)."""
+    """A method's ``keep_for`` may be longer or shorter than the service's (spec §9.4)."""
     service = build()
     options = Options(keep_for=timedelta(hours=1))
     method = declared(service, "acme.v1.Works.Brief", options=options)
@@ -214,7 +214,7 @@ def test_method_may_have_its_own_expiry(build, clock):
 
 
 def test_maintenance_removes_what_has_expired(build, clock, monkeypatch):
-    """It does so in batches, within a minute of the expiry; reads never delete."""
+    """Maintenance removes expired operations in batches within a minute; reads never delete."""
     monkeypatch.setattr("lro._engine.maintenance._EXPIRY_BATCH", 100)
     service = build(keep_for=timedelta(hours=1))
     names = [service.start(NAME, WorkRequest()).name for _ in range(150)]
@@ -233,7 +233,7 @@ def test_maintenance_removes_what_has_expired(build, clock, monkeypatch):
 
 
 def test_unconventional_type_names_are_logged(make_service, caplog):
-    """AIP-151 recommends other names for these types, but they work."""
+    """Type names that do not follow AIP-151's convention are logged, but they work."""
     service = make_service()
     with caplog.at_level(logging.INFO, "lro"):
         declared(service, response=Empty)
@@ -246,7 +246,7 @@ def test_unconventional_type_names_are_logged(make_service, caplog):
 
 
 def test_a_class_without_a_name_gets_the_methods_package(make_service):
-    """A proto file would do the same (spec §8.3); a registered class keeps its name."""
+    """A class gets the package of its method (spec §8.3) unless it is registered with a name."""
     DoRequest, DoMetadata = (attrs.make_class(f"Do{what}", {}) for what in ("Request", "Metadata"))
     types = TypeRegistry()
     types.register(DoMetadata, "other.v1.Progress")
@@ -258,7 +258,7 @@ def test_a_class_without_a_name_gets_the_methods_package(make_service):
 
 @pytest.mark.parametrize("role", ["request", "response"])
 def test_a_method_names_its_classes(make_service, role):
-    """Classes that the annotations do not name must be passed as options."""
+    """Message classes that no annotation names must be passed as options."""
     classes = {"request": WorkRequest, "response": WorkResponse, "metadata": WorkMetadata}
     del classes[role]
 
@@ -270,7 +270,7 @@ def test_a_method_names_its_classes(make_service, role):
 
 
 def test_a_method_is_declared_once(make_service):
-    """It needs its full name, so the decorator cannot be used without one."""
+    """A method is declared once, with its full name: the bare decorator is refused."""
     service = make_service()
     method_of(service)
     with pytest.raises(DeclarationError, match="declared twice"):

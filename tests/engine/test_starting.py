@@ -1,4 +1,4 @@
-"""Starting: which checks are made, in which order, and what a failed start leaves behind."""
+"""Starts: their checks, the order of these checks, and what a failed start leaves behind."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 
 def stored(service):
-    """Return how many operations callers can see at the root."""
+    """Return how many operations at the root callers can see."""
     return len(service.list(ListOperationsRequest()).operations)
 
 
@@ -46,7 +46,7 @@ def quick(store, make_service):
 
 @pytest.fixture
 def kept(store, make_service):
-    """A service, the name of an operation that its start has claimed, and the executor."""
+    """A service, the name of an operation claimed by its start, and the executor."""
     executor = Held()
     service = make_service(store, executor)
     return service, method_of(service).start(WorkRequest("x")).name, executor
@@ -65,7 +65,7 @@ def test_start_with_a_free_worker_stores_running_work(kept, store):
 
 
 class Far(MemoryStore):
-    """A store whose reads block, as a database's do; it records the threads that read its clock."""
+    """A store with blocking reads that records the threads in which its clock is read."""
 
     reads_block = True
 
@@ -82,7 +82,7 @@ class Far(MemoryStore):
     "options", [{}, {"delay": timedelta(hours=1)}, {"priority": 1}, {"expires": timedelta(hours=1)}]
 )
 def test_first_start_on_an_event_loop_reaches_the_store_in_a_thread(make_service, options):
-    """The store may have to connect, which must not block the loop."""
+    """The first store call may have to connect, so it runs in a thread and not on the loop."""
     store = Far()
     method = method_of(make_service(store, InlineExecutor()))
     store.asked.clear()
@@ -92,7 +92,7 @@ def test_first_start_on_an_event_loop_reaches_the_store_in_a_thread(make_service
 
 @pytest.mark.parametrize("options", [{}, {"concurrency": 1}])
 def test_waiting_work_is_claimed(store, make_service, options):
-    """It waits for other work to end, or for the limit of its own method."""
+    """Waiting work is claimed when other work ends, or when its method's limit allows."""
     executor = ThreadExecutor(1 if not options else 2)
     service = make_service(store, executor, maintenance=True)
     service.edges.start_maintenance()
@@ -140,14 +140,14 @@ def nap(request: WorkRequest) -> None: ...
 
 
 class Apart(Held):
-    """An executor whose tasks do not run in the thread that claims them."""
+    """An executor that runs tasks in another thread than the one that claims them."""
 
     submits_block = False
 
 
 @pytest.mark.parametrize("case", ["it goes on", "it is over", "it has the thread"])
 def test_start_time_of_claimed_work_is_stored(store, make_service, case):
-    """One write adds it: after a moment, at once in the claiming thread, or with the end."""
+    """One write stores the start time: soon, at once in the claiming thread, or with the end."""
     executor, seconds = (Held if case == "it has the thread" else Apart)(busy=True), [0.0]
     service = make_service(store, executor, clock=lambda: seconds[0])
     name = service.method(NAME)(nap).start(WorkRequest()).name
@@ -169,7 +169,7 @@ def test_start_time_of_claimed_work_is_stored(store, make_service, case):
 
 
 def test_start_time_is_stored_after_an_outage(store, make_service):
-    """The store was unavailable for a moment, and the function reports nothing itself."""
+    """After an outage the start time is stored, even if the function reports nothing."""
     executor, seconds = Apart(busy=True), [0.0]
     service = make_service(store, executor, clock=lambda: seconds[0])
     name = service.method(NAME)(nap).start(WorkRequest()).name
@@ -184,7 +184,7 @@ def test_start_time_is_stored_after_an_outage(store, make_service):
 
 
 def test_work_sent_to_a_worker_is_left_to_others_if_that_is_interrupted(store, make_service):
-    """A signal interrupts the write of the start time: nobody here runs it, so nobody keeps it."""
+    """A signal interrupts the write of the start time, so the worker gives the work up."""
     one = make_service(store, Held(busy=True))
     name = one.method(NAME)(nap).start(WorkRequest()).name
     once(store, "update_later", raising(KeyboardInterrupt()))
@@ -195,7 +195,7 @@ def test_work_sent_to_a_worker_is_left_to_others_if_that_is_interrupted(store, m
 
 @pytest.mark.parametrize("how", ["cancelled", "released"])
 def test_work_is_stopped_between_its_start_and_its_beginning(kept, store, make_service, how):
-    """The function is not called; after a close, the next process runs the work."""
+    """If work is stopped before its function is called, it is cancelled, or run after a close."""
     service, name, executor = kept
     if how == "cancelled":
         service.cancel(name)
@@ -221,7 +221,7 @@ def doubtful(make_service, clock):
 
 
 def test_start_whose_reply_from_the_store_was_lost_is_run(doubtful):
-    """It may have been stored, and a repeated start would return it, so it must not get lost."""
+    """If the store's reply is lost, the operation may exist, so a repeat returns it and it runs."""
     service, store, method = doubtful
     once(store, "insert", raising(Unavailable("the connection was lost")), after=True)
     with pytest.raises(Unavailable):
@@ -234,7 +234,7 @@ def test_start_whose_reply_from_the_store_was_lost_is_run(doubtful):
 
 
 def test_start_that_was_not_stored_is_not_released(doubtful):
-    """No caller has received its name."""
+    """A start that was not stored leaves nothing to release: no caller has the name."""
     service, _, method = doubtful
     method.start(WorkRequest("x"), target="t")
     swap(service, Held())
@@ -247,7 +247,7 @@ def test_start_that_was_not_stored_is_not_released(doubtful):
 
 
 def test_work_cancelled_during_its_insert_never_runs(doubtful):
-    """A caller knows its name from a list. The function is never called."""
+    """If a caller cancels an operation during its insert, its function is never called."""
     service, store, _ = doubtful
     called = []
     method = work(service, lambda request, job: called.append(1), name="acme.v1.Works.Other")
@@ -258,7 +258,7 @@ def test_work_cancelled_during_its_insert_never_runs(doubtful):
 
 
 def test_a_lease_that_is_nearly_over_is_renewed_at_once(store, make_service, clock):
-    """The lease began before the insert, which took long."""
+    """If the insert took long, the lease, which began before it, is renewed at once."""
     service = make_service(store, Held())
     name = "insert"
     once(store, name, lambda *_: clock.advance(10), after=True)
@@ -270,7 +270,7 @@ def test_a_lease_that_is_nearly_over_is_renewed_at_once(store, make_service, clo
 
 
 def in_thread(call, *arguments):
-    """Make a call in a thread and return that; its ``found`` gets the result."""
+    """Make a call in a thread and return the thread; its list ``found`` gets the result."""
     thread = threading.Thread(target=lambda: thread.found.append(call(*arguments)))
     thread.found = []
     thread.start()
@@ -278,7 +278,7 @@ def in_thread(call, *arguments):
 
 
 def test_start_during_close_is_released(make_service, clock):
-    """It is released before the store is closed."""
+    """A start during a close is released before the store is closed."""
     store, step = MemoryStore(clock), Step()
 
     class Stopping(ThreadExecutor):
@@ -299,7 +299,7 @@ def test_start_during_close_is_released(make_service, clock):
 
 
 def test_a_close_does_not_wait_for_the_start_of_what_has_begun(make_service):
-    """An inline start runs the function, so the close waits for it only as long as for work."""
+    """An inline start runs the function, so a close waits for the start only as for work."""
     service, step = make_service(executor=InlineExecutor()), Step()
     starting = in_thread(method_of(service, step).start, WorkRequest("x"))
     step.reached()
@@ -310,7 +310,7 @@ def test_a_close_does_not_wait_for_the_start_of_what_has_begun(make_service):
 
 
 def test_a_start_that_is_interrupted_is_released(store, make_service, monkeypatch):
-    """Ctrl-C interrupts it after the insert; the stored work runs here or elsewhere."""
+    """If Ctrl-C interrupts a start after the insert, the stored work still runs."""
     service = make_service(store, InlineExecutor())
     method = method_of(service)
     monkeypatch.setattr(service.edges.work, "_new_work", raising(KeyboardInterrupt()))
@@ -325,7 +325,7 @@ def test_a_start_that_is_interrupted_is_released(store, make_service, monkeypatc
 
 
 def test_work_may_delete_itself(quick):
-    """The start then returns the operation as it was first stored."""
+    """If work deletes itself, the start returns the operation as first stored."""
 
     def body(request, job):
         quick.delete(job.name)
@@ -338,7 +338,7 @@ def test_work_may_delete_itself(quick):
 
 @pytest.mark.parametrize("parent", ["projects/p", "projects/p/operations"])
 def test_both_spellings_of_a_parent_are_equal(quick, parent):
-    """This also holds for a start by the method's name (spec §3.3(2))."""
+    """Both spellings of a parent are equal, also in a start by the method's name (spec §3.3(2))."""
     method_of(quick)
     operation = quick.start(NAME, WorkRequest("x"), parent=parent)
     assert answer(quick, operation) == "x"
@@ -373,7 +373,7 @@ WRONG = [
 @pytest.mark.parametrize("validate_only", [False, True])
 @pytest.mark.parametrize(("wrong", "error", "field"), WRONG)
 def test_wrong_argument_of_a_start_is_refused(quick, wrong, error, field, validate_only):
-    """The error names it, and nothing is stored; ``validate_only`` does the same (spec §9.7)."""
+    """The error names the argument, and nothing is stored, even with ``validate_only`` (§9.7)."""
     calls = []
     method = method_of(quick, lambda *_: calls.append(1), validate=refuse_big)
     arguments = {"request": WorkRequest(), **wrong}
@@ -385,7 +385,7 @@ def test_wrong_argument_of_a_start_is_refused(quick, wrong, error, field, valida
 
 
 def test_target_that_is_not_text_is_refused(quick):
-    """A target that the method's function returns is checked, too."""
+    """A target is checked even if the method's own function returns it."""
     with pytest.raises(InvalidArgument, match="target"):
         method_of(quick, exclusive_target=lambda request: 7).start(WorkRequest())
 
@@ -402,7 +402,7 @@ def test_target_that_is_not_text_is_refused(quick):
     ],
 )
 def test_validate_refuses_with_invalid_argument(quick, validate, sentence, validate_only):
-    """It returns False, or raises ValueError or an error of the library; nothing is stored."""
+    """A request is refused if ``validate`` returns False or raises ValueError or an LroError."""
     method = method_of(quick, validate=validate)
     with pytest.raises(InvalidArgument) as caught:
         method.start(WorkRequest(), validate_only=validate_only)
@@ -410,7 +410,7 @@ def test_validate_refuses_with_invalid_argument(quick, validate, sentence, valid
 
 
 async def forgotten(request):
-    """A coroutine function in place of a plain one."""
+    """Stand for a coroutine function that was passed instead of a plain function."""
 
 
 NO_VERDICT = (HookFailed, "validate must return None or True to accept")
@@ -426,7 +426,7 @@ NO_VERDICT = (HookFailed, "validate must return None or True to accept")
     ],
 )
 def test_validate_that_returns_no_bool_fails_the_start(make_service, validate, error, sentence):
-    """Any value but None or a bool is a mistake, even a text; other errors are passed on."""
+    """If ``validate`` returns neither None nor a bool, the start fails; errors are passed on."""
     service = make_service()
     with pytest.raises(error, match=sentence):
         method_of(service, validate=validate).start(WorkRequest())
@@ -437,7 +437,7 @@ def test_validate_that_returns_no_bool_fails_the_start(make_service, validate, e
 
 
 def test_repeated_start_returns_the_same_operation(quick):
-    """It returns the current state; the case of the request id does not matter (spec §9.1)."""
+    """A repeat returns the current state, whatever the case of its request id (spec §9.1)."""
     calls = []
 
     def body(request, job):
@@ -457,7 +457,7 @@ def test_repeated_start_returns_the_same_operation(quick):
 
 
 def test_full_queue_still_answers_repeated_starts(store, make_service):
-    """A repeat and a conflicting start get their usual answers; a new start is refused."""
+    """With a full queue, repeats and conflicts get their usual reply; a new start is refused."""
     service, step = make_service(store, ThreadExecutor(1), limits=Limits(backlog=0)), Step()
     method = method_of(service, step)
     first = method.start(WorkRequest("first"), request_id=ID)
@@ -488,7 +488,7 @@ class SlowClaims(MemoryStore):
 
 
 def test_start_begins_at_once_during_a_claim(make_service):
-    """A start begins at once even during a claim, and even if no work may wait."""
+    """A start begins at once during a claim, even if no work may wait."""
     store, step = SlowClaims(), Step()
     service = make_service(store, ThreadExecutor(1), limits=Limits(backlog=0))
     method = method_of(service, step)
@@ -504,7 +504,7 @@ def test_start_begins_at_once_during_a_claim(make_service):
 
 
 class Halting(MemoryStore):
-    """A store that pauses in its next count of waiting work, when the test says so."""
+    """A store that pauses in a count of waiting work when ``halts`` is set."""
 
     def __init__(self):
         super().__init__()
@@ -520,7 +520,7 @@ class Halting(MemoryStore):
 
 
 def test_work_begun_since_a_count_does_not_count_for_the_queue(make_service, clock):
-    """Only a fresh count refuses a start, not the number of starts since the last one."""
+    """A start is refused only after a fresh count, which leaves out work that has begun."""
 
     class Slow(MemoryStore):
         def count_waiting(self, most):
@@ -541,7 +541,7 @@ def test_work_begun_since_a_count_does_not_count_for_the_queue(make_service, clo
 
 
 def test_concurrent_starts_share_one_count(make_service, clock):
-    """Concurrent starts share one count of the store; later starts add themselves to it."""
+    """Concurrent starts share one count of waiting work; later starts are added to that count."""
     asking = set()
 
     def seconds():
@@ -595,7 +595,7 @@ def test_a_full_queue_is_counted_again_as_often_as_that_is_cheap(make_service, c
 
 
 def test_a_validation_fails_as_the_real_call_would(store, make_service, step):
-    """The target is busy, or the request id was used with another request."""
+    """A validation fails if the target is busy or the request id belongs to another request."""
     service = make_service(store, ThreadExecutor(1))
     method = method_of(service, step)
     first = method.start(WorkRequest(), target="t", request_id=ID)
@@ -613,7 +613,7 @@ def test_a_validation_fails_as_the_real_call_would(store, make_service, step):
 
 
 def test_a_target_is_free_when_the_work_has_ended(store, make_service):
-    """Deleting the record does not free it; only the end of the work does (spec §9.5)."""
+    """A target is freed by the end of the work, not by a delete of the record (spec §9.5)."""
     executor, step = ThreadExecutor(4), Step()
     service = make_service(store, executor)
 
@@ -644,7 +644,7 @@ def test_a_target_is_free_when_the_work_has_ended(store, make_service):
 
 
 class Refusing(InlineExecutor):
-    """Reserves a worker, runs ``again`` in another thread, and then fails to take the task."""
+    """An executor that reserves a worker, calls ``again`` in a thread and refuses the task."""
 
     def __init__(self, error):
         super().__init__()
@@ -671,7 +671,7 @@ REFUSALS = pytest.mark.parametrize(
 def test_stored_operation_waits_if_the_executor_refuses_it(
     store, make_service, clock, error, request_id
 ):
-    """It is stored, and another caller may have received it: it runs later, or ends."""
+    """If the executor refuses a stored operation, which callers may know, it runs later or ends."""
     executor = Refusing(error)
     service = make_service(store, executor)
     method = method_of(service)
@@ -703,7 +703,7 @@ def test_stored_operation_waits_if_the_executor_refuses_it(
 
 
 def test_an_answered_operation_may_be_deleted_before_the_executor_refuses(store, make_service):
-    """Nothing is left to end, and the start returns the operation as stored."""
+    """If a caller deletes the operation first, the start returns it as it was stored."""
     executor = Refusing(RuntimeError("bug"))
     service = make_service(store, executor)
     method = method_of(service)
@@ -715,7 +715,7 @@ def test_an_answered_operation_may_be_deleted_before_the_executor_refuses(store,
 
 
 def test_refused_start_frees_its_place_in_the_queue(store, make_service, step):
-    """The reserved place in the queue is freed, even after an error of the store."""
+    """A refused start frees its place in the queue, even after an error of the store."""
     service = make_service(store, ThreadExecutor(1), limits=Limits(backlog=1))
     method = method_of(service, step)
     first = method.start(WorkRequest("first"), target="t", request_id=ID)
@@ -732,7 +732,7 @@ def test_refused_start_frees_its_place_in_the_queue(store, make_service, step):
 
 
 def test_start_fails_if_the_executor_has_stopped(make_service):
-    """UNAVAILABLE is raised, and nothing is stored."""
+    """If the executor has stopped, a start raises UNAVAILABLE, and nothing is stored."""
     executor = InlineExecutor()
     service = make_service(executor=executor)
     executor.stop()
@@ -742,7 +742,7 @@ def test_start_fails_if_the_executor_has_stopped(make_service):
 
 
 class Blob:
-    """A request of another library, packed as bytes."""
+    """A request class of another library, packed as bytes."""
 
 
 class BlobCodec:
@@ -756,7 +756,7 @@ class BlobCodec:
 
 
 def test_binary_request_is_compared_by_its_bytes(store, make_service):
-    """The function gets the request as it was sent."""
+    """Binary requests are compared by their bytes; the function gets the request as sent."""
     types = TypeRegistry(factories=[lambda cls: BlobCodec() if cls is Blob else None])
     types.register(Blob, "acme.v1.Blob")
     service = make_service(store, InlineExecutor(), types=types)

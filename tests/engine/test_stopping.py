@@ -1,4 +1,4 @@
-"""How a service stops on errors, exits and signals, and how it begins again after a fork."""
+"""How a service stops on errors, exits and signals, and how it starts again after a fork."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def build() -> Service:
 
 
 def forks(test: Callable[..., None]) -> Callable[..., None]:
-    """Mark a test that forks beside threads; newer versions of Python warn of that."""
+    """Mark a test that forks while threads run, of which newer Python versions warn."""
     test = pytest.mark.filterwarnings("ignore::DeprecationWarning")(test)
     return pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")(test)
 
@@ -60,7 +60,7 @@ def in_child(check: Callable[[], object]) -> None:
 
 
 def in_thread(action: Callable[[], object]) -> Callable[[], object]:
-    """Call this in a thread; the returned function waits for its result, or raises its error."""
+    """Call `action` in a thread; return a function that waits for its result or its error."""
     results: queue.Queue[tuple[object, BaseException | None]] = queue.Queue()
 
     def run() -> None:
@@ -84,7 +84,7 @@ def in_thread(action: Callable[[], object]) -> Callable[[], object]:
 
 
 class Draining(InlineExecutor):
-    """An executor that records the time it gets for a join, and joins until the test lets go."""
+    """An executor that records the timeout of each join, and joins until the test sets ``go``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class Draining(InlineExecutor):
     ("drain", "seconds"), [(None, 0.4), (timedelta(seconds=0.3), 0.3), (0.15, 0.15), (0, 0)]
 )
 def test_close_drains_for_the_drain_of_the_service(drain, seconds):
-    """The service's ``drain`` applies unless the call passes its own."""
+    """A close waits for the service's ``drain`` unless the call passes its own."""
     executor = Draining()
     service = Service(MemoryStore(), executor, maintenance=False, drain=timedelta(seconds=0.4))
     began = time.monotonic()
@@ -113,7 +113,7 @@ def test_close_drains_for_the_drain_of_the_service(drain, seconds):
 
 
 def test_drain_ends_when_the_work_does():
-    """The close returns early, however long the drain may take."""
+    """A close returns as soon as the work has ended, however long the drain may be."""
     executor = Draining()
     executor.go.set()
     service = Service(MemoryStore(), executor, maintenance=False)
@@ -122,7 +122,7 @@ def test_drain_ends_when_the_work_does():
 
 
 def test_close_without_drain_ends_the_drain_of_another_thread():
-    """A second signal does this: what still runs is released at once."""
+    """A close without a drain, as by a second signal, ends the drain of another thread."""
     executor = Draining()
     service = Service(MemoryStore(), executor, maintenance=False)
     first = in_thread(lambda: service.close(3600))
@@ -132,7 +132,7 @@ def test_close_without_drain_ends_the_drain_of_another_thread():
 
 
 def test_no_work_is_looked_for_during_the_drain(make_service, monkeypatch):
-    """Although work waits, the claiming thread sleeps and does not read the store."""
+    """During a drain, the claiming thread does not claim, although work waits."""
     executor = Held(busy=True)
     service = make_service(MemoryStore(), executor)
     work(service).start(WorkRequest())
@@ -155,7 +155,7 @@ def test_invalid_drain_is_refused_and_closes_nothing(drain):
 
 @pytest.mark.parametrize("ends", [True, False])
 def test_close_with_running_work_logs_counts(ends, caplog):
-    """It logs how many operations it waits for and how long, then how many were released."""
+    """A close logs how many operations it waits for and how long, then how many it released."""
     step, drain = Step(), PATIENCE if ends else 0
     executor = ThreadExecutor(1)
     if ends:
@@ -165,7 +165,7 @@ def test_close_with_running_work_logs_counts(ends, caplog):
     step.reached()
     with caplog.at_level(logging.INFO, "lro"):
         service.close(drain)
-        build().close()  # without work it logs nothing
+        build().close()  # a close without work logs nothing
     assert [line for line in caplog.messages if line.startswith("stop")] == [
         f"stopping: operations in hand: 1, time to end: {drain:g} s at most",
         f"stopped: operations released: {0 if ends else 1} of 1",
@@ -174,7 +174,7 @@ def test_close_with_running_work_logs_counts(ends, caplog):
 
 
 def test_close_from_several_threads_closes_once():
-    """All calls return only when the service is closed."""
+    """A service closes once; all concurrent calls of close return when it is closed."""
     executor = Draining()
     closed, store = [], MemoryStore()
     store.close = lambda: closed.append(1)
@@ -188,7 +188,7 @@ def test_close_from_several_threads_closes_once():
 
 
 def test_close_within_close_returns_at_once():
-    """A function that ends, or an interrupt, may call close again."""
+    """A function that ends or an interrupt may call close again, which returns at once."""
     executor, within = InlineExecutor(), []
     service = Service(MemoryStore(), executor, maintenance=False)
     once(executor, "join", lambda _: within.append(service.close()))
@@ -198,7 +198,7 @@ def test_close_within_close_returns_at_once():
 
 @pytest.mark.parametrize("step", ["stop", "join"])
 def test_second_signal_during_drain_hands_work_back(step, monkeypatch):
-    """Work that is running when the drain is interrupted is not lost with its worker."""
+    """If a signal interrupts the drain, running work is released and not lost."""
     running = Step()
     store, executor = MemoryStore(), ThreadExecutor(1)
     service = Service(store, executor, maintenance=False)
@@ -214,7 +214,7 @@ def test_second_signal_during_drain_hands_work_back(step, monkeypatch):
 
 
 def test_work_that_is_claimed_during_a_stop_is_released(make_service, store):
-    """Even if the executor refuses it, it does not count as lost, because no worker began it."""
+    """Work claimed during a stop is released and not lost, as no worker began it."""
     step, busy, service = Step(), make_service(store, ThreadExecutor(1)), make_service(store)
     method = work(busy, step)
     method.start(WorkRequest())
@@ -223,7 +223,7 @@ def test_work_that_is_claimed_during_a_stop_is_released(make_service, store):
     stopping = threading.Thread(target=service.edges.work.stop, args=(timedelta(0),))
 
     def stop(claim):
-        if claim.max_count:  # two other claims come first
+        if claim.max_count:  # 0 only asks whether work waits
             stopping.start()
             stopping.join(0.1)
         else:
@@ -239,7 +239,7 @@ def test_work_that_is_claimed_during_a_stop_is_released(make_service, store):
 
 @pytest.mark.parametrize("make", [InlineExecutor, lambda: ThreadExecutor(1), AsyncioExecutor])
 def test_start_is_refused_when_the_service_stops(make):
-    """UNAVAILABLE has a retry delay: another process may take the call."""
+    """UNAVAILABLE has a retry delay, because another process may take the call."""
     service = Service(MemoryStore(), make(), maintenance=False)
     method = work(service)
     service.close()
@@ -252,7 +252,7 @@ def test_start_is_refused_when_the_service_stops(make):
 
 @pytest.mark.parametrize("make", [InlineExecutor, lambda: ThreadExecutor(1), AsyncioExecutor])
 def test_executor_of_another_service_is_refused(make):
-    """It would stop when either service stops."""
+    """An executor of two services would stop with either of them, so it is refused."""
     executor, wanted = make(), "executor: belongs to another service"
     service = Service(MemoryStore(), executor, maintenance=False)
     with service, pytest.raises(DeclarationError, match=wanted):
@@ -263,13 +263,13 @@ def test_executor_of_another_service_is_refused(make):
 
 
 def at_exit():
-    """Do what happens when the interpreter exits."""
+    """Run the exit handler."""
     process._close_all()
 
 
 @pytest.fixture
 def left():
-    """The services still open at exit, limited to those of this test."""
+    """The set of services open at exit, without those of other tests."""
     others = list(process._open)
     process._open.clear()
     yield process._open
@@ -279,7 +279,7 @@ def left():
 
 @pytest.mark.parametrize("threads", [True, False])
 def test_exit_closes_all_services_at_once(threads, left, monkeypatch, caplog):
-    """A close that fails is logged. If no thread can be started, they are closed one by one."""
+    """Services close in parallel, or one by one if no thread can start; a failure is logged."""
     together = threading.Barrier(3)
     given = []
 
@@ -329,7 +329,7 @@ def test_second_signal_at_exit_ends_the_drains_of_all_services(left, monkeypatch
 
 
 def test_closed_or_collected_service_is_not_closed_at_exit(left):
-    """The exit handler keeps no service alive."""
+    """The exit handler ignores a closed service and keeps no service alive."""
     closed, collected = build(), build()
     assert len(left) == 2
     closed.close()
@@ -342,7 +342,7 @@ def test_closed_or_collected_service_is_not_closed_at_exit(left):
 
 
 def test_end_waits_ends_the_waits_of_threads():
-    """Present and later waiters get UNAVAILABLE; a wait for an ended operation is answered."""
+    """Present and later waiters get UNAVAILABLE; a wait for an ended operation succeeds."""
     service = build()
     name, done = (service.start(NAME, WorkRequest()).name for _ in range(2))
     service.reporter(done).complete(WorkResponse())
@@ -358,7 +358,7 @@ def test_end_waits_ends_the_waits_of_threads():
 
 
 def test_end_waits_ends_a_wait_that_begins_during_the_call():
-    """It begins after the other waits were answered and before they have returned."""
+    """A wait that begins while other waits are being ended is ended, too."""
     service = build()
     name = service.start(NAME, WorkRequest()).name
 
@@ -378,7 +378,7 @@ def test_end_waits_ends_a_wait_that_begins_during_the_call():
 
 
 class Waited:
-    """Stands for a service with waiters; counts how often its waits were ended."""
+    """A fake service with waiters; counts how often its waits were ended."""
 
     def __init__(self) -> None:
         self.ended = threading.Semaphore(0)
@@ -392,7 +392,7 @@ class Waited:
 
 @pytest.fixture
 def handlers():
-    """A function that sets the handlers of SIGTERM and SIGINT during the test."""
+    """A function that sets the handlers of SIGTERM and SIGINT for the test."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def put(term: Any, interrupt: Any) -> None:
@@ -405,12 +405,12 @@ def handlers():
 
 
 def handle(*_):
-    """Stand for the signal handler of a server."""
+    """Stand for a server's signal handler."""
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_ends_waits_and_reaches_the_server(number, handlers):
-    """The server's handler is called once, with the usual arguments, even if set up twice."""
+    """A signal calls the server's handler once, with its usual arguments, and ends all waits."""
     seen: list[int] = []
     handlers(lambda *given: seen.append(given[0]), lambda *given: seen.append(given[0]))
     signals, waited, other = StopSignals(), Waited(), Waited()
@@ -423,7 +423,7 @@ def test_signal_ends_waits_and_reaches_the_server(number, handlers):
 
 
 def test_waits_that_cannot_be_ended_are_logged_and_others_still_are(handlers, caplog):
-    """The next signal ends those waits, too."""
+    """An error in one service is logged; other waits still end, and a later signal tries again."""
     handlers(handle, handle)
     signals, broken, waited = StopSignals(), Waited(), Waited()
     once(broken, "end_waits", raising(ValueError("broken")))
@@ -450,14 +450,14 @@ def test_signals_that_no_server_handles_are_left_alone(handlers, term):
 
 
 def test_signals_cannot_be_handled_in_another_thread(handlers):
-    """Python sets handlers only in the main thread; in another one, the call does nothing."""
+    """Python allows handlers only in the main thread; in other threads the call does nothing."""
     handlers(handle, handle)
     in_thread(lambda: StopSignals().end_waits_of(Waited()))()
     assert signal.getsignal(signal.SIGTERM) is handle
 
 
 def test_process_with_too_many_threads_leaves_signals_alone(handlers, monkeypatch, caplog):
-    """Waits are then not ended by a signal; a later call tries again."""
+    """If no thread can start, the signals' handlers stay; a later call tries again."""
     handlers(handle, handle)
     signals, waited = StopSignals(), Waited()
     with monkeypatch.context() as patch:
@@ -474,7 +474,7 @@ def test_process_with_too_many_threads_leaves_signals_alone(handlers, monkeypatc
 
 
 class Counted(PerProcess):
-    """Adds itself to a list whenever ``__init__`` runs, also in a child; ``fails`` raises there."""
+    """An object that appends itself to `made` when made and in each child, where it may fail."""
 
     def __init__(self, made: list[object], *, fails: bool = False) -> None:
         if fails and self in made:
@@ -484,7 +484,7 @@ class Counted(PerProcess):
 
 @forks
 def test_objects_are_reset_in_order_after_a_fork():
-    """An object that fails does not stop the others."""
+    """If one object raises at its reset, the others are still reset."""
     made: list[object] = []
     first, _, last = before = [Counted(made, fails=place == 1) for place in range(3)]
 
@@ -497,7 +497,7 @@ def test_objects_are_reset_in_order_after_a_fork():
 
 @forks
 def test_forked_process_handles_signals_in_its_own_thread(handlers):
-    """The child inherits the handler but not the thread."""
+    """A child inherits the signal handler but not its thread, so it starts another thread."""
     seen: list[int] = []
     handlers(lambda *given: seen.append(given[0]), signal.default_int_handler)
     signals, waited = StopSignals(), Waited()
@@ -514,7 +514,7 @@ def test_forked_process_handles_signals_in_its_own_thread(handlers):
 
 @forks
 def test_wait_that_the_parent_began_is_not_counted_in_a_child(make_service):
-    """Closing the parent's wait in the child does not lower the child's count."""
+    """Closing the parent's wait in a child does not lower the child's count."""
     service = make_service()
     name = declared(service).start(WorkRequest()).name
     loop = asyncio.new_event_loop()

@@ -1,4 +1,4 @@
-"""When work is due and in which order: delay, priority, expiry, keys and rates (spec §2.8)."""
+"""When and in which order work begins: delay, priority, expiry, keys and rates (spec §2.8)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MINUTE = timedelta(minutes=1)
 
 
 class Odd(tzinfo):
-    """A time zone that has no offset, or that raises when its offset is read."""
+    """A time zone that has no offset, or raises when its offset is read."""
 
     def __init__(self, error: str | None) -> None:
         self.error = error
@@ -59,7 +59,7 @@ def noting(service: Service, **options: Any) -> tuple[Any, list[str]]:
 def test_work_begins_when_it_is_due(
     make_service: MakeService, store: Store, clock: ManualClock, given: str
 ) -> None:
-    """It waits in the store until then; ``at`` may have any time zone."""
+    """Delayed work waits in the store until it is due; ``at`` may have any time zone."""
     service = make_service(store, InlineExecutor())
     method, seen = noting(service, expires=MINUTE)
     due = clock() + MINUTE
@@ -102,7 +102,7 @@ def test_delayed_work_can_be_cancelled(make_service: MakeService, clock: ManualC
 def test_deleted_work_that_is_delayed_begins(
     make_service: MakeService, store: Store, clock: ManualClock
 ) -> None:
-    """A delete hides it from callers but does not cancel it (spec §2.7)."""
+    """A delete hides delayed work from callers but does not cancel it (spec §2.7)."""
     service = make_service(store, InlineExecutor())
     method, seen = noting(service)
     service.delete(method.start(WorkRequest("x"), delay=MINUTE).name)
@@ -142,7 +142,7 @@ def test_invalid_scheduling_option_is_refused(
 
 @pytest.mark.parametrize("argument", ["dellay", "origin", "headers", "sent"])
 def test_unknown_argument_of_a_start_is_refused(make_service: MakeService, argument: str) -> None:
-    """Internal arguments, such as ``origin``, are refused as well."""
+    """Unknown arguments are refused, and so are internal arguments such as ``origin``."""
     service = make_service()
     method, seen = noting(service)
     given: dict[str, Any] = {argument: "schedule nightly"}
@@ -160,7 +160,7 @@ def test_unknown_argument_of_a_start_is_refused(make_service: MakeService, argum
 
 
 def started(method: Any, texts: str, *, awaited: bool, **options: Any) -> list[Any]:
-    """Start one operation for each letter with one call, and return the results."""
+    """Start one operation per letter with one call, and return the results."""
     requests = [WorkRequest(text) for text in texts]
     if awaited:
         return list(asyncio.run(method.start_many_async(requests, **options)))
@@ -173,7 +173,7 @@ def started(method: Any, texts: str, *, awaited: bool, **options: Any) -> list[A
 def test_delay_and_priority_of_a_call_hold_for_all_its_starts(
     make_service: MakeService, store: Store, clock: ManualClock, given: str, awaited: bool
 ) -> None:
-    """Delay, time, priority and expiry of the call hold for each of its starts."""
+    """Delay, time, priority and expiry of a ``start_many`` call apply to each of its starts."""
     service = make_service(store, InlineExecutor())
     method, seen = noting(service)
     due = clock() + MINUTE
@@ -203,7 +203,7 @@ def test_delay_and_priority_of_a_call_hold_for_all_its_starts(
 def test_invalid_option_of_a_call_fails_each_of_its_starts(
     make_service: MakeService, awaited: bool
 ) -> None:
-    """Each start returns the error; arguments that only a single start takes are refused."""
+    """Each start of the call returns the error; arguments of single starts only are refused."""
     method, seen = noting(make_service(executor=InlineExecutor()))
     found = started(method, "ab", awaited=awaited, priority=101)
     assert [str(one) for one in found] == [str(found[0])] * 2
@@ -222,7 +222,7 @@ def test_invalid_option_of_a_call_fails_each_of_its_starts(
 def test_the_highest_priority_begins_first(
     make_service: MakeService, store: Store, clock: ManualClock
 ) -> None:
-    """The start's priority replaces the method's; within one priority, the oldest comes first."""
+    """A start's priority replaces the method's; at equal priority, the oldest work begins first."""
     service = make_service(store, InlineExecutor())
     method, seen = noting(service, concurrency=1, priority=1)
     given = {"low": -5, "plain": None, "plain too": 1, "high": 7, "least": 0}
@@ -249,7 +249,7 @@ def test_the_highest_priority_begins_first(
 def test_work_that_has_not_begun_in_time_ends(
     make_service: MakeService, store: Store, clock: ManualClock
 ) -> None:
-    """It ends with DEADLINE_EXCEEDED, reason EXPIRED; the time counts from when it was due."""
+    """Late work ends with DEADLINE_EXCEEDED, reason EXPIRED; the time counts from the due time."""
     executor = Held()
     executor.busy = True
     service = make_service(store, executor)
@@ -276,7 +276,7 @@ def test_work_that_has_not_begun_in_time_ends(
 def test_an_expiry_is_looked_for_when_it_comes(
     make_service: MakeService, clock: ManualClock
 ) -> None:
-    """It does not wait for the next orphan scan; work that has begun by then continues."""
+    """An expiry is found when it comes, before the next orphan scan; begun work continues."""
     executor = Held()
     service = make_service(None, executor)
     method, _ = noting(service)
@@ -293,7 +293,7 @@ def test_an_expiry_is_looked_for_when_it_comes(
 def test_an_expiry_that_is_asked_for_during_a_scan_is_looked_for(
     make_service: MakeService, clock: ManualClock
 ) -> None:
-    """The scan has read the store before the start was stored."""
+    """An expiry stored while a scan reads the store is found by another scan."""
     service = make_service(None, Held(busy=True))
     method, _ = noting(service)
     names: list[str] = []
@@ -312,7 +312,7 @@ def test_an_expiry_that_is_asked_for_during_a_scan_is_looked_for(
 def test_a_scan_that_was_asked_for_is_due_until_it_succeeds(
     make_service: MakeService, clock: ManualClock
 ) -> None:
-    """The store fails when the scan is due, so work that is too late is found later."""
+    """If a scan that was due for an expiry fails, the next one finds the late work."""
     service = make_service(None, Held(busy=True))
     service.run_maintenance()
     name = noting(service)[0].start(WorkRequest(), expires=MINUTE / 60).name
@@ -327,7 +327,7 @@ def test_a_scan_that_was_asked_for_is_due_until_it_succeeds(
 def test_late_work_that_cannot_be_ended_is_tried_again_with_the_next_scan(
     make_service: MakeService, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is not retried at once in a busy loop."""
+    """Late work that cannot be ended is retried with the next scan, not in a busy loop."""
     service = make_service(None, Held(busy=True))
     name = noting(service)[0].start(WorkRequest(), expires=MINUTE).name
     service.run_maintenance()
@@ -347,7 +347,7 @@ def test_late_work_that_cannot_be_ended_is_tried_again_with_the_next_scan(
 def test_work_that_is_claimed_too_late_is_not_done(
     make_service: MakeService, store: Store, clock: ManualClock
 ) -> None:
-    """No maintenance has ended it before the claim."""
+    """A claim ends expired work that maintenance has not ended yet."""
     service = make_service(store, InlineExecutor())
     method, seen = noting(service, concurrency=1, expires=MINUTE, retry=Retry())
     name = method.start(WorkRequest()).name
@@ -361,7 +361,7 @@ def test_work_that_is_claimed_too_late_is_not_done(
 
 
 class Running:
-    """Counts, per request text, how many functions run at once, and records their order."""
+    """A function that records how many calls run at once per request text, and their order."""
 
     def __init__(self) -> None:
         self.lock, self.now, self.most = threading.Lock(), Counter[str](), Counter[str]()
@@ -385,7 +385,7 @@ def all_done(service: Service, names: list[str]) -> bool:
 
 @EACH_STORE
 def test_a_limit_holds_for_each_key(make_service: MakeService, store: Store) -> None:
-    """Work over the limit waits, and keys take turns; work without a key has no limit."""
+    """A limit holds per key, and keys take turns; work without a key has no limit."""
     service, running = make_service(store, ThreadExecutor(6)), Running()
     key = {"": "", "a": "ann", "b": "bob"}
     method = service.method(WORK, concurrency=1, concurrency_key=lambda request: key[request.text])(
@@ -401,7 +401,7 @@ def test_a_limit_holds_for_each_key(make_service: MakeService, store: Store) -> 
 
 @EACH_STORE
 def test_keys_take_turns(make_service: MakeService, store: Store, clock: ManualClock) -> None:
-    """This holds without a limit, too: a customer with much work does not delay the others."""
+    """Keys take turns even without a limit, so a customer with much work does not delay others."""
     service = make_service(store, InlineExecutor())
     method, seen = noting(
         service, concurrency_key=lambda request: request.text[0], rate=(99, MINUTE)
@@ -444,10 +444,10 @@ def test_concurrency_key_must_be_a_string(make_service: MakeService) -> None:
 
 
 def test_concurrency_key_is_freed_after_the_start(make_service: MakeService) -> None:
-    """Only its hash is stored, because a key may be a large part of the request."""
+    """A concurrency key is freed after the start: only its hash is stored."""
 
     class Key(str):
-        """A string that a weak reference can refer to."""
+        """A string class whose instances can be weakly referenced."""
 
     seen: list[weakref.ref[Key]] = []
 
@@ -468,7 +468,7 @@ def test_concurrency_key_is_freed_after_the_start(make_service: MakeService) -> 
 def test_start_raises_the_error_of_an_option_function(
     make_service: MakeService, name: str, error: type[BaseException], raised: type[Exception]
 ) -> None:
-    """The start raises the function's own error, unless that would end a server."""
+    """A start raises the error of the option's function, or HookFailed instead of SystemExit."""
     service = make_service()
 
     def fail(request: WorkRequest) -> str:

@@ -1,4 +1,4 @@
-"""Waiting: the test vectors in virtual time; threads, reads and cleanup of waiters."""
+"""Waits: the test vectors in virtual time; threads, store reads and cleanup of waiters."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 CASES = vectors("wait_timeouts")["cases"]
 DONE = WorkResponse("done")
 TICK = 1e-6
-"""Seconds by which a virtual clock may be late, because of rounding."""
+"""The seconds by which rounding may delay a virtual clock."""
 
 
 class Wait:
-    """One vector: a service with a clock, an operation, and the timed events that affect it."""
+    """A case of the vectors: a service with a clock, an operation, and timed events."""
 
     def __init__(self, case, make_service, seconds):
         self.case, self.seconds = case, seconds
@@ -71,7 +71,7 @@ class Wait:
         return None if given is None else parse_duration(given)
 
     def check(self, outcome):
-        """Check that the answer is the expected one and came in time."""
+        """Check that the outcome is the expected one and came in time."""
         expected = self.case["expect"]
         if "error" in expected:
             assert isinstance(outcome, LroError)
@@ -82,13 +82,13 @@ class Wait:
         assert self.seconds() <= latest + TICK
         events = [at for at, _ in self.events if at <= latest]
         if expected.get("done") is False and not events and latest:
-            assert self.seconds() >= latest * 0.9 - TICK  # nor much too early
+            assert self.seconds() >= latest * 0.9 - TICK  # and not much too early
 
 
 @pytest.mark.parametrize("case", CASES, ids=by_id)
 @virtually
 async def test_wait_async_returns_at_the_end_or_timeout(case, make_service):
-    """It returns no later than that."""
+    """An async wait returns no later than the operation's end or the timeout."""
     loop = asyncio.get_running_loop()
     wait = Wait(case, make_service, loop.time)
     for at, act in wait.events:
@@ -106,7 +106,7 @@ async def test_wait_async_returns_at_the_end_or_timeout(case, make_service):
 
 @pytest.mark.parametrize("case", CASES, ids=by_id)
 def test_wait_returns_at_the_end_or_timeout(case, make_service):
-    """It returns no later than that; the test controls the clock and the pauses."""
+    """A wait in a thread returns no later than the end or the timeout, by a simulated clock."""
     now = [0.0]
     wait = Wait(case, make_service, lambda: now[0])
     events = sorted(wait.events, key=lambda event: event[0])
@@ -153,14 +153,14 @@ def test_a_timeout_is_seconds_or_a_span(service, timeout, seconds):
     "wrong", [timedelta(seconds=-1), timedelta.max, Duration(0, -1), -1, math.nan, 1e300, "5s"]
 )
 def test_invalid_timeout_of_wait_is_refused(service, wrong):
-    """All forms of timeouts are checked."""
+    """A timeout that is negative, too long or not a number is refused."""
     with pytest.raises(InvalidTimeout):
         service.wait(start(service), wrong)
 
 
 @virtually
 async def test_wait_returns_before_the_deadline(make_service):
-    """It returns a round trip before it, or after nine tenths of it (spec §4.4)."""
+    """A wait returns 0.25 s before the deadline, or after nine tenths of it (spec §4.4)."""
     loop = asyncio.get_running_loop()
     service = make_service(MemoryStore(ManualClock()), InlineExecutor())
     operation = declared(service).start(WorkRequest())
@@ -182,14 +182,14 @@ def start(service):
 
 
 async def settle():
-    """Let every coroutine run as far as it can."""
+    """Let every coroutine run until it waits."""
     for _ in range(5):
         await asyncio.sleep(0)
 
 
 @virtually
 async def test_many_wait_without_threads(service):
-    """400 coroutines, half of them for one operation, need no thread, and all are woken."""
+    """400 coroutines, half of them for one operation, need no thread, and all of them are woken."""
     names = [start(service) for _ in range(201)]
     waits = [names[0]] * 200 + names[1:]
     before = threading.active_count()
@@ -207,7 +207,7 @@ async def test_many_wait_without_threads(service):
 
 
 class Scripted(MemoryStore):
-    """Records its reads, and fails the next ``failures`` of them."""
+    """A store that records its reads and fails the next ``failures`` of them."""
 
     def __init__(self):
         super().__init__(ManualClock())
@@ -237,7 +237,7 @@ def store():
 
 
 def test_ends_of_many_operations_are_read_together(service, store, monkeypatch):
-    """One call reads them if the store blocks; what exceeds its size limit is read by the next."""
+    """With a blocking store, one call reads all ended operations up to its size limit."""
     store.writes_block = True
 
     async def ended(names):
@@ -263,7 +263,7 @@ def test_ends_of_many_operations_are_read_together(service, store, monkeypatch):
 
 @on_a_loop
 async def test_ends_are_read_on_the_loop_where_that_does_not_block(service, store, monkeypatch):
-    """A few are read at a time, so that other tasks can run."""
+    """With a store that does not block, ends are read on the loop, a few at a time."""
     store.writes_block, looked = True, store.gets  # as a file store does
     monkeypatch.setattr(watching, "_READ_ON_LOOP", 2)
     names = [start(service) for _ in range(5)]
@@ -286,7 +286,7 @@ async def test_ends_are_read_on_the_loop_where_that_does_not_block(service, stor
 
 
 async def waits(service, store, *names):
-    """Start tasks that wait for these operations; return when each has read its own."""
+    """Start tasks that wait for these operations; return once each task has read its operation."""
     tasks = []
     for name in names:
         tasks.append(asyncio.create_task(service.wait_async(name)))
@@ -298,9 +298,9 @@ async def waits(service, store, *names):
 @pytest.mark.parametrize("read", ["succeeds", "fails", "is cancelled"])
 @on_a_loop
 async def test_an_end_during_the_read_of_others_is_read_after_it(service, store, read, caplog):
-    """This holds for any timing of the two threads and any outcome of that read.
+    """An end that is notified during another read is read after it, whatever that read's outcome.
 
-    The reading task may be cancelled with all others of the loop, some of which clean up.
+    The reading task may be cancelled with all other tasks of the loop, some of which clean up.
     """
     store.reads_block = store.writes_block = True
 
@@ -333,7 +333,7 @@ async def test_an_end_during_the_read_of_others_is_read_after_it(service, store,
 
 @virtually
 async def test_a_wait_reads_the_store_twice(service, store):
-    """It reads when it has begun to listen and when the operation has ended, not in between."""
+    """A wait reads the store when it begins to listen and at the end, not in between."""
     reads = store.gets
 
     name = start(service)
@@ -342,7 +342,7 @@ async def test_a_wait_reads_the_store_twice(service, store):
     assert reads == [name]
     service.reporter(name).report(WorkMetadata(1))
     service.cancel(name)
-    reads.clear()  # drop the reads of these two calls
+    reads.clear()  # drop the reads by the report and the cancel
     await settle()
     assert reads == []
     assert not task.done()
@@ -353,7 +353,7 @@ async def test_a_wait_reads_the_store_twice(service, store):
 
 
 def test_threads_can_wait_with_events_of_gevent(service, monkeypatch):
-    """gunicorn loads gevent's events after the application."""
+    """Waits use gevent's events, which gunicorn loads after the application."""
     real = threading.Event
 
     class Other:
@@ -368,7 +368,7 @@ def test_threads_can_wait_with_events_of_gevent(service, monkeypatch):
 
 @virtually
 async def test_cancelled_waiter_leaves_no_listener(service):
-    """A cancelled waiter is freed at once; the other waiters and the operation stay (spec §4.8)."""
+    """A cancelled waiter is freed at once; other waiters and the operation stay (spec §4.8)."""
     name = start(service)
     tasks = [asyncio.create_task(service.wait_async(name)) for _ in range(3)]
     await settle()
@@ -384,7 +384,7 @@ async def test_cancelled_waiter_leaves_no_listener(service):
 
 @virtually
 async def test_an_operation_that_expires_at_once_is_not_found(make_service):
-    """With ``keep_for`` zero, it is gone as soon as it has ended (spec §9.4)."""
+    """With ``keep_for`` zero, an operation is not found once it has ended (spec §9.4)."""
     service = make_service(executor=InlineExecutor(), keep_for=timedelta(0))
     declared(service)
 
@@ -399,14 +399,14 @@ async def test_an_operation_that_expires_at_once_is_not_found(make_service):
 @pytest.mark.parametrize("colour", ["thread", "coroutine"])
 @pytest.mark.parametrize("event", ["complete", "delete"])
 def test_end_between_first_read_and_listening_ends_the_wait(service, store, colour, event):
-    """The change comes after the first read but before the listener; the waiter reads again."""
+    """If the change comes between the first read and the listener, the waiter reads again."""
     name = start(service)
     reporter = service.reporter(name)
     complete, delete = (lambda _: reporter.complete(DONE)), (lambda _: service.delete(name))
     once(store, "get", complete if event == "complete" else delete, after=True)
 
     async def main():
-        # Directly: for the permission check, the service would read once more before it.
+        # Not through the service, whose permission check would read the store first.
         return await service.edges.waiters.wait_async(name, 3600)
 
     def wait():
@@ -420,7 +420,7 @@ def test_end_between_first_read_and_listening_ends_the_wait(service, store, colo
 
 
 def test_store_that_fails_when_notified_keeps_waiters_waiting(service, store):
-    """They read again at their timeout, so an outage costs only the early answer.
+    """After a failed read, waiters read again at their timeout: an outage only delays the reply.
 
     Waiting is best effort (spec §4.7).
     """
@@ -440,7 +440,7 @@ def test_store_that_fails_when_notified_keeps_waiters_waiting(service, store):
 
 
 def test_closed_loop_is_freed(service):
-    """Nothing keeps the closed loop in memory."""
+    """A closed loop is freed: no waiter refers to it."""
     name = start(service)
 
     async def main():
@@ -486,7 +486,7 @@ async def test_waits_collected_during_the_begin_of_another_are_not_counted(make_
 @pytest.mark.parametrize("left", ["before the end", "before the read"])
 @virtually
 async def test_end_of_an_operation_without_waiters_reads_nothing(service, store, left):
-    """They left before the notification, or between it and the read that it causes."""
+    """If all waiters have left, an end causes no read."""
     name = start(service)
     task = asyncio.create_task(service.wait_async(name, timedelta(seconds=5)))
     await settle()

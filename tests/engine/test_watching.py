@@ -30,12 +30,12 @@ URL = "type.googleapis.com/google.protobuf.Value"
 
 
 def claimed(record):
-    """Return a new version of the record that callers cannot tell from the old one."""
+    """Return a new version of the record that looks the same to callers."""
     return record.next_version(owner="us")
 
 
 class Noting(MemoryStore):
-    """Records the arguments of its finds, and fails while ``fault`` is set."""
+    """A store that records the arguments of its finds, and fails while ``fault`` is set."""
 
     def __init__(self, clock):
         super().__init__(clock)
@@ -50,7 +50,7 @@ class Noting(MemoryStore):
 
 
 class Harness:
-    """A service on such a store, with a method whose operations the test reports and ends."""
+    """A service on a recording store, with a method whose operations the test reports and ends."""
 
     def __init__(self, make_service, clock, kind=Noting):
         self.store = kind(clock)
@@ -62,7 +62,7 @@ class Harness:
 
     @contextlib.asynccontextmanager
     async def watched(self, names, idle_seconds=60):
-        """Watch these operations; the value is an iterator of batches."""
+        """Watch these operations; yield an iterator of batches."""
         stream = await self.service.watch(names)
         self.store.finds.clear()  # the first read comes before the stream begins
         async with contextlib.aclosing(stream.batches(idle_seconds)) as batches:
@@ -81,7 +81,7 @@ class Harness:
 
 @pytest.fixture
 def harness(make_service, clock):
-    """A harness that must have no watch or listener left at the end."""
+    """A harness that must have no watch or listener left after the test."""
     made = Harness(make_service, clock)
     yield made
     assert made.quiet
@@ -97,12 +97,12 @@ def over(sighting):
     return isinstance(sighting, MissingOperation) or sighting.done
 
 
-# -- what is reported -------------------------------------------------------------------------
+# -- reported states ------------------------------------------------------------------------------
 
 
 @virtually
 async def test_json_values_equal_in_python_are_different_states(harness):
-    """1, 1.0 and true are three JSON values; text is no number; bytes are no text."""
+    """1, 1.0 and true are three JSON values, and strings differ from numbers and bytes."""
     (name,) = harness.start()
 
     async with harness.watched([name]) as batches:
@@ -123,7 +123,7 @@ EVENTS = st.one_of(
 @settings(max_examples=40)
 @given(st.lists(EVENTS, max_size=40))
 def test_watch_reports_the_last_state_of_each_name(events):
-    """The last sighting of each name is its last state; none is repeated or follows an end."""
+    """The last sighting of a name is its last state; no sighting is repeated or after an end."""
     with services(ManualClock()) as make_service:
         harness = Harness(make_service, ManualClock())
         names = harness.start(4)
@@ -155,12 +155,12 @@ def test_watch_reports_the_last_state_of_each_name(events):
             assert not any(over(sighting) for sighting in seen[:-1])
 
 
-# -- when it is read --------------------------------------------------------------------------
+# -- reads of the store ---------------------------------------------------------------------------
 
 
 @virtually
 async def test_changes_within_a_short_time_are_read_together(harness):
-    """Changes within a short time are read together; several changes of a name are one state."""
+    """Changes within a short time are read together; several changes of a name give one state."""
     names = harness.start(50)
 
     async with harness.watched(names) as batches:
@@ -177,7 +177,7 @@ async def test_changes_within_a_short_time_are_read_together(harness):
 
 
 def test_a_lone_change_is_reported_at_once(harness):
-    """A change is delayed only if it follows soon after another one, and only briefly."""
+    """A change is reported at once, or after a short delay if it follows another change."""
     (name,) = harness.start()
 
     async def main():
@@ -198,7 +198,7 @@ def test_a_lone_change_is_reported_at_once(harness):
 
 @virtually
 async def test_slow_reader_gets_only_the_last_state(harness):
-    """The store is not read until the reader asks for the next batch."""
+    """The store is not read again until the reader asks for the next batch."""
     names = harness.start(BATCH + 7)
 
     async with harness.watched(names) as batches:
@@ -212,7 +212,7 @@ async def test_slow_reader_gets_only_the_last_state(harness):
 
 
 def test_quiet_stream_sends_heartbeats(harness):
-    """A heartbeat is an empty list, sent at intervals, even if the store is unavailable."""
+    """A heartbeat is an empty batch, sent at intervals, even if the store is unavailable."""
     (name,) = harness.start()
     harness.report(name, 1)
 
@@ -233,7 +233,7 @@ def test_quiet_stream_sends_heartbeats(harness):
 
 @virtually
 async def test_watch_reads_missed_changes_after_an_outage(harness):
-    """Reads that failed during the outage are made when the store is back."""
+    """Changes that could not be read during an outage are read when the store is back."""
     (name,) = harness.start()
 
     loop = asyncio.get_running_loop()
@@ -281,7 +281,7 @@ async def test_change_without_a_notification_is_found_by_the_next_read(harness, 
 
 @virtually
 async def test_unnamed_changes_are_read_soon(harness):
-    """The read comes before the next regular one, but slow reads are spaced out."""
+    """An unnamed change is read before the next regular read, but slow reads are spaced out."""
     (name,) = harness.start()
     updater, looks = harness.service.edges.runtime.updater, []
 
@@ -365,7 +365,7 @@ def test_notifications_from_other_threads_reach_all_loops(harness):
 
 
 def test_notification_for_a_closed_loop_is_ignored(harness):
-    """The closed loop still had a stream and a wait."""
+    """A notification for a closed loop, which still has a stream and a wait, is ignored."""
     (name,) = harness.start()
     loop = asyncio.new_event_loop()
     batches = loop.run_until_complete(harness.service.watch([name])).batches(60)
@@ -386,7 +386,7 @@ def test_notification_for_a_closed_loop_is_ignored(harness):
 
 @on_a_loop
 async def test_store_that_blocks_is_read_in_threads(make_service, clock):
-    """So reading does not block the loop."""
+    """A blocking store is read in threads, so that the loop is not blocked."""
     readers = set()
 
     class Slow(Noting):

@@ -47,7 +47,7 @@ def said(clock: ManualClock, owner: str, **fields: object) -> Worker:
 
 @pytest.fixture
 def service(make_service: MakeService, store: Store) -> lro.Service:
-    """A service on each kind of store, on which no operation is started."""
+    """A service on each kind of store, without operations."""
     made = make_service(store, ThreadExecutor(3))
 
     @made.method(METHOD)
@@ -61,7 +61,7 @@ def service(make_service: MakeService, store: Store) -> lro.Service:
 def test_worker_is_listed_from_its_first_maintenance_on(
     service: lro.Service, clock: ManualClock
 ) -> None:
-    """It is listed from its first maintenance on; the call itself registers no worker."""
+    """A worker is listed from its first maintenance on; the list itself registers no worker."""
     assert owners(service) == owners(service, all=True) == []
     began = clock()
     service.run_maintenance()
@@ -80,7 +80,7 @@ def test_worker_is_listed_from_its_first_maintenance_on(
 
 
 def test_running_work_of_each_worker_is_counted(make_service: MakeService) -> None:
-    """``running`` is the store's count of operations that run now."""
+    """A worker's ``running`` is the store's count of the operations that it runs now."""
     at_work = make_service(MemoryStore())
     inside: list[int] = []
 
@@ -95,7 +95,7 @@ def test_running_work_of_each_worker_is_counted(make_service: MakeService) -> No
 
 
 def test_process_that_runs_no_work_is_listed_only_with_all(service: lro.Service) -> None:
-    """It runs nothing, so it is listed only with ``all``; it sees the workers of others."""
+    """A process without an executor is listed only with ``all``, but can list other workers."""
     front = lro.Service(service.store, None, maintenance=False)
     service.run_maintenance()
     with closing(front):
@@ -107,7 +107,7 @@ def test_process_that_runs_no_work_is_listed_only_with_all(service: lro.Service)
 
 
 def test_lost_worker_is_listed_only_with_all(service: lro.Service, clock: ManualClock) -> None:
-    """A worker that was not declared lost stays in the plain list."""
+    """A worker that was declared lost is listed only with ``all``."""
     store = service.store
     for owner in ("a", "b"):
         store.renew(said(clock, owner))
@@ -120,7 +120,7 @@ def test_lost_worker_is_listed_only_with_all(service: lro.Service, clock: Manual
 def test_silent_worker_is_listed_for_a_minute_and_two_leases(
     service: lro.Service, clock: ManualClock, lease: timedelta
 ) -> None:
-    """The worker's own lease counts, not that of the service that lists it."""
+    """How long a silent worker is listed depends on its own lease, not on the lister's."""
     service.store.renew(said(clock, "a", alive_until=clock() + lease))
     clock.advance((timedelta(minutes=1) + 2 * lease).total_seconds())
     assert owners(service) == ["a"]
@@ -130,7 +130,7 @@ def test_silent_worker_is_listed_for_a_minute_and_two_leases(
 
 
 def test_idle_worker_stays_listed(service: lro.Service, clock: ManualClock) -> None:
-    """It renews its row often enough, even without work."""
+    """An idle worker renews its row often enough to stay listed."""
     service.run_maintenance()
     for _ in range(40):
         clock.advance(7)
@@ -140,7 +140,7 @@ def test_idle_worker_stays_listed(service: lro.Service, clock: ManualClock) -> N
 
 @pytest.mark.anyio
 async def test_async_form_lists_the_same_workers(service: lro.Service) -> None:
-    """The async form returns the same, with and without ``all``."""
+    """The async form returns the same workers, with and without ``all``."""
     service.run_maintenance()
     assert await service.workers_async() == service.workers()
     assert await service.workers_async(all=True) == service.workers(all=True)
@@ -162,7 +162,7 @@ def test_workers_of_an_unavailable_store_are_unavailable(
 def test_work_that_no_live_worker_declares_is_stranded(
     service: lro.Service, store: Store, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is listed at once, and logged once after a minute, until a worker declares its method."""
+    """Stranded work is listed at once, and logged after a minute, until a worker declares it."""
     insert(store, waiting(clock, method="acme.v1.Works.Old"))
     insert(store, waiting(clock, "later", seconds=9999, method="acme.v1.Works.Later"))
     service.run_maintenance()
@@ -182,7 +182,7 @@ def test_work_that_no_live_worker_declares_is_stranded(
 def test_work_of_a_silent_workers_methods_is_stranded_at_once(
     service: lro.Service, store: Store, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Only the log line waits for a minute, as it does for other work without a worker."""
+    """If the only worker of a method is silent, its work is listed at once and logged later."""
     insert(store, waiting(clock, method="acme.v1.Works.Old"))
     store.renew(said(clock, "old", methods=("acme.v1.Works.Old",)))
     for _ in range(2):
@@ -197,7 +197,7 @@ def test_work_of_a_silent_workers_methods_is_stranded_at_once(
 def test_waiting_work_is_counted_after_the_last_batch_of_an_expiry(
     service: lro.Service, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counting a long queue takes long, so it is not done after each batch."""
+    """Counting a long queue takes long, so it is done after the last batch and not after each."""
     more, waiting_work = [True, True, False], store.waiting
     calls: list[str] = []
 
@@ -222,7 +222,7 @@ def test_maintenance_continues_if_waiting_work_cannot_be_counted(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The error is logged, and the other tasks still run."""
+    """If waiting work cannot be counted, the error is logged, and maintenance continues."""
     monkeypatch.setattr(store, "waiting", raising(Unavailable("it is busy")))
     service.run_maintenance()
     assert "maintenance: waiting work cannot be counted now: it is busy" in caplog.text

@@ -1,6 +1,6 @@
 """The application that the Celery tests share: servers build it, and workers import it.
 
-``celery -A tests.executors.celery_app worker`` reads the broker and store from the environment.
+``celery -A tests.executors.celery_app worker`` reads broker and store from the environment.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def store_at(place: str) -> Store:
     """Open a SQLite store at a path, or a PostgreSQL store at a URL."""
     if not place.startswith("postgresql:"):
         return SQLiteStore(place)
-    from lro.stores.postgres import PostgresStore  # only where there is a server
+    from lro.stores.postgres import PostgresStore  # imported only if there is a server
 
     return PostgresStore(place, schema="celery", statement_seconds=PATIENCE)
 
@@ -144,7 +144,7 @@ SETTINGS = "LRO_TEST_CELERY"
 """The environment variable with the four arguments of :func:`build`, for workers."""
 
 URL = "LRO_TEST_WEBHOOK"
-"""The environment variable with the URL of webhooks, if there are any, for workers."""
+"""The environment variable with the URL of webhooks, for workers; unset without webhooks."""
 
 
 def webhooks(url: str) -> Webhooks:

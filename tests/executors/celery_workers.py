@@ -22,7 +22,7 @@ from tests.work_messages import WorkMetadata, WorkRequest
 
 
 class Worker:
-    """A ``celery worker`` process for this module, with two slots in a pool of this kind."""
+    """A process of ``celery worker`` for this module, with two slots in a pool of a given kind."""
 
     def __init__(self, pool: str, settings: str, module: str) -> None:
         options = ["--pool", pool, "--concurrency", "2", "--loglevel", "INFO"]
@@ -39,15 +39,15 @@ class Worker:
         self._reader.start()
 
     def says(self, text: str, times: int = 1) -> None:
-        """Return when it has logged this many lines with this text."""
+        """Return when the worker has logged at least this many lines with this text."""
         until(lambda: (self.count(text), *self._said), lambda seen: seen[0] >= times)
 
     def count(self, text: str) -> int:
-        """Return how many lines with this text it has logged."""
+        """Return how many lines with this text the worker has logged."""
         return sum(text in line for line in self._said)
 
     def end(self, how: signal.Signals) -> int:
-        """Send this signal and return the exit code."""
+        """Send this signal to the worker and return its exit code."""
         self.process.send_signal(how)
         return self.process.wait(PATIENCE)
 

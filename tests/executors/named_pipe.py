@@ -28,7 +28,7 @@ class Mail:
         return line.decode()
 
     def end(self):
-        """Return when every process that held the pipe open has ended."""
+        """Return when every other process that held the pipe open has ended."""
         os.close(self._open.pop())
         while self._read():
             pass

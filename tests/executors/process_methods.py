@@ -1,4 +1,4 @@
-"""Functions that tests of the process executor run in child processes, which import them."""
+"""Functions that the tests of the process executor run in child processes, which import them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from lro.logging import operation_facts
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 SOON: Final = timedelta(microseconds=1)
-"""The pause before another attempt."""
+"""The pause before the next attempt."""
 
 
 @message("acme.v1.Hint")
@@ -69,7 +69,7 @@ def say(request: WorkRequest, text: str) -> None:
 
 
 def hold(request: WorkRequest) -> None:
-    """Keep the named pipe open while this process, or a process that it forks, lives."""
+    """Keep the named pipe open as long as this process, or a process that it forks, lives."""
     kept.append(os.open(str(request.rest["pipe"]), os.O_WRONLY))
 
 
@@ -91,7 +91,7 @@ def report_once(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
 
 
 def stepped(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Run four steps; in the first attempt, the process dies during the third one."""
+    """Run four steps; in the first attempt, the process dies during the third step."""
 
     def effect(number: int) -> int:
         if (job.attempt, number) == (1, 2):
@@ -114,7 +114,7 @@ async def await_stepped(request: WorkRequest, job: Job[WorkMetadata]) -> WorkRes
 
 
 def keep_large(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Store a checkpoint of the requested size; the process dies after it in attempt 1."""
+    """Store a checkpoint of the requested size; in attempt 1, the process then dies."""
     job.checkpoint("large", "x" * request.size)
     if job.attempt == 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -173,7 +173,7 @@ def from_another_thread(request: WorkRequest, job: Job[WorkMetadata]) -> WorkRes
 
 
 def left_behind(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Start a thread that reports after its call has ended."""
+    """Start a thread that reports after the function has returned."""
     go = threading.Event()
 
     def late() -> None:
@@ -197,7 +197,7 @@ def now_report(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
 
 
 def environment(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Return the value of this environment variable."""
+    """Return the value of the environment variable that the request names."""
     return WorkResponse(text=os.environ.get(request.text, ""))
 
 
@@ -205,7 +205,7 @@ SEEN: Final[contextvars.ContextVar[str]] = contextvars.ContextVar("seen", defaul
 
 
 def context(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Return the context variable's value, then set it."""
+    """Return the context variable's value, and set a new one."""
     before = SEEN.get()
     SEEN.set(f"by {job.name}")
     return WorkResponse(text=before)
@@ -250,7 +250,7 @@ FAILURES: Final[dict[Any, Callable[[], BaseException]]] = {
 
 
 def given(request: WorkRequest) -> str:
-    """Return what follows the colon in the task's name."""
+    """Return the part of the request's ``do`` after the colon."""
     return str(request.rest["do"]).partition(":")[2]
 
 
@@ -258,7 +258,7 @@ GIVEN: Final[dict[str, Any]] = {
     "wrong class": 5,
     "unencodable": WorkResponse(text=3),  # type: ignore[arg-type]  # deliberately wrong
     "half a pair": WorkResponse(text="\udcff"),
-    # A message that is already packed is checked, too.
+    # A message that is already packed is checked as well.
     "packed": AnyMessage("type.googleapis.com/acme.v1.WorkResponse", {"text": "\udcff"}),
 }
 
@@ -286,7 +286,7 @@ def flaky(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
 
 
 def stopped(request: WorkRequest, error: BaseException) -> WorkResponse:
-    """Report the error and raise it; or ``finish``, ``fail`` or ``die`` instead."""
+    """Write the error's class and raise the error, unless ``do`` says finish, fail or die."""
     match given(request):
         case "finish":
             return WorkResponse(text="done")
@@ -299,7 +299,7 @@ def stopped(request: WorkRequest, error: BaseException) -> WorkResponse:
 
 
 def interrupted(request: WorkRequest, sleep: Callable[[float], object]) -> WorkResponse:
-    """Report that the work has begun, and sleep until it is stopped."""
+    """Write that the work has begun, and sleep until the work is stopped."""
     say(request, "begun")
     try:
         sleep(3600)
@@ -309,12 +309,12 @@ def interrupted(request: WorkRequest, sleep: Callable[[float], object]) -> WorkR
 
 
 def look(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Sleep, and stop when the sleep raises."""
+    """Sleep until the sleep raises."""
     return interrupted(request, job.sleep)
 
 
 def report_on(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Report again and again, and stop when a report raises."""
+    """Report repeatedly until a report raises."""
     say(request, "begun")
     while True:
         time.sleep(0.001)
@@ -322,20 +322,20 @@ def report_on(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
 
 
 def never_look(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Sleep outside the job's control, until a signal interrupts it."""
+    """Sleep without the job's help, until a signal interrupts the sleep."""
     hold(request)
     return interrupted(request, time.sleep)
 
 
 def write_on(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Log all the time, so that the signal most likely comes while the child sends a message."""
+    """Log without a pause, so that the signal probably comes while the child sends a message."""
     say(request, "begun")
     while True:
         logging.getLogger("lro").warning("x" * 100_000)
 
 
 def stubborn(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Ignore every interrupt, so that only a kill ends it."""
+    """Ignore every interrupt, so that only a kill ends the function."""
     hold(request)
     say(request, "begun")
     while True:
@@ -377,7 +377,7 @@ def run_a_program(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
 
 
 def fork(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Fork a process that does not keep the parent's connection open and that SIGTERM ends."""
+    """Fork a process that leaves the parent's connection alone and ends at SIGTERM."""
     here, there = os.pipe()
     child = os.fork()
     if not child:
@@ -399,7 +399,7 @@ def fork_and_die(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
 
 
 def fork_unnoticed(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Fork without Python's knowledge, so the new process keeps the connection open."""
+    """Fork without Python's knowledge, so that the new process keeps the connection open."""
     library = ctypes.CDLL(None)
     if not library.fork():
         while True:
@@ -456,13 +456,13 @@ def lose(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
 
 
 def task(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Run the function that the request names under ``do``."""
+    """Run the function that the request's ``do`` names."""
     found: WorkResponse = globals()[str(request.rest["do"]).partition(":")[0]](request, job)
     return found
 
 
 def short(request: WorkRequest) -> WorkResponse:
-    """Take no job."""
+    """Run without a job."""
     return WorkResponse(text=request.text)
 
 
@@ -471,7 +471,7 @@ def nothing(request: WorkRequest) -> None:
 
 
 async def async_task(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Run the function that the request names, and await its result if that is awaitable."""
+    """Run the function that the request's ``do`` names, and await its result if necessary."""
     found: Any = task(request, job)
     return await found if inspect.isawaitable(found) else found
 
@@ -487,7 +487,7 @@ async def await_on(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse
 
 
 async def await_never(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Run without an ``await``, so that only a signal interrupts it."""
+    """Run without an ``await``, so that only a signal interrupts the function."""
     say(request, "begun")
     while True:
         time.sleep(0.001)
@@ -516,7 +516,7 @@ _noted = "not noted"
 
 @contextlib.contextmanager
 def noted(job: Job[Any]) -> Iterator[None]:
-    """Record that functions run inside this hook; swallow an ``Unwelcome`` error."""
+    """Set a flag while a function runs inside this hook; swallow an ``Unwelcome`` error."""
     global _noted
     _noted = "noted"
     try:
@@ -557,7 +557,7 @@ async def await_unwelcome(request: WorkRequest, job: Job[WorkMetadata]) -> WorkR
 
 
 def service_of(executor: Executor, store: Store, **options: Any) -> Service:
-    """Return a service with every task, whose functions stay importable under their names."""
+    """Return a service with methods whose functions child processes can import by name."""
     options = {"maintenance": False, **options}
     service = Service(store, executor, domain="acme.test", **options)
     service.types.register(Hint)

@@ -1,4 +1,4 @@
-"""The parts of the Celery executor, with no broker or with one in memory."""
+"""The parts of the Celery executor, without a broker or with a broker in memory."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NAME = "operations/a"
 
 
 def app_on(broker):
-    """Return an app that does not change the configuration of logging."""
+    """Return a Celery app that leaves the configuration of logging unchanged."""
     app = celery.Celery(f"app{next(NUMBERS)}", broker=broker, set_as_current=False)
     app.conf.worker_hijack_root_logger = False
     app.conf.worker_redirect_stdouts = False
@@ -67,13 +67,13 @@ def level():
 
 @pytest.fixture(autouse=True)
 def no_rest(monkeypatch):
-    """Let a worker return a message without a pause."""
+    """Let a worker reject a message without a pause."""
     monkeypatch.setattr(_celery_messages, "REJECT_PAUSE_SECONDS", 0.0)
 
 
 @pytest.fixture(scope="module")
 def make_remote():
-    """A function that makes executors with a broker in memory and a worker of two threads each."""
+    """A function that makes executors, each with a broker in memory and a worker of two threads."""
     with ExitStack() as workers:
 
         def make(work):
@@ -109,7 +109,7 @@ def test_properties_of_the_celery_executor():
 
 
 def test_two_services_of_one_app_need_different_task_names():
-    """Otherwise a worker of one service would get the operation names of the other."""
+    """With the same task name, a worker of one service would get the other service's names."""
     app = app_on("memory://")
     CeleryExecutor(app).attach(print)
     with pytest.raises(DeclarationError, match=r"lro\.work"):
@@ -119,7 +119,7 @@ def test_two_services_of_one_app_need_different_task_names():
 
 
 def test_settings_of_the_app_do_not_change_the_task():
-    """The executor's promises depend on these options, so it sets them itself."""
+    """The executor sets these options itself, because its promises depend on them."""
     app = app_on("memory://")
     ours = {"acks_late": True, "reject_on_worker_lost": True, "ignore_result": True}
     app.conf.update({f"task_{name}": not value for name, value in ours.items()})
@@ -131,7 +131,7 @@ def test_settings_of_the_app_do_not_change_the_task():
 
 
 def test_an_eager_app_does_the_work_at_once():
-    """Celery users test this way, without a broker."""
+    """An eager app, as Celery users have in tests, runs the work at once and needs no broker."""
     done = []
     app = app_on("redis://nowhere.invalid")
     app.conf.task_always_eager = True
@@ -150,7 +150,7 @@ def publisher(*, app=None, seconds=1, connections=1):
 
 @pytest.mark.parametrize("scheme", ["redis", "amqp"])
 def test_start_is_refused_without_a_broker(unused_address, scheme, monkeypatch):
-    """A start is refused; further starts right after it are refused without another attempt."""
+    """The start is refused without a broker; the next starts are refused without a new attempt."""
     executor = CeleryExecutor(app_on(f"{scheme}://{unused_address}"))
     for _ in range(2):
         with pytest.raises(Unavailable, match=r"cannot be reached now \(Connection"):
@@ -159,7 +159,7 @@ def test_start_is_refused_without_a_broker(unused_address, scheme, monkeypatch):
 
 
 def test_every_broker_of_a_list_is_tried(unused_address):
-    """The app lists several brokers; all are tried before a start is refused."""
+    """If the app lists several brokers, all are tried before a start is refused."""
     publisher(app=app_on([f"redis://{unused_address}", "memory://"])).check_reachable()
 
 
@@ -168,7 +168,7 @@ def test_every_broker_of_a_list_is_tried(unused_address):
     [("redis://x", "socket_timeout"), ("amqp://x", "read_timeout"), ("memory://", None)],
 )
 def test_broker_timeouts_apply_only_to_our_connections(url, option):
-    """The app's own broker settings are used and stay unchanged."""
+    """Timeouts apply to the executor's connections; the app's own settings stay unchanged."""
     app = app_on(url)
     app.conf.broker_transport_options = {"visibility_timeout": 7}
     connection = publisher(app=app, seconds=3)._connect()
@@ -196,7 +196,7 @@ def test_a_dead_connection_is_replaced_once():
 
 
 def test_start_is_refused_while_all_connections_are_in_use():
-    """A start that gets no connection in time raises; the broker still counts as reachable."""
+    """A start that gets no connection in time raises, but the broker still counts as reachable."""
     broker = publisher(seconds=0.01)
 
     def act(connection):
@@ -208,7 +208,7 @@ def test_start_is_refused_while_all_connections_are_in_use():
 
 
 def test_broker_is_not_checked_again_right_after_a_success(monkeypatch):
-    """For a moment after a successful check, the broker is not asked again."""
+    """After a successful check, the broker is not checked again for a moment."""
     asked, broker = [], publisher()
     monkeypatch.setattr(_celery_messages, "_open_channel", asked.append)
     for seconds, times in ((float("inf"), 1), (float("inf"), 1), (0.0, 2)):
@@ -236,12 +236,12 @@ def test_forked_child_makes_its_own_broker_connections():
 
 
 def test_closed_publisher_closes_its_connections():
-    """A connection in use is closed when its call ends, and no new one is made."""
+    """A connection in use is closed when its call ends, and no new connection is made."""
     broker, used = publisher(connections=10), []
 
     def act(connection):
         used.append(connection)
-        connection.default_channel  # noqa: B018  # opens it
+        connection.default_channel  # noqa: B018  # opens the channel
         if len(used) == 2:
             broker.publish(act)
             broker.close()
@@ -264,7 +264,7 @@ def unavailable(name):
 
 
 def test_message_is_requeued_if_the_store_is_unavailable(caplog):
-    """The store is unavailable, so the message is requeued for later or for another worker."""
+    """While the store is unavailable, a message is requeued for later or for another worker."""
     with caplog.at_level(logging.WARNING, "lro"), pytest.raises(Reject) as caught:
         CeleryWorkerTask(unavailable, None).run(NAME)
     assert caught.value.requeue
@@ -272,7 +272,7 @@ def test_message_is_requeued_if_the_store_is_unavailable(caplog):
 
 
 def dropped(caplog):
-    """Return the log lines about dropped messages; other tests' threads may log, too."""
+    """Return the log lines about dropped messages, without other lines of the library."""
     lines = [record.getMessage() for record in caplog.records if record.name == "lro"]
     return [line for line in lines if "a message is dropped" in line]
 
@@ -288,14 +288,14 @@ def dropped(caplog):
     ],
 )
 def test_message_without_one_string_argument_is_dropped(caplog, arguments, named, held):
-    """One log line shows the types of the arguments; no operation is claimed."""
+    """A message with wrong arguments is dropped; the log shows their types; nothing is claimed."""
     CeleryWorkerTask(lambda name: pytest.fail(f"asked for {name}"), None).run(*arguments, **named)
     (line,) = dropped(caplog)
     assert f"a message is dropped: it must have the name of an operation, not {held}" in line
 
 
 def test_a_message_of_a_malformed_name_is_dropped(caplog):
-    """The service refuses the name before it reads the store, in the main or another thread."""
+    """The service refuses a malformed name before it reads the store, in any thread."""
     with Service(MemoryStore(), InlineExecutor(), maintenance=False) as service:
         CeleryWorkerTask(service.edges.work.run_operation, None).run("operations/")
         (line,) = dropped(caplog)
@@ -310,7 +310,7 @@ def test_a_message_of_a_malformed_name_is_dropped(caplog):
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_work_is_begun_once(monkeypatch, begun):
-    """A signal may come during the thread's start, before or after the thread has begun."""
+    """The work runs once if a signal interrupts the thread's start, whether or not it has begun."""
     seen, errors = [], [SoftTimeLimitExceeded()]
     whole = threading.Thread.start
 
@@ -330,12 +330,12 @@ def test_work_is_begun_once(monkeypatch, begun):
     ("error", "raised", "closes"),
     [
         (RuntimeError("can't start new thread"), Reject, 0),  # requeued for another worker
-        (NotImplementedError("kill_job"), Reject, 1),  # which a signal handler raised there
+        (NotImplementedError("kill_job"), Reject, 1),  # raised by a signal handler in the start
         (SystemExit(1), SystemExit, 1),
     ],
 )
 def test_work_whose_thread_cannot_be_started_is_not_begun(monkeypatch, error, raised, closes):
-    """If the thread does begin later, it finds that it is too late."""
+    """If the thread's start raises, the work is not begun, even if the thread begins later."""
     seen, closed, threads = [], [], []
 
     def start(thread):
@@ -362,7 +362,7 @@ class Consumer:
 
 
 def test_ready_worker_starts_maintenance_in_its_main_process():
-    """Maintenance begins in the main process, for this app only and only if a service uses it."""
+    """Maintenance begins in the worker's main process, for this app only and only if in use."""
     app, begun = app_on("memory://"), []
     executor = CeleryExecutor(app)
     executor.attach(print, None, lambda: begun.append(1))
@@ -375,7 +375,7 @@ def test_ready_worker_starts_maintenance_in_its_main_process():
 
 
 def test_stopped_worker_requeues_its_messages():
-    """Messages that come after the stop are requeued; so is one whose work was given up."""
+    """A message that comes after the stop, or whose work was given up, is requeued."""
     done, app = [], app_on("memory://")
     executor = CeleryExecutor(app)
 
@@ -393,7 +393,7 @@ def test_stopped_worker_requeues_its_messages():
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_service_is_notified_when_a_task_ends(apart):
-    """The callback runs after any end, and the task no longer counts as running by then."""
+    """The callback runs after any end of a task, when the task no longer counts as running."""
     app, told = app_on("memory://"), []
     executor = CeleryExecutor(app)
 
@@ -417,7 +417,7 @@ def test_service_is_notified_when_a_task_ends(apart):
 
 
 def test_an_error_of_the_work_is_an_error_of_the_task():
-    """This holds in the main thread and in other threads."""
+    """An error of the work is raised by its task, in the main thread and in other threads."""
 
     def work(name):
         raise KeyError(name)
@@ -437,7 +437,7 @@ def test_an_error_of_the_work_is_an_error_of_the_task():
 
 
 class Signalled:
-    """Work during which a signal handler raises an error in the main thread."""
+    """Work that is interrupted by a signal handler's error in the main thread."""
 
     def __init__(self, error, hand_back=None):
         self.closed = []
@@ -467,7 +467,7 @@ class Signalled:
 
 @pytest.fixture
 def signalled():
-    """A function that makes such work, given the error.
+    """A function that makes ``Signalled`` work, given the error.
 
     The garbage collector is off, because Python drops errors of signal handlers in its callbacks.
     """
@@ -488,13 +488,13 @@ def signalled():
 @pytest.mark.parametrize(
     ("error", "hand_back", "raised"),
     [
-        (SystemExit(-241), None, SystemExit),  # as Celery raises it in a pool process
+        (SystemExit(-241), None, SystemExit),  # raised by Celery in a pool process
         (NotImplementedError("kill_job"), None, Reject),  # raised by a worker without a pool
-        (SystemExit(1), ValueError("the store is broken"), SystemExit),  # its lease expires later
+        (SystemExit(1), ValueError("the store is broken"), SystemExit),  # the lease expires later
     ],
 )
 def test_worker_that_is_stopped_hands_its_work_back(signalled, caplog, error, hand_back, raised):
-    """The work is released first, and its message is requeued."""
+    """A stopped worker first releases its work; then its message is requeued."""
     work = signalled(error, hand_back)
     with caplog.at_level(logging.ERROR, "lro"), pytest.raises(raised) as caught:
         work.worker_task.run(NAME)
@@ -504,7 +504,7 @@ def test_worker_that_is_stopped_hands_its_work_back(signalled, caplog, error, ha
 
 
 def test_soft_time_limit_does_not_stop_an_operation(signalled, caplog):
-    """The work continues, and the log says why."""
+    """A soft time limit does not stop the work; the log says why."""
     work = signalled(SoftTimeLimitExceeded())
     work.may_end.set()
     with caplog.at_level(logging.WARNING, "lro"):
@@ -514,7 +514,7 @@ def test_soft_time_limit_does_not_stop_an_operation(signalled, caplog):
 
 
 def test_work_that_cannot_be_released_keeps_its_lease(signalled):
-    """The work is not released; its lease expires later."""
+    """Without a function that releases it, the work keeps its lease, which expires later."""
     work = signalled(SystemExit(1))
     work.worker_task = CeleryWorkerTask(work.work, None)
     with pytest.raises(SystemExit):

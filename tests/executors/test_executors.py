@@ -1,4 +1,4 @@
-"""Behavior of each executor beyond the contract; context variables and transactions."""
+"""Behavior of each executor beyond its contract; context variables and transactions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Coroutine(Work):
 
 
 def submit(executor, task):
-    """Submit a task when a worker is known to be free."""
+    """Submit a task; a worker must be free."""
     slot = executor.reserve()
     assert slot is not None
     slot.submit(task)
@@ -63,7 +63,7 @@ def finished(executor, task):
 
 
 def telling(executor):
-    """Return a semaphore that counts the calls of ``freed``."""
+    """Return a semaphore that counts the calls of the ``freed`` callback."""
     freed = threading.Semaphore(0)
     executor.attach(print, print, print, freed.release)
     return freed
@@ -76,7 +76,7 @@ def ends(executor):
 
 
 def test_system_exit_in_a_created_task_does_not_stop_other_work(caplog):
-    """A function may create asyncio tasks, and one of them may raise SystemExit."""
+    """If an asyncio task that a function creates raises SystemExit, the executor continues."""
     executor = AsyncioExecutor()
 
     async def leave():
@@ -96,7 +96,7 @@ def test_system_exit_in_a_created_task_does_not_stop_other_work(caplog):
 
 
 def test_tasks_that_a_function_left_behind_are_cancelled():
-    """Tasks that the function did not await are cancelled when the loop ends."""
+    """Tasks that a function created but did not await are cancelled when the loop ends."""
     executor = AsyncioExecutor()
     cancelled = threading.Event()
 
@@ -119,7 +119,7 @@ def test_tasks_that_a_function_left_behind_are_cancelled():
 
 
 def test_repeated_joins_and_late_submits_are_harmless():
-    """Further joins, even from several threads, and a late submit do no harm."""
+    """Further joins, even from several threads, return; a late submit is refused."""
     executor = AsyncioExecutor()
     slot = executor.reserve()
     executor.stop()
@@ -130,7 +130,7 @@ def test_repeated_joins_and_late_submits_are_harmless():
 
 
 def test_joining_from_the_loop_itself_does_not_hang():
-    """A function may close the service that runs it."""
+    """A function may stop and join the executor that runs it; the join returns False at once."""
     executor = AsyncioExecutor()
     found = []
 
@@ -145,7 +145,7 @@ def test_joining_from_the_loop_itself_does_not_hang():
 
 
 def test_executors_declare_their_cancel_support():
-    """A thread cannot be stopped, and a coroutine only at an ``await``."""
+    """A plain function must check for a cancel itself; a coroutine is cancelled at an ``await``."""
     for make in (InlineExecutor, ThreadExecutor):
         assert make().cancel_support is CancelSupport.COOPERATIVE
     assert AsyncioExecutor().cancel_support is CancelSupport.AT_AWAIT
@@ -153,7 +153,7 @@ def test_executors_declare_their_cancel_support():
 
 @pytest.mark.parametrize("make", [ThreadExecutor, AsyncioExecutor])
 def test_an_executor_without_work_has_no_thread(make):
-    """It may be created before a server forks, or never be used; stopping it does no harm."""
+    """An unused executor, as before a server's fork, has no thread and can be stopped."""
     before = set(threading.enumerate())
     executor = make()
     assert ends(executor)
@@ -170,7 +170,7 @@ def test_the_thread_of_the_loop_is_started_once():
 
 
 def test_thread_is_started_only_if_all_are_busy():
-    """An idle thread is reused; when all are busy, another one is started."""
+    """An idle thread is reused; if all threads are busy, another thread is started."""
     executor = ThreadExecutor(3)
     before = set(threading.enumerate())
 
@@ -190,14 +190,14 @@ def test_thread_is_started_only_if_all_are_busy():
 
 
 def others_end(before):
-    """Wait until all threads but these have ended; return whether no others are left."""
+    """Wait until all threads but those in `before` have ended; return whether they have."""
     for thread in set(threading.enumerate()) - before:
         joined(thread)
     return set(threading.enumerate()) <= before
 
 
 def refuse_threads(monkeypatch, *, after=0):
-    """Allow ``after`` more threads to be started, then refuse."""
+    """Allow ``after`` more threads to be started, and let later starts fail."""
     start, started = threading.Thread.start, []
 
     def limited(thread):
@@ -211,7 +211,7 @@ def refuse_threads(monkeypatch, *, after=0):
 
 @pytest.mark.parametrize("kind", [ThreadExecutor, AsyncioExecutor, ProcessExecutor])
 def test_without_any_thread_the_executor_is_unavailable(kind, monkeypatch):
-    """The process has too many threads, or is exiting: the start raises, and may be retried."""
+    """If no thread can be started, ``reserve`` raises Unavailable; a later call tries again."""
     executor = kind(1)
     with monkeypatch.context() as patch:
         refuse_threads(patch)
@@ -223,7 +223,7 @@ def test_without_any_thread_the_executor_is_unavailable(kind, monkeypatch):
 
 
 def test_executor_works_with_fewer_threads_than_configured(monkeypatch, caplog):
-    """The system refuses more: the executor has fewer workers, and tries again each time."""
+    """If the system refuses more threads, there are fewer workers; each reserve tries again."""
     executor = ThreadExecutor(3)
     task = Work("a")
     with monkeypatch.context() as patch:
@@ -260,7 +260,7 @@ def test_a_service_that_fails_to_note_a_free_worker_does_not_end_it(caplog):
 
 
 def test_reserved_slot_can_be_used_only_once():
-    """A second release or submit neither frees another worker nor runs a task."""
+    """A second release or submit of a slot frees no other worker and runs no task."""
     executor = ThreadExecutor(1)
     freed = telling(executor)
     slot = executor.reserve()
@@ -284,7 +284,7 @@ def test_reserved_slot_can_be_used_only_once():
 
 
 def test_the_tasks_of_a_closed_loop_are_given_up():
-    """The next reserve gives them up; their slots are free on the next loop."""
+    """The next ``reserve`` gives up a closed loop's tasks, so the next loop gets their slots."""
     executor = AsyncioExecutor(2, loop="running")
     freed = telling(executor)
     tasks = [Work("a", is_async=True), Work("b", is_async=True)]
@@ -331,7 +331,7 @@ def test_task_of_a_loop_closed_before_it_begins_is_dropped():
 
     loop.run_until_complete(begin())
     task = Work("a", is_async=True)
-    submit(executor, task)  # from another thread, as far as the loop knows
+    submit(executor, task)  # from another thread, from the loop's point of view
     loop.close()
     executor.stop()
     assert task.released.is_set()
@@ -340,7 +340,7 @@ def test_task_of_a_loop_closed_before_it_begins_is_dropped():
 
 
 def test_task_for_a_closed_loop_is_refused():
-    """The submit refuses it, whether or not an earlier call has noticed the closed loop."""
+    """A submit to a closed loop is refused, even before another call has noticed the close."""
     executor = AsyncioExecutor(2, loop="running")
     loop = asyncio.new_event_loop()
 
@@ -360,7 +360,7 @@ def test_task_for_a_closed_loop_is_refused():
 
 
 def test_a_loop_that_is_being_ended_is_given_no_more_work():
-    """Its tasks are being cancelled, and a new one would never begin."""
+    """A loop that is cancelling its tasks gets no new work, which would never begin."""
     executor = AsyncioExecutor(1, loop="running")
     freed = telling(executor)
     task = Work("a", is_async=True)
@@ -398,11 +398,11 @@ def test_a_task_that_is_cancelled_before_its_first_step_is_released(is_async):
 
 
 def test_slot_reserved_before_a_fork_is_refused_in_the_child():
-    """Its loop runs only in the parent."""
+    """A slot reserved before a fork is refused in the child, which has no thread for its loop."""
     executor = AsyncioExecutor()
     slot = executor.reserve()
     loop, thread = executor._loop, executor._thread
-    executor._after_fork()  # as in a forked child, except that the loop runs here
+    executor._after_fork()  # as in a forked child, except that the loop's thread still runs
     with pytest.raises(Unavailable):
         slot.submit(Work("a"))
     executor._ended = True
@@ -459,7 +459,7 @@ assert executor.join(PATIENCE)
     ("module", "name"), [("threads", "ThreadExecutor"), ("asyncio", "AsyncioExecutor")]
 )
 def test_an_executor_survives_a_fork(module, name, warm):
-    """The child has its own threads and none of the parent's tasks; the parent continues."""
+    """A child has its own threads and none of its parent's tasks; the parent continues."""
     program = FORKED.format(module=module, name=name, warm=warm)
     run = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=3 * PATIENCE
@@ -468,7 +468,7 @@ def test_an_executor_survives_a_fork(module, name, warm):
 
 
 def test_a_function_waits_until_a_thread_can_be_started(monkeypatch):
-    """It runs beside an event loop; it is not lost and does not block other tasks."""
+    """If no thread can be started, the function waits; it is not lost and blocks no other task."""
     monkeypatch.setattr(asyncio_executor, "_RETRY_SECONDS", 0.0)
     executor = AsyncioExecutor(2)
     executor.reserve().release()  # starts the loop's own thread
@@ -509,7 +509,7 @@ def test_the_inline_executor_waits_for_other_threads():
 
 
 def test_a_caller_reserves_one_inline_slot_at_a_time():
-    """So a service that reserves all free slots gets one; another thread gets its own."""
+    """A thread that reserves all free slots gets one slot; another thread gets its own."""
     executor = InlineExecutor()
     freed = telling(executor)
     slot = executor.reserve()
@@ -520,7 +520,7 @@ def test_a_caller_reserves_one_inline_slot_at_a_time():
     seen = []
 
     class Outer(Work):
-        """Runs another task inside this one."""
+        """A task that runs another task."""
 
         def run(self, through=None):
             submit(executor, inner)
@@ -535,7 +535,7 @@ def test_a_caller_reserves_one_inline_slot_at_a_time():
 
 
 def test_starts_on_an_event_loop_do_not_share_an_inline_slot():
-    """Their steps run in pool threads, possibly all in the same one."""
+    """Each start on an event loop has its own slot, even if their steps run in one pool thread."""
     executor = InlineExecutor()
     tasks = [Work(str(number), held=False) for number in range(3)]
 
@@ -564,7 +564,7 @@ def test_an_inline_slot_is_used_up_once():
 
 
 def test_the_inline_executor_does_async_work_below_a_running_event_loop():
-    """The work needs its own loop in its own thread; the caller waits for it."""
+    """Async work gets its own loop in its own thread, and the caller waits for the work."""
     with lro.Service(MemoryStore(), InlineExecutor(), maintenance=False) as service:
 
         @service.method("acme.v1.Waits.Wait", metadata=lro.Empty)
@@ -600,7 +600,7 @@ def celery_eager(_: int) -> Executor:
 def test_work_sees_no_context_of_a_start_or_of_other_work(
     make: Callable[[int], Executor], function: Any
 ) -> None:
-    """The caller of the start and each function set a variable; no later function sees it."""
+    """Each function and the caller of a start set a variable; no other function sees its value."""
 
     def start_three() -> list[str]:
         SEEN.set("by the caller")
@@ -629,7 +629,7 @@ METHOD = "acme.v1.Works.Echo"
 
 
 def committed(service, method, path):
-    """Start an operation in a transaction, commit it, and return the name."""
+    """Start an operation in a transaction, commit, and return the operation's name."""
     with contextlib.closing(sqlite3.connect(path, timeout=60)) as connection:
         name = service.start(method, WorkRequest("abc"), within=connection).name
         connection.commit()

@@ -1,7 +1,7 @@
-"""The process executor: signals and lost races in its parts, and a short test of the whole.
+"""The process executor: signals and lost races in its parts, and short tests of the whole.
 
 The parts use fake connections, so everything happens in one thread and in a fixed order. The last
-tests use real children, whose timing varies; more of those are in ``tests/full/executors``.
+tests use real children, whose timing varies; more such tests are in ``tests/full/executors``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ INTERRUPTED = "interrupted"
 
 
 def call_of(do, *, function=process_methods.task, reference=None, **options):
-    """Return the message by which a parent tells a child to run a task."""
+    """Return the message with which a parent makes a child run a task."""
     with Service(MemoryStore(), InlineExecutor(), maintenance=False) as service:
         spec = service.method("acme.v1.Works.Parts", **CLASSES)(function).spec
     rest = {"do": do, "pipe": os.devnull, "how": "detail"}
@@ -52,7 +52,7 @@ def call_of(do, *, function=process_methods.task, reference=None, **options):
 
 
 class Line:
-    """A child's connection: it receives these messages, then closes; it records what is sent.
+    """A child's connection that delivers the given messages, closes, and records what is sent.
 
     For each ``interrupted`` in ``while_sending``, SIGTERM comes during that send.
     """
@@ -76,7 +76,7 @@ class Line:
 
 
 def lived(line):
-    """Run a child that gets all messages before it begins; return what it sent before it died."""
+    """Run a child that gets all messages before it begins; return the messages that it sent."""
     died = []
     line.child = ChildMain(line, lambda: died.append(True))
     line.child.listen()
@@ -133,7 +133,7 @@ def test_function_that_is_not_found_does_not_matter_once_the_call_is_to_stop(scr
 
 
 def test_signal_that_comes_while_a_message_is_sent_takes_effect_behind_it():
-    """It takes effect once; a signal between two calls, or from elsewhere, has no effect."""
+    """A signal during a send takes effect after it, once; other signals have no effect."""
     signals = [INTERRUPTED, INTERRUPTED, ""]
     found = lived(Line(call_of("write_on"), ASKED, while_sending=signals))
     assert [type(one) for one in found] == [_messages.LogLine, _messages.Stopped]
@@ -166,13 +166,13 @@ def test_child_that_does_not_understand_its_parent_says_so_and_dies():
     ],
 )
 def test_refused_report_raises_in_the_child(error, expected):
-    """Errors that functions may expect keep their class; others become Unavailable."""
+    """Errors that functions may expect keep their class; other errors become Unavailable."""
     found = _messages.refusal_error(_messages.refusal(error), "operations/a", 1)
     assert (type(found), str(found)) == (type(expected), str(expected))
 
 
 class LastWords:
-    """A child that has sent some messages and is dead when it is next checked."""
+    """A child that has sent some messages and is dead at the next check."""
 
     started = True
     killed = False
@@ -196,12 +196,12 @@ class LastWords:
 
 
 class Control:
-    """The job of a call that nobody stops."""
+    """A job that nobody stops."""
 
     cancel_requested = False
 
     def on_stop(self, wake):
-        """Do nothing: the job never stops."""
+        """Do nothing: nobody stops the job."""
 
 
 def supervision(*words):
@@ -213,7 +213,7 @@ def supervision(*words):
 
 
 def test_result_sent_before_the_death_of_a_child_is_used():
-    """The child may have sent its result and exited between two checks."""
+    """If a child sends its result and exits between two checks, the result is used."""
     response = _messages.AnyMessage("type.googleapis.com/acme.v1.WorkResponse", {"text": "x"})
     assert supervision(_messages.Done(response)).response() == response
 
@@ -223,7 +223,7 @@ def test_result_sent_before_the_death_of_a_child_is_used():
     [(_messages.AttemptReplaced(2), LeaseLost), (_messages.FunctionNotFound(), AttemptEnded)],
 )
 def test_child_is_reused_only_if_all_its_messages_were_read(last, error):
-    """Otherwise its later messages would be taken for the reply to another call."""
+    """A child with messages that may be unread is not reused: the next call would read them."""
     fine = supervision(_messages.Ready(), last)
     with pytest.raises(error):
         fine.response()
@@ -234,7 +234,7 @@ def test_child_is_reused_only_if_all_its_messages_were_read(last, error):
 
 
 def test_messages_are_read_from_pieces_of_any_size():
-    """Above two gigabytes, an eight-byte length comes first; a cut-off message is EOFError."""
+    """Above 2 GB an eight-byte length comes first; a cut-off message raises EOFError."""
     reading, writing = os.pipe()
     inbox = MessageReader()
     lengths = [

@@ -1,4 +1,4 @@
-"""Executors that only send operation names: who claims the work, and how lost names are resent."""
+"""Executors that only send operation names: how workers claim, and how lost names are resent."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def sending():
 
 @pytest.fixture
 def service(make_service, store, sending):
-    """A service with this executor; its method returns the number of the attempt."""
+    """A service with a sending executor and a method that returns the number of the attempt."""
     return with_method(make_service(store, sending))
 
 
@@ -75,7 +75,7 @@ def with_method(service, **options):
 
 
 def test_worker_that_gets_a_name_claims_and_runs_the_work(service, sending, store, clock):
-    """The start takes no lease; the worker that gets the name claims the work and runs it."""
+    """A start only sends the name; the worker that receives it claims the work and runs it."""
     operation = service.start(NAME, WorkRequest("it"))
     assert not operation.done
     assert sending.sent == [operation.name]
@@ -88,7 +88,7 @@ def test_worker_that_gets_a_name_claims_and_runs_the_work(service, sending, stor
 
 
 def test_repeated_name_runs_the_work_once(service):
-    """A late or unknown name has no effect."""
+    """A name that is repeated, late or unknown has no effect."""
     name = service.start(NAME, WorkRequest()).name
     for _ in range(3):
         service.edges.work.run_operation(name)
@@ -112,7 +112,7 @@ def test_name_claimed_by_another_worker_is_ignored(make_service, store, sending,
 
 
 def test_name_of_an_unknown_method_is_left_to_others(service, make_service, store, caplog):
-    """The worker logs an error and leaves the work in the queue."""
+    """A worker that does not know the method logs an error and leaves the work in the queue."""
     name = service.start(NAME, WorkRequest()).name
     stranger = make_service(store, Sending())
     with caplog.at_level(logging.ERROR, "lro"):
@@ -122,7 +122,7 @@ def test_name_of_an_unknown_method_is_left_to_others(service, make_service, stor
 
 
 def test_lost_name_is_sent_again(service, sending, clock, store):
-    """It is sent after the redelivery time, and then each time its age has doubled."""
+    """A lost name is sent again after the redelivery time, then each time its age has doubled."""
     name = service.start(NAME, WorkRequest()).name
     service.run_maintenance()
     for after, sent in ((59, 1), (1, 2), (59, 2), (1, 3), (119, 3), (1, 4)):
@@ -138,7 +138,7 @@ def test_lost_name_is_sent_again(service, sending, clock, store):
 def test_work_of_a_dead_worker_is_sent_again_or_ends(
     make_service, store, sending, clock, at_most_once
 ):
-    """With ``at_most_once`` it ends ABORTED; otherwise another attempt is made."""
+    """A dead worker's work ends ABORTED with ``at_most_once``; otherwise its name is sent again."""
     service = with_method(make_service(store, sending), at_most_once=at_most_once)
     name = service.start(NAME, WorkRequest()).name
     now = clock()
@@ -154,7 +154,7 @@ def test_work_of_a_dead_worker_is_sent_again_or_ends(
 
 
 def test_cancel_before_any_claim_ends_the_operation(service, store):
-    """It ends at once; the name that arrives later has no effect (spec §2.6)."""
+    """A cancel of unclaimed work ends it at once; its name has no effect later (spec §2.6)."""
     name = service.start(NAME, WorkRequest()).name
     service.cancel(name)
     assert service.get(name).error.code == Code.CANCELLED
@@ -163,7 +163,7 @@ def test_cancel_before_any_claim_ends_the_operation(service, store):
 
 
 def test_start_whose_name_cannot_be_sent_fails(service, sending, store):
-    """Without a request id, nothing stays in the store."""
+    """If the name cannot be sent, a start without a request id fails and stores nothing."""
     sending.error = Unavailable("the broker is away")
     with pytest.raises(Unavailable, match="broker"):
         service.start(NAME, WorkRequest())
@@ -171,7 +171,7 @@ def test_start_whose_name_cannot_be_sent_fails(service, sending, store):
 
 
 def test_stored_start_sends_its_name_later(service, sending, clock):
-    """The operation waits, and its name is sent later."""
+    """If the send fails after the store has the operation, the name is sent later."""
     sending.late_error = Unavailable("the broker is away")
     name = service.start(NAME, WorkRequest()).name
     assert sending.sent == []
@@ -182,7 +182,7 @@ def test_stored_start_sends_its_name_later(service, sending, clock):
 
 
 def test_a_repeated_start_sends_the_name_again(service, sending, store):
-    """With a request id the record stays, because another call may have returned it."""
+    """A failed start with a request id stays in the store, and a repeat sends the name again."""
     sending.error = Unavailable("the broker is away")
     for _ in range(2):
         with pytest.raises(Unavailable, match="broker"):
@@ -198,7 +198,7 @@ def test_a_repeated_start_sends_the_name_again(service, sending, store):
 
 
 def test_start_during_a_stop_is_stored(service, sending, store):
-    """The next process runs the work."""
+    """If the executor stops during a start, the operation waits for another process."""
     service.edges.work.stopping = False
     whole = store.insert
 
@@ -215,7 +215,7 @@ def test_start_during_a_stop_is_stored(service, sending, store):
 
 @pytest.mark.parametrize(("refusal", "left"), [("error", 5), ("late_error", 60)])
 def test_name_is_sent_again_when_the_broker_is_back(service, sending, clock, store, refusal, left):
-    """After a failed send, the claim holds for the redelivery time; no other process sends it."""
+    """After a failed send, no other process sends the name until the redelivery time has passed."""
     name = service.start(NAME, WorkRequest()).name
     for error, seconds in ((Unavailable("the broker is away"), 60), (None, left)):
         setattr(sending, refusal, error)
@@ -228,7 +228,7 @@ def test_name_is_sent_again_when_the_broker_is_back(service, sending, clock, sto
 
 
 def test_deleted_waiting_work_still_runs(service, store):
-    """Callers do not see it, and its end removes the record (spec §2.7)."""
+    """Deleted work is hidden and still runs; its end removes the record (spec §2.7)."""
     name = service.start(NAME, WorkRequest()).name
     service.delete(name)
     with pytest.raises(OperationNotFound):
@@ -239,7 +239,7 @@ def test_deleted_waiting_work_still_runs(service, store):
 
 
 def test_stopping_worker_refuses_names(service, store):
-    """It raises Unavailable, so the message goes back to the broker."""
+    """A stopping worker raises Unavailable, so the message goes back to the broker."""
     name = service.start(NAME, WorkRequest()).name
     service.edges.work.stopping = True
     with pytest.raises(Unavailable, match="stopping"):
@@ -257,7 +257,7 @@ def started(method, clock, *texts):
 
 
 def test_name_delivered_before_its_due_time_has_no_effect(service, sending, store, clock):
-    """The work is delayed, but a repeated start or an old message delivers its name early."""
+    """If a repeated start or an old message delivers delayed work early, it does not begin."""
     name = service.start(NAME, WorkRequest(), delay=MINUTE, request_id=ID).name
     assert service.start(NAME, WorkRequest(), request_id=ID).name == name
     service.edges.work.run_operation(name)
@@ -271,7 +271,7 @@ def test_name_delivered_before_its_due_time_has_no_effect(service, sending, stor
 
 
 def test_attempts_begin_when_they_are_due(make_service, store, sending, clock):
-    """Older messages that arrive in the pauses have no effect; each failure is recorded."""
+    """Messages that arrive between attempts have no effect; each failure is recorded."""
     service = make_service(store, sending)
     began = []
 
@@ -301,7 +301,7 @@ def test_attempts_begin_when_they_are_due(make_service, store, sending, clock):
 
 
 def test_names_are_sent_only_up_to_the_limit(make_service, store, sending, step, clock):
-    """A worker that gets a name over the limit drops its message at once."""
+    """Names are sent up to the limit; a worker drops the message of a name over the limit."""
     service = make_service(store, sending)
     method = work(service, step, NAME, concurrency=1)
     names = started(method, clock, *"abc")
@@ -326,7 +326,7 @@ def test_names_are_sent_only_up_to_the_limit(make_service, store, sending, step,
 def test_work_whose_turn_has_passed_is_sent_again_when_there_is_room(
     make_service, store, sending, step, clock
 ):
-    """Its message arrived after the redelivery time, when another name had been sent."""
+    """A name whose message came late, after another name was sent, is sent again later."""
     service = make_service(store, sending)
     method = work(service, step, NAME, concurrency=1)
     late, other = started(method, clock, *"ab")
@@ -377,7 +377,7 @@ def test_a_rate_decides_when_names_are_sent(make_service, store, sending, clock)
 
 
 def test_keys_take_turns_within_a_limit(make_service, store, sending, clock):
-    """Names over the limit wait in the store, which decides whose turn it is."""
+    """Names over the limit wait in the store, which lets the keys take turns."""
     service = make_service(store, sending)
 
     def body(request, job):
@@ -393,7 +393,7 @@ def test_keys_take_turns_within_a_limit(make_service, store, sending, clock):
 
 
 def test_names_over_a_limit_are_sent_by_priority(make_service, store, sending):
-    """The broker does not know priorities, so they are sent one by one."""
+    """Names over a limit are sent one by one, as the broker does not know their priorities."""
     service = make_service(store, sending)
     method = work(service, None, NAME, concurrency=1)
     names = [method.start(WorkRequest(), priority=priority).name for priority in (0, 5, 9)]
@@ -405,7 +405,7 @@ def test_names_over_a_limit_are_sent_by_priority(make_service, store, sending):
 
 
 def test_paused_work_begins_after_the_pause(service, sending, store, clock):
-    """Its message has no effect; after the resume its name is sent again at once."""
+    """A paused name that arrives has no effect; after the resume the name is sent again at once."""
     name = service.start(NAME, WorkRequest()).name
     service.pause(NAME)
     service.edges.work.run_operation(name)
@@ -422,7 +422,7 @@ def test_paused_work_begins_after_the_pause(service, sending, store, clock):
 
 @pytest.mark.parametrize("swept", [True, False])
 def test_expired_work_does_not_begin(make_service, sending, clock, swept):
-    """Maintenance ends it, or the worker that gets its name does."""
+    """Expired work is ended by maintenance or by the worker that gets its name."""
     service = make_service(None, sending)
     method = work(service, pytest.fail, NAME, expires=timedelta(seconds=30))
     name = method.start(WorkRequest()).name
@@ -435,7 +435,7 @@ def test_expired_work_does_not_begin(make_service, sending, clock, swept):
 
 
 class Elsewhere(ThreadExecutor):
-    """An executor that calls functions through ``through``."""
+    """An executor that calls functions with the wrapper `through`."""
 
     def __init__(self, through):
         super().__init__(1)
@@ -446,7 +446,7 @@ class Elsewhere(ThreadExecutor):
 
 
 def test_late_death_of_a_worker_does_not_affect_the_next_one(make_service, store, clock, caplog):
-    """Another worker has claimed the operation by then."""
+    """A late death of a worker does not affect another worker that has claimed the work."""
     taken = threading.Event()
 
     def through(spec, request, job):
@@ -477,7 +477,7 @@ def test_attempt_that_has_died_is_over_before_its_operation_ends(make_service):
 
 
 def test_clock_change_loses_no_worker(make_service, store, clock, caplog, step):
-    """All leases seem expired: live processes renew theirs before orphans are recovered."""
+    """If all leases seem expired, live processes renew theirs before orphans are recovered."""
     seconds = [0.0]
     one, two = (make_service(store, clock=lambda: seconds[0]) for _ in range(2))
     name = work(one, step, NAME).start(WorkRequest("done")).name
@@ -502,7 +502,7 @@ def test_clock_change_loses_no_worker(make_service, store, clock, caplog, step):
 
 
 def test_leases_are_renewed_though_a_sweep_fails(clock, caplog):
-    """The sweep is retried in a minute; meanwhile leases are renewed and orphans recovered."""
+    """A failed sweep is retried after a minute; leases are still renewed, and orphans recovered."""
 
     class Sticking(MemoryStore):
         def expire(self, limit):

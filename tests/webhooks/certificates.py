@@ -1,4 +1,4 @@
-"""A test's own certificate authority, and certificates that it issues for servers."""
+"""A certificate authority for tests, and the certificates that it issues for servers."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ OTHER = "acme.v1.Works.Other"
 
 
 def webhooks(clock: ManualClock, endpoints: Sequence[Endpoint] = (), **options: Any) -> Webhooks:
-    """Return webhooks that may go anywhere, without jitter, on the test's clock."""
+    """Return webhooks that may go to any address, without jitter, on the test's clock."""
     given = {
         **OPEN,
         "clock": lambda: (clock() - START).total_seconds(),
@@ -36,7 +36,7 @@ def webhooks(clock: ManualClock, endpoints: Sequence[Endpoint] = (), **options: 
 
 
 def works(make_service: MakeService, store: Store, sends: Webhooks) -> Service:
-    """Return a service that works during the start; a request can make it fail or be cancelled."""
+    """Return a service that runs work within the start; a request can make the work fail."""
     service = make_service(store, InlineExecutor(), webhooks=sends)
 
     def work(request: WorkRequest) -> WorkResponse:
@@ -61,7 +61,7 @@ class Here:
     def serve(
         self, endpoints: Sequence[Endpoint] = (), *, store: Store | None = None, **options: Any
     ) -> tuple[Service, Webhooks]:
-        """Return a service that works during the start, by default in memory, and its webhooks."""
+        """Return a service (in memory by default) that works within the start, and its webhooks."""
         sends = webhooks(self.clock, endpoints, **options)
         store = MemoryStore(self.clock) if store is None else store
         return works(self.make_service, store, sends), sends

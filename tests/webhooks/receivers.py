@@ -1,4 +1,4 @@
-"""Receivers of webhooks: real servers on free ports that behave well or badly."""
+"""Receivers of webhooks: real servers on free ports, which follow the protocol or break it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Script: TypeAlias = Callable[[Received], Reply]
 
 @attrs.define
 class Receiver:
-    """A server that keeps the requests it receives, and replies as its script says."""
+    """A server that keeps the requests it receives, and replies with the result of its script."""
 
     port: int
     scheme: str = "http"
@@ -48,7 +48,7 @@ class Receiver:
 
     @property
     def url(self) -> str:
-        """The URL to send to."""
+        """The URL for webhooks to this receiver."""
         return f"{self.scheme}://127.0.0.1:{self.port}/hook"
 
     def next(self) -> Received:
@@ -56,7 +56,7 @@ class Receiver:
         return self.received.get(timeout=PATIENCE)
 
     def all(self) -> list[Received]:
-        """Return the requests received so far that were not taken yet."""
+        """Return the requests received so far that the test has not taken yet."""
         found = []
         with contextlib.suppress(queue.Empty):
             while True:
@@ -68,7 +68,7 @@ class Receiver:
 def receiver(
     script: Script | None = None, context: ssl.SSLContext | None = None
 ) -> Iterator[Receiver]:
-    """Run a receiver during the block; with a TLS context, over HTTPS."""
+    """Run a receiver during the block, over HTTPS if there is a TLS context."""
     made = Receiver(0)
 
     class Handler(BaseHTTPRequestHandler):

@@ -93,7 +93,7 @@ def test_endpoints_get_only_the_events_and_methods_that_they_want(here: Here) ->
 
 
 def test_endpoint_wants_a_method_by_its_new_name_or_by_an_old_one(here: Here) -> None:
-    """The operation was started under the old name; the payload has the new name."""
+    """An operation that was started by a method's old name is sent with the new name."""
     classes = {"request": WorkRequest, "response": WorkResponse, "metadata": WorkMetadata}
     store = MemoryStore(here.clock)
     old = here.make_service(store).declare("acme.v1.Works.Old", **classes)
@@ -227,7 +227,7 @@ def test_retry_after_holds_for_other_operations_without_costing_them_a_try(here:
 def test_numbers_of_remembered_hosts_and_claims_are_bounded(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the limits are reached, paused hosts are forgotten and called; other deliveries wait."""
+    """At the limits, hosts that asked for a pause are forgotten, and further deliveries wait."""
     monkeypatch.setattr("lro._webhooks.delivery._HOSTS", 1)
     with receiver(lambda _: Reply(503, {"retry-after": "600"})) as busy:
         service, _ = here.serve([endpoint(f"{busy.url}/{n}") for n in range(3)])
@@ -270,7 +270,7 @@ def test_lookup_function_gets_the_operation_and_its_caller(here: Here) -> None:
 
 
 def failing_lookups(found: Endpoint) -> Iterator[Callable[..., Any]]:
-    """Yield lookups that fail once, each in another way, and then return this endpoint."""
+    """Yield lookups that fail once, each in another way, and then return the endpoint `found`."""
 
     def raises(_: Operation, __: str) -> Any:
         raise RuntimeError("away")
@@ -326,7 +326,7 @@ def test_looked_up_endpoint_is_looked_up_again_for_the_next_try(here: Here) -> N
 
 @pytest.mark.parametrize("way", ["endpoints", "lookup"])
 def test_event_for_an_endpoint_of_another_release_is_left_to_it(way: str, here: Here) -> None:
-    """A release that lacks the endpoint or the lookup leaves the delivery to one that has it."""
+    """A release without the endpoint or the lookup leaves the delivery to a release that has it."""
     store, answer = MemoryStore(here.clock), Reply(500)
     with receiver(lambda _: answer) as new:
         one = endpoint(new.url, id="new")
@@ -347,7 +347,7 @@ def test_event_for_an_endpoint_of_another_release_is_left_to_it(way: str, here: 
 
 
 def test_retried_event_is_left_to_a_release_that_knows_its_endpoint(here: Here) -> None:
-    """A release without the endpoint reads the delivery first, long after the schedule's end."""
+    """A release without the endpoint reads a retried delivery first, long after the schedule."""
     store, answer = MemoryStore(here.clock), Reply(500)
     with receiver(lambda _: answer) as new:
         service, sends = here.serve(store=store, endpoints=[endpoint(new.url, id="new")])
@@ -371,7 +371,7 @@ def test_retried_event_is_left_to_a_release_that_knows_its_endpoint(here: Here) 
 def test_event_for_an_unknown_endpoint_is_abandoned_after_the_schedule(
     here: Here, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """After the schedule the delivery is abandoned, with a warning; so is a pending lookup."""
+    """After the schedule, the delivery and a pending lookup are abandoned with a warning."""
     store = MemoryStore(here.clock)
     service, first = here.serve(store=store, lookup=lambda operation, caller: 1 / 0)
     name = end(service)
@@ -405,7 +405,7 @@ def test_endpoints_of_a_start_are_notified_of_its_end(store: Store, here: Here) 
 def test_endpoint_of_a_start_is_called_beside_one_of_the_same_url(
     here: Here, standing: tuple[str, ...]
 ) -> None:
-    """Callers choose their endpoint, so it must not replace one of the application."""
+    """A start's endpoint must not replace an endpoint of the application with the same URL."""
     with receiver() as good:
         always = endpoint(good.url, events=standing)
         service, _ = here.serve([always])
@@ -460,7 +460,7 @@ def short_stop(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("short_stop")
 @pytest.mark.parametrize("hosts", [1, 60])
 def test_hanging_hosts_do_not_delay_one_that_answers(hosts: int, here: Here) -> None:
-    """One host gets one connection, and the subdomains of one domain half of the connections."""
+    """One host gets one connection, and all subdomains of one domain half of the connections."""
     holding = Holding()
     with receiver() as good, serving(holding) as slow:
         port = slow.rpartition(":")[2]
@@ -472,7 +472,7 @@ def test_hanging_hosts_do_not_delay_one_that_answers(hosts: int, here: Here) -> 
         urls = [f"http://h{number % hosts}.example.test:{port}" for number in range(60)]
         late = [end(service, notify=[endpoint(url, id="one")]) for url in urls]
         sends.begin()
-        for _ in range(min(hosts, 2)):  # half of the connections, if there are many hosts
+        for _ in range(min(hosts, 2)):  # half of the connections if there are many hosts
             holding.taken.get(timeout=PATIENCE)
         names += [end(service, method=OTHER) for _ in range(5)]
         assert {payload(good.next())["data"]["name"] for _ in names} == {*names}
@@ -512,7 +512,7 @@ def test_hosts_that_wait_for_a_connection_are_called_in_turn(here: Here) -> None
 def test_delivery_to_a_slow_host_is_deferred_in_the_store(
     hosts: int, here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A deferred delivery is not claimed again and again, and survives the death of a process."""
+    """A deferred delivery is not claimed before its time, and survives its process's death."""
     monkeypatch.setattr("lro._webhooks.delivery._WAITING", 20)
     hold = threading.Event()
 
@@ -533,7 +533,7 @@ def test_delivery_to_a_slow_host_is_deferred_in_the_store(
             late = here.clock() + timedelta(seconds=30)
             return [at for at in due if at is not None and here.clock() < at < late]
 
-        # all but those in progress and those that may wait in memory
+        # all but the deliveries in progress and those that may wait in memory
         moments = until(put_off, lambda found: len(found) >= 17)
         assert len({*moments}) == len(moments)
         hold.set()
@@ -631,8 +631,8 @@ def test_repr_of_a_record_hides_its_webhook_secrets(here: Here) -> None:
 
 @pytest.mark.parametrize("store", ["postgres"], indirect=True)
 def test_locked_record_is_claimed_again_after_a_pause(store: Store, here: Here) -> None:
-    """The due record cannot be claimed; retrying without a pause would keep a CPU busy."""
-    import psycopg  # not every environment has it
+    """A due record that is locked is retried after a pause, which keeps the CPU free."""
+    import psycopg  # not every environment has psycopg
 
     with receiver() as good:
         service, sends = here.serve([endpoint(good.url)], store=store)
@@ -672,7 +672,7 @@ class AwayStore(MemoryStore):
 def test_deliveries_continue_after_an_outage_of_the_store(
     here: Here, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An unrecorded delivery is sent again after its claim expires; the thread keeps running."""
+    """An unrecorded delivery is sent again when its claim has expired; the thread continues."""
     store = AwayStore(here.clock)
     with receiver() as good:
         service, sends = here.serve([endpoint(good.url)], store=store)
@@ -770,7 +770,7 @@ def test_forked_process_starts_without_claims_and_threads(here: Here) -> None:
 
 @pytest.mark.usefixtures("short_stop")
 def test_close_does_not_wait_for_a_lookup(here: Here) -> None:
-    """Afterwards nothing is sent, no thread remains, and the delivery is still pending."""
+    """After the close, nothing is sent, no thread remains, and the delivery is still pending."""
     asked, go = threading.Event(), threading.Event()
     ours = threads_from_now("lro-webhook")
 
@@ -815,7 +815,7 @@ def test_delivery_waits_for_a_free_thread(
 
 
 def test_delivery_whose_claim_is_nearly_over_is_not_sent(here: Here) -> None:
-    """Another process may claim the delivery before the receiver replies."""
+    """A delivery is not sent if another process may claim it before the receiver replies."""
 
     def script(_: Received) -> Reply:
         here.clock.advance(59)

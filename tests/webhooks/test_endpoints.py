@@ -1,4 +1,4 @@
-"""Endpoints and options that are refused, the errors, and the endpoints in a record."""
+"""Endpoints and options that are refused, their errors, and the endpoints in a record."""
 
 from __future__ import annotations
 

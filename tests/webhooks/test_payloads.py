@@ -1,4 +1,4 @@
-"""Thin and full payloads, the formats of Standard Webhooks and CloudEvents, and IDs."""
+"""Thin and full payloads, the formats of Standard Webhooks and CloudEvents, and ids."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.webhooks.receivers import Received, receiver
 
 
 def sent(here: Here, text: str, **options: Any) -> Received:
-    """Return the request that an endpoint with these options receives for such an operation."""
+    """Return the request that an endpoint with these options receives for an operation."""
     with receiver() as good:
         service, _ = here.serve([endpoint(good.url, id="one", **options)])
         end(service, text)

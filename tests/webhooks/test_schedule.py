@@ -1,4 +1,4 @@
-"""When failed deliveries are retried."""
+"""The times at which failed deliveries are retried."""
 
 from __future__ import annotations
 

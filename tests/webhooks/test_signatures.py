@@ -27,7 +27,7 @@ SECRET, ID, AT, BODY, SIGNATURE = VECTORS[0]
 
 
 def headers(signature: str = SIGNATURE, at: object = AT, id: str = ID) -> dict[str, str]:
-    """Return the three headers, spelled in unusual case."""
+    """Return the three headers, with unusual upper and lower case in their names."""
     return {"Webhook-Id": id, "WEBHOOK-TIMESTAMP": str(at), "webhook-signature": signature}
 
 
@@ -102,7 +102,7 @@ def test_changed_body_is_refused() -> None:
 
 @pytest.mark.parametrize("secret", ["whsec_", "", "whsec_!!!", "whsec_é", "whsec_YWJjZ"])
 def test_secret_that_is_not_base64_is_refused_without_showing_it(secret: str) -> None:
-    """A bad secret is a mistake in the configuration, so it raises DeclarationError."""
+    """A secret that is not base64 is a configuration error, so it raises DeclarationError."""
     for use in (
         lambda: sign(BODY, id=ID, timestamp=AT, secrets=[secret]),
         lambda: verify(BODY, headers(), [SECRET, secret], now=AT),
@@ -116,7 +116,7 @@ def test_secret_that_is_not_base64_is_refused_without_showing_it(secret: str) ->
 
 @pytest.mark.parametrize("space", ["\n", "\r\n", " "])
 def test_white_space_around_secret_does_not_count(space: str) -> None:
-    """Secrets that are read from files often end with a newline."""
+    """White space around a secret is ignored: secret files often end with a newline."""
     assert verify(BODY, headers(), [f"{space}{SECRET}{space}"], now=AT)
 
 

@@ -1,4 +1,4 @@
-"""The transport: the addresses it connects to, and misbehaving receivers and name servers."""
+"""The transport: the addresses that it connects to, and misbehaving receivers and name servers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.webhooks.receivers import Reply, loopback, receiver
 
 HOST = "hooks.example.test"
 SHORT_SECONDS = 0.3
-"""The time limit for requests to servers that never reply."""
+"""The timeout, in seconds, of requests to servers that never reply."""
 
 MakeTransport = Callable[..., WebhookTransport]
 
@@ -93,7 +93,7 @@ def test_receiver_that_hangs_or_drips_is_cut_at_the_time_limit(
 
 
 def test_body_of_a_reply_is_not_waited_for(transport: MakeTransport) -> None:
-    """An endless body does not matter; if the connection ends earlier, the request has failed."""
+    """An endless body is not read; if the connection ends earlier, the request has failed."""
     broken = WebhookReply(0, "the connection failed: RemoteProtocolError")
     for talk, wanted in (
         (receivers.endless_body, WebhookReply(200)),
@@ -136,7 +136,7 @@ def test_loopback_address_is_not_connected_to(url: str, transport: MakeTransport
 def test_name_server_that_answers_differently_the_second_time_is_asked_once(
     transport: MakeTransport,
 ) -> None:
-    """With DNS rebinding, a check before the connection would see only the first answer."""
+    """A host is resolved once: with DNS rebinding, a second reply could be another address."""
     answers = [["192.0.2.1"], ["127.0.0.1"]]
     with receiver() as inside:
         sender = transport(allow_private=False, resolve=lambda host, port: answers.pop(0))
@@ -214,7 +214,7 @@ def test_proxies_of_the_environment_are_not_used(
 def test_egress_proxy_gets_all_requests_and_checks_addresses_itself(
     transport: MakeTransport,
 ) -> None:
-    """The proxy gets the user and password of its URL."""
+    """The egress proxy gets the user and password of its URL, and may connect to any address."""
     with receiver() as proxy:
         url = f"http://ann:s%20c@127.0.0.1:{proxy.port}"
         sender = transport(allow_private=False, proxy=url)
@@ -235,10 +235,10 @@ def test_slowly_read_request_body_ends_at_the_time_limit(transport: MakeTranspor
         with contextlib.suppress(OSError):
             while got := len(connection.recv(100_000)):
                 size += got
-                given_up.wait(0.05)  # the rest in the kernel's buffers is read without pauses
+                given_up.wait(0.05)  # data still in the kernel's buffers are read without pauses
         taken.put(size)
 
-    body = b"x" * 12_000_000  # far more than is read, at 2 MB/s
+    body = b"x" * 12_000_000  # far more than the server reads, at 2 MB/s
     with serving(sip) as url:
         assert "no answer" in transport(timeout=1.0).send(url, {}, body).why
         given_up.set()

@@ -1,4 +1,4 @@
-"""The chaos campaigns in their short form: each command, on the stores in turn."""
+"""The chaos campaigns in their short form: each command, on one store or both."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.waiting import PATIENCE
 AT_ONCE = 10
 """The number of trials that run together."""
 LEASE = 3
-"""In seconds. Beside all other tests, a live server may get no CPU for a second or two."""
+"""The lease in seconds. Beside other tests, a live server may get no CPU for a second or two."""
 
 
 @pytest.mark.parametrize(
     ("command", "options"),
     [
-        # Wherever a server is killed: each operation ends once, none is lost, and at-most-once work
-        # begins once. Executors whose processes are slow to start have fewer rows.
+        # Wherever a server is killed, each operation ends once, none is lost, and at-most-once work
+        # begins once. Executors with processes, which are slow to start, have fewer rows.
         ("kill --stores sqlite --executors threads", {}),
         ("kill --stores postgres --executors loop", {}),
         (
@@ -37,24 +37,24 @@ LEASE = 3
         # No live worker is declared lost, whatever is locked.
         ("locks --leases 1.5", {}),
         ("loops --executors threads", {}),
-        # No answer is wrong, nothing is lost, and Waits keep their timeout.
+        # No reply is wrong, nothing is lost, and Waits keep their timeout.
         ("store --executors threads,loop --seconds 5", {"lease": "15"}),
-        # Each end is notified at least once, with one id; operations in progress never are.
+        # Each end is notified at least once, with one id; operations in progress are not notified.
         ("webhooks --kills 4", {}),
         # Completed steps are not repeated, and each operation has the results of its steps.
         ("steps --kills 6", {}),
     ],
 )
 def test_campaign_finds_nothing_wrong(command: str, options: dict[str, str]) -> None:
-    """The time limits are loose; the long form measures them, on an idle machine."""
+    """A campaign finds no violation; its time limits are loose, unlike those of the long form."""
     for extra in ("celery", "psycopg"):
         pytest.importorskip(extra)
     shared_server()  # skips the test if there is no server
     options = {"lease": str(LEASE), "seeds": "1"} | options
     more = [f"--{name}={value}" for name, value in options.items()]
     with warnings.catch_warnings():
-        # A call that is abandoned while it connects to a server that is just being killed
-        # leaves a socket that httpcore does not know; the garbage collector closes it.
+        # A call that is abandoned while it connects to a server that is being killed leaves a
+        # socket that httpcore does not know; the garbage collector closes the socket.
         warnings.simplefilter("ignore", ResourceWarning)
         assert main([*command.split(), *more], margin=PATIENCE, at_once=AT_ONCE) == 0
         gc.collect()

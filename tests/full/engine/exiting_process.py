@@ -22,20 +22,20 @@ from tests.work_messages import WorkRequest
 
 
 def note(folder: str, line: str) -> None:
-    """Append a line to the log."""
+    """Append a line to the log in this folder."""
     with open(os.path.join(folder, "log"), "a", encoding="utf-8") as log:
         log.write(line + "\n")
 
 
 def nap(request: WorkRequest, job: lro.Job) -> None:
-    """Sleep, unless the process is about to end; the text is the folder of the log."""
+    """Sleep, unless the process is about to end; the request's text is the folder of the log."""
     note(request.text, "begun")
     job.sleep(request.size / 1000)
     note(request.text, "ended")
 
 
 async def anap(request: WorkRequest, job: lro.Job) -> None:
-    """Do the same on an event loop."""
+    """Do the same as ``nap`` on an event loop."""
     note(request.text, "begun")
     await asyncio.sleep(request.size / 1000)
     note(request.text, "ended")
@@ -51,10 +51,10 @@ EXECUTORS: Final[dict[str, Callable[[], Any]]] = {
 def main(
     place: Place, executor: str, folder: str, drain: str, nap_seconds: str, ending: str
 ) -> None:
-    """Start two naps and print their names; when a line arrives, end in the way named."""
+    """Start two naps and print their names; after a line of input, end in the given way."""
     store = place.open()
     service: lro.Service
-    if ending == "registered":  # registered before everything that closing needs
+    if ending == "registered":  # registered before all the handlers that closing needs
         atexit.register(lambda: service.close())
     service = lro.Service(store, EXECUTORS[executor](), drain=timedelta(seconds=float(drain)))
     function = anap if executor == "asyncio" else nap
@@ -71,7 +71,7 @@ def main(
         sys.exit(3)
     if ending == "forked":
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # forks beside threads
+            warnings.simplefilter("ignore", DeprecationWarning)  # forks while threads run
             child = os.fork()
         if child == 0:
             sys.exit()  # the child does not use the service, and ends first
@@ -79,7 +79,7 @@ def main(
 
 
 def ask(service: lro.Service, name: str) -> None:
-    """Read the operation in all ways until the service is closed."""
+    """Read and await the operation repeatedly until the service is closed."""
     while True:
         try:
             service.get(name)

@@ -32,7 +32,7 @@ class Naps:
     def run(
         self, executor: str, drain: float, ending: str, seconds: float = 0.5
     ) -> tuple[int, str, list[str]]:
-        """Run the process with naps of this many seconds.
+        """Run the process with naps of `seconds`.
 
         Return its exit status, its error output, and the names of its naps.
         """
@@ -52,12 +52,12 @@ class Naps:
         assert process.poll() is None
         _, complaint = process.communicate("\n", timeout=360)
         lines = complaint.splitlines(keepends=True)
-        # If the machine stalls, a clock that is read over a connection seems to have been set.
+        # If the machine stalls, the clock of a remote store seems to have been set.
         rest = [line for line in lines if not line.startswith("the store's clock was set")]
         return process.returncode, "".join(rest), names
 
     def notes(self, line: str) -> int:
-        """Return how often this line is in the log."""
+        """Return how often a line is in the log."""
         log = self.folder / "log"
         return log.read_text().split().count(line) if log.exists() else 0
 
@@ -68,7 +68,7 @@ class Naps:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def naps(request, tmp_path):
-    """A store that outlives the process, unless it is in memory."""
+    """Naps on a store that outlives the process, unless the store is in memory."""
     if request.param == "postgres":
         pytest.importorskip("psycopg")
     return Naps(place_of(request.param, tmp_path), tmp_path)
@@ -77,9 +77,9 @@ def naps(request, tmp_path):
 @pytest.mark.parametrize("naps", ["memory", "sqlite", "postgres"], indirect=True)
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_work_ends_before_the_interpreter(naps, executor):
-    """At its last line, a program waits for its work and stores the results.
+    """After its last line, a program waits for its work and stores the results.
 
-    With a store in memory, the work is still done, because it may have effects outside.
+    With a store in memory, the work still runs to its end: it may have effects outside.
     """
     assert naps.run(executor, LONG, "end")[:2] == (0, "")
     assert naps.notes("ended") == 2
@@ -87,7 +87,7 @@ def test_work_ends_before_the_interpreter(naps, executor):
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_unfinished_work_is_released_at_exit(naps, executor):
-    """With no time to drain, it stays in progress, and no process owns it."""
+    """Without time to drain, work stays in progress at exit, and no process owns it."""
     status, complaint, names = naps.run(executor, 0, "end", LONG)
     assert (status, complaint) == (0, "")
     assert [(one.state, one.owner) for one in naps.records(names)] == [
@@ -101,7 +101,7 @@ def test_unfinished_work_is_released_at_exit(naps, executor):
     ("ending", "status"), [("exit", 3), ("registered", 0), ("asked", 0), ("forked", 0)]
 )
 def test_exit_closes_the_service_in_every_way_to_end(naps, ending, status):
-    """Cases: sys.exit, an exit handler, callers in daemon threads, and a fork."""
+    """The service closes after sys.exit, an exit handler, calls in daemon threads, or a fork."""
     found, complaint, names = naps.run("threads", LONG, ending)
     assert (found, complaint) == (status, "")
     assert [one.state for one in naps.records(names)] == [State.SUCCEEDED] * 2

@@ -1,4 +1,4 @@
-"""Services made before a fork, as preloading servers do: both processes use them."""
+"""Services created before a fork, as in preloading servers: both processes use them."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ print([one for one in known if one[0] in ("lro-maintenance", "lro-claims")])
 
 
 def test_background_threads_import_no_module(tmp_path):
-    """A child forked during another thread's import would wait for that import for ever."""
+    """Otherwise a child forked during a thread's import would wait for that import for ever."""
     ran = ended_program(IMPORTING, tmp_path / "operations.db")
     assert (ran.returncode, ran.stderr, ran.stdout) == (0, "", "[]\n")
 
@@ -149,7 +149,7 @@ print(notifier.calls)
 
 @pytest.mark.parametrize("use", ["preloaded", "used"])
 def test_forked_process_starts_again_at_its_first_use(tmp_path, use):
-    """It begins at the first use; a server that only preloads sends nothing."""
+    """A child's webhooks begin at its first use; a parent that only preloads sends nothing."""
     ran = ended_program(FORKED, tmp_path / "operations.db", use)
     assert (ran.returncode, ran.stderr) == (0, "")
     used = ["begin", "wake"] if use == "used" else []
@@ -195,7 +195,7 @@ service.close()
 
 @pytest.mark.parametrize("executor", ["threads", "asyncio"])
 def test_a_process_that_a_function_leaves_ends(tmp_path, executor):
-    """It writes nothing about its parent's operation; its exit status is that of a program."""
+    """A process that a function forks never writes to the operation and exits like a program."""
     ran = ended_program(LEAVING, tmp_path / "operations.db", executor)
     assert ran.stdout.splitlines() == ["return 0", "raise 1", "exit0 0", "exit3 3"]
     assert ran.returncode == 0

@@ -1,4 +1,4 @@
-"""Functions that run in a pool of processes, and what the service's process does at their end."""
+"""Functions that run in child processes, and what the parent does at their end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.work_messages import WorkRequest
     "function", ["known", "await_known", "flaky_known", "unwelcome", "await_unwelcome"]
 )
 def test_around_hook_wraps_functions_in_children(tmp_path, function):
-    """The child imports ``around`` by its path and knows the facts of the operation."""
+    """The child imports ``around`` by its path, and log records have the operation's facts."""
     store = SQLiteStore(tmp_path / "operations.db")
     with Service(store, ProcessExecutor(1), around=process_methods.noted) as service:
         options: dict[str, Any] = {}

@@ -49,7 +49,7 @@ def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
 
 @pytest.fixture
 def harness(broker: Redis, tmp_path: Path) -> Iterator[Harness]:
-    """A service that has no workers yet."""
+    """A service without workers."""
     made = Harness(broker.url, tmp_path)
     yield made
     made.close()
@@ -69,7 +69,7 @@ def send(harness: Harness, name: str) -> None:
 
 
 def test_a_worker_is_sent_the_name_after_the_commit(broker, tmp_path):
-    """It is sent at once, long before lost names are sent again."""
+    """After the commit, the name is sent at once, long before lost names are sent again."""
     harness = Harness(broker.url, tmp_path, redelivery=600)
     with contextlib.closing(harness), harness.worker("solo"):
         with contextlib.closing(sqlite3.connect(tmp_path / "operations.db", timeout=60)) as link:
@@ -79,7 +79,7 @@ def test_a_worker_is_sent_the_name_after_the_commit(broker, tmp_path):
 
 
 def test_repeated_message_runs_the_work_once(harness):
-    """Before, during and after the work: it runs once, and each message is acknowledged."""
+    """Messages before, during and after the work run it once; each message is acknowledged."""
     gate, tally = harness.gate("gate"), harness.gate("tally")
     with harness.worker("prefork") as worker:
         held, counted = harness.start("Hold", str(gate)), harness.start("Count", str(tally))
@@ -88,11 +88,11 @@ def test_repeated_message_runs_the_work_once(harness):
         before = worker.count("succeeded")
         for name in (held, counted) * 3:
             send(harness, name)
-        worker.says("succeeded", before + 6)  # the other pool process found no work
+        worker.says("succeeded", before + 6)  # the other pool process found no work to claim
         gate.touch()
         ended(harness.service, held)
         send(harness, held)
-        send(harness, "operations/unknown")  # it may have been deleted
+        send(harness, "operations/unknown")  # may have been deleted
         worker.says("succeeded", before + 9)
         assert not worker.count("operations/unknown: not begun")
     assert tally.read_text() == f"{counted}\n"
@@ -118,7 +118,7 @@ WRONG = [
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_a_message_that_names_no_operation_is_dropped(broker, tmp_path, pool):
-    """One log line reports it, whatever it contains; it is never requeued."""
+    """A message without an operation's name is logged in one line and never requeued."""
     harness = Harness(broker.url, tmp_path)
     with contextlib.closing(harness), harness.worker(pool) as worker:
         for arguments in WRONG:
@@ -137,7 +137,7 @@ def test_a_message_that_names_no_operation_is_dropped(broker, tmp_path, pool):
 
 
 def test_work_of_a_killed_worker_ends_or_runs_again(harness):
-    """As the method says, the work ends WORKER_LOST, or another worker runs it again."""
+    """A killed worker's work ends WORKER_LOST or is run by another worker, as the method allows."""
     gate = harness.gate("gate")
     with harness.worker("prefork") as worker:
         lost, again = harness.start("Once", str(gate)), harness.start("Again", str(gate))
@@ -152,7 +152,7 @@ def test_work_of_a_killed_worker_ends_or_runs_again(harness):
 
 
 def test_steps_that_a_killed_worker_has_completed_do_not_run_again(harness):
-    """Another worker continues with the interrupted step."""
+    """Another worker skips the completed step and runs the interrupted step again."""
     gate = harness.gate("gate")
     with harness.worker("threads") as killed:
         name = harness.start("Steps", str(gate))
@@ -181,7 +181,7 @@ def test_worker_sends_the_webhooks_of_its_work(broker, tmp_path, monkeypatch, po
 
 @pytest.mark.parametrize("pool", ["threads", "prefork"])
 def test_warm_shutdown_ends_the_running_work(harness, pool):
-    """SIGTERM is Celery's warm shutdown."""
+    """After SIGTERM, Celery's warm shutdown, a worker finishes its work."""
     gate = harness.gate("gate")
     with harness.worker(pool) as worker:
         name = harness.start("Hold", str(gate))
@@ -194,7 +194,7 @@ def test_warm_shutdown_ends_the_running_work(harness, pool):
 
 
 def test_cold_shutdown_releases_the_running_work(harness):
-    """After SIGQUIT another worker runs it at once, even if the method is not retried when lost."""
+    """After SIGQUIT the work is released, so another worker runs it at once."""
     gate = harness.gate("gate")
     with harness.worker("prefork") as worker:
         name = harness.start("Hold", str(gate))
@@ -209,7 +209,7 @@ def test_cold_shutdown_releases_the_running_work(harness):
 
 
 def test_processes_that_a_worker_ends_leave_their_counts(harness):
-    """Celery ends them without calling their atexit functions."""
+    """Celery ends pool processes without calling atexit functions; counts are still stored."""
     with harness.worker("prefork") as worker:
         for text in "ab":
             ended(harness.service, harness.start("Echo", text))
@@ -259,7 +259,7 @@ def found_by(harness: Harness, name: str) -> Operation | None:
 
 
 def test_message_is_requeued_while_the_store_is_unavailable(far):
-    """The message is requeued until the store is back."""
+    """While the store is unavailable, a message is requeued."""
     harness, unattended = far(), far()
     tally = harness.gate("tally")
     name = unattended.start("Count", str(tally))
@@ -272,7 +272,7 @@ def test_message_is_requeued_while_the_store_is_unavailable(far):
 
 
 def test_closed_service_leaves_no_connection_to_the_broker(mortal, shaky):
-    """The broker counts none, although the executor and its app still exist."""
+    """After the close, the broker counts no connections, although the app still exists."""
     redis = pytest.importorskip("redis")
     with redis.Redis.from_url(mortal.url) as asking:
         shaky.start("Echo", "abc")
@@ -292,7 +292,7 @@ def test_start_fails_while_the_broker_is_unavailable(mortal, shaky, request_id):
 
 
 def test_stored_work_waits_while_the_broker_does_not_answer(mortal, shaky, monkeypatch):
-    """It was reachable when checked: stored work waits, and its name is sent later."""
+    """If the broker stops answering after its check, the name of the stored work is sent later."""
     monkeypatch.setattr(_celery_messages, "FRESH_SECONDS", PATIENCE)
     names = [shaky.start("Echo", "abc")]
     with mortal.frozen():
@@ -306,7 +306,7 @@ def test_stored_work_waits_while_the_broker_does_not_answer(mortal, shaky, monke
 
 
 def test_work_is_done_though_the_broker_dies_during_the_start(mortal, shaky, monkeypatch):
-    """The work is done, although the broker was killed and lost its messages."""
+    """Work runs even if the broker was killed during its start and lost its messages."""
     monkeypatch.setattr(_celery_messages, "FRESH_SECONDS", PATIENCE)
     names = [shaky.start("Echo", "abc")]
     mortal.kill()
@@ -318,7 +318,7 @@ def test_work_is_done_though_the_broker_dies_during_the_start(mortal, shaky, mon
 
 
 def test_work_is_done_after_the_broker_restarts_empty(mortal, shaky):
-    """One worker runs what was started before and after the restart."""
+    """One worker runs the work started before and after the broker's restart."""
     with shaky.worker("threads"):
         assert ended(shaky.service, shaky.start("Echo", "abc")).done
         # Celery does not survive a broker that dies during an acknowledgement.
@@ -330,7 +330,7 @@ def test_work_is_done_after_the_broker_restarts_empty(mortal, shaky):
 
 
 def test_names_that_the_broker_lost_are_sent_again(mortal, shaky):
-    """Lost names are sent again, except those of work that was cancelled meanwhile."""
+    """Names that the broker lost are sent again, except those of work cancelled meanwhile."""
     tally = shaky.gate("tally")
     first, second = shaky.start("Count", str(tally)), shaky.start("Count", str(tally))
     shaky.service.cancel(second)
@@ -344,12 +344,12 @@ def test_names_that_the_broker_lost_are_sent_again(mortal, shaky):
 
 
 def times_in(file: Path) -> list[float]:
-    """Return the times that the calls have recorded."""
+    """Return the times in a file, one for each call of the function."""
     return [*map(float, file.read_text().split())] if file.exists() else []
 
 
 def test_delayed_and_retried_work_begins_when_it_is_due(harness):
-    """Its name is sent then, and not before."""
+    """The name of delayed or retried work is sent when the work is due, not before."""
     tally = harness.gate("tally")
     with harness.worker("prefork"):
         began = time.time()
@@ -364,7 +364,7 @@ def test_delayed_and_retried_work_begins_when_it_is_due(harness):
 
 
 def test_attempts_begin_when_they_are_due_though_a_worker_is_killed(harness):
-    """Older messages in the pauses have no effect; the record has each failed attempt."""
+    """Messages that arrive between attempts have no effect; each failed attempt is recorded."""
     tally = harness.gate("tally")
     with harness.worker("threads") as killed:
         name = harness.start("Stubborn", str(tally))
@@ -401,13 +401,13 @@ def received(harness: Harness, worker: Worker, count: int) -> None:
 
 
 def test_work_over_a_limit_occupies_no_worker(broker, tmp_path):
-    """Its name is sent once, when the limit allows."""
+    """The name of work over a limit is sent once, when the limit allows."""
     harness = Harness(broker.url, tmp_path, redelivery=600)
     gate = harness.gate("gate")
     with contextlib.closing(harness), harness.worker("prefork") as worker:
         names = [harness.start("Alone", str(gate)) for _ in range(3)]
         until(lambda: [harness.service.store.get(name).owner != "" for name in names], any)
-        # runs in the other pool process
+        # the work of Echo runs in the other pool process
         assert ended(harness.service, harness.start("Echo", "abc")).state == "SUCCEEDED"
         waiting = [name for name in names if harness.service.store.get(name).waits]
         assert len(waiting) == 2
@@ -435,7 +435,7 @@ def test_work_of_a_paused_method_waits_for_the_end_of_the_pause(broker, tmp_path
 
 
 def test_expired_work_does_not_begin(harness):
-    """Its message is still in the queue when a worker starts."""
+    """The message of expired work, still in the queue when a worker starts, has no effect."""
     tally = harness.gate("tally")
     name = harness.start("Count", str(tally), expires=timedelta(seconds=1))
     assert reason(ended(harness.service, name)) == (Code.DEADLINE_EXCEEDED, "EXPIRED")

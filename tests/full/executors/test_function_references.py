@@ -1,4 +1,4 @@
-"""How a child process finds a method's function, and what happens if it cannot find it."""
+"""How a child process finds a method's function, and the errors if it cannot find one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 @pytest.fixture
 def module(tmp_path, monkeypatch):
-    """A function that writes a module from a text, for this process and its children to import."""
+    """A function that writes a module, which this process and its children can import."""
     monkeypatch.syspath_prepend(tmp_path)
 
     def make(name, text):
@@ -55,7 +55,7 @@ def module(tmp_path, monkeypatch):
 
 @pytest.fixture
 def service():
-    """A service with one child; a test may close it and make others."""
+    """A service with one child; a test may close it and make other services."""
     with ExitStack() as stack:
 
         def close(one):
@@ -68,7 +68,7 @@ def service():
 
 
 def refusal_error(service, function, caplog, **classes):
-    """Return the log after an operation failed because its child could not find the function."""
+    """Run an operation whose function the child cannot find; return the log."""
     method = service.method(NAME, **{**CLASSES, **classes})(function)
     operation = ended(service, method.start(WorkRequest(rest={"do": "echo"})))
     assert reason(operation) == UNFIT
@@ -76,7 +76,7 @@ def refusal_error(service, function, caplog, **classes):
     return caplog.text
 
 
-# -- the method's place in its module --------------------------------------------------------------
+# -- custom codecs and names ----------------------------------------------------------------------
 
 
 DECLARED = """
@@ -118,7 +118,7 @@ def plain(request: Plain, job: lro.Job[WorkMetadata]) -> WorkResponse:
 
 
 def test_child_uses_the_registry_of_the_decorated_function(module, service, caplog):
-    """The child knows the registry's custom codecs, and does not use the module's own service."""
+    """The child knows the custom codecs of the method's registry, but not those of another."""
     made = module("declared_place", DECLARED)
     service.closing(made.service)
     operation = made.plain.start(made.Plain("text"))
@@ -132,7 +132,7 @@ def test_child_uses_the_registry_of_the_decorated_function(module, service, capl
 
 
 def test_classes_keep_their_names(module, service):
-    """Classes with custom names in the registry keep them in the child."""
+    """Classes with custom names in the registry keep these names in the child."""
     made = module(
         "named_place",
         """
@@ -166,7 +166,7 @@ def test_classes_keep_their_names(module, service):
 
 
 class Callable:
-    """An object that can be called like a function but not imported."""
+    """An object that can be called like a function but cannot be imported."""
 
     def __call__(self, request: WorkRequest) -> WorkResponse:
         return WorkResponse()
@@ -187,7 +187,7 @@ def local():
 
 
 class Local(Exception):
-    """An error that is bound to another name than its own."""
+    """An error class that is bound to another name than its own."""
 
 
 Hidden, Local = Local, None
@@ -224,13 +224,13 @@ def test_retryable_error_class_must_be_importable():
 
 @pytest.mark.parametrize("function", [None, process_methods.task, Callable.static, Hidden])
 def test_function_that_may_be_found_later_is_accepted(function):
-    """The function may be found later, or the method has no function."""
+    """A declaration succeeds if the function may be found later or the method has none."""
     spec = spec_of(None if function is Hidden else function)
     ProcessExecutor(1).check_method(spec)
 
 
 def test_a_static_method_is_found(service):
-    """It is found by its path through the class."""
+    """A static method is found by its path through the class."""
     method = service.method(NAME, metadata=WorkMetadata)(Callable.static)
     assert answer(service, ended(service, method.start(WorkRequest()))) == "static"
 
@@ -243,13 +243,13 @@ kept, replaced = replaced, process_methods.task
 
 
 def test_a_function_under_another_name_is_refused_when_used(service, caplog):
-    """Another object is bound to the name of the function."""
+    """If another object is bound to a function's name, the operation fails."""
     text = refusal_error(service, kept, caplog)
     assert f"{NAME}: is done by a function that is not at {__name__}:replaced" in text
 
 
 def test_a_class_under_another_name_is_refused_when_used(service, caplog):
-    """The same holds for errors and message classes."""
+    """If another object is bound to the name of an error class, the operation fails."""
     method = service.method(NAME, retry=Retry(on=Hidden))(process_methods.task)
     operation = ended(service, method.start(WorkRequest(rest={"do": "echo"})))
     assert reason(operation) == UNFIT
@@ -331,7 +331,7 @@ def test_module_that_differs_in_the_child_fails_its_operations(module, service, 
     ],
 )
 def test_endless_import_is_stopped(module, start, end):
-    """The import is stopped like any function that does not end."""
+    """An import that does not end is stopped like a function that does not end."""
     made = module("slow_place", f"if is_worker_process(): {start}\n{BODY}")
     with Service(MemoryStore(), ProcessExecutor(1, grace=timedelta(0))) as service:
         limit = None if end == LOST else timedelta(seconds=0.5)
@@ -353,7 +353,7 @@ def test_endless_import_is_stopped(module, start, end):
 def test_child_that_cannot_start_fails_its_operation(
     service, tmp_path, monkeypatch, caplog, program, expected, said
 ):
-    """Its operation ends and is not retried for ever; the next operation may succeed."""
+    """If a child cannot start, its operation fails, and the next operation may succeed."""
     python = tmp_path / "python"
     if program is not None:
         python.write_text(f"#!/bin/sh\n{program}\n")
@@ -369,7 +369,7 @@ def test_child_that_cannot_start_fails_its_operation(
 
 
 def test_a_child_is_started_when_there_is_room_for_it(service, monkeypatch, caplog):
-    """Too many open files delay the start of a child but do not fail the operation."""
+    """If too many files are open, the child starts later, and the operation succeeds."""
     monkeypatch.setattr(_executor, "_RETRY_SECONDS", 0.0)
     start, refusals = _process.ChildProcess, [errno.EMFILE, errno.EAGAIN]
 
@@ -386,7 +386,7 @@ def test_a_child_is_started_when_there_is_room_for_it(service, monkeypatch, capl
 
 
 def test_work_that_waits_for_a_child_can_be_cancelled(service, monkeypatch):
-    """Work that waits for a child is stopped like any other work."""
+    """Work that waits for a child can be cancelled like any other work."""
     asked = threading.Event()
 
     def process():
@@ -401,7 +401,7 @@ def test_work_that_waits_for_a_child_can_be_cancelled(service, monkeypatch):
 
 
 def test_child_has_the_warnings_options_and_path_of_its_parent(service, monkeypatch):
-    """It gets the same warning filters, options, arguments and first entry of ``sys.path``."""
+    """A child has its parent's warning filters, options, arguments and first ``sys.path`` entry."""
     monkeypatch.setattr(sys, "warnoptions", ["error::FutureWarning"])
     monkeypatch.setattr(sys, "_xoptions", {"utf8": "1", "no_debug_ranges": True})
     monkeypatch.setattr(sys, "argv", ["program", "--option"])
@@ -459,7 +459,7 @@ def run(*arguments, **options):
 
 @pytest.mark.parametrize("file", ["program.py", "program", "package/program.py"])
 def test_functions_of_a_main_module_are_found(tmp_path, file):
-    """The child imports it under another name, so its guard holds; with -m, under its own name."""
+    """A main module is imported by another name, so its guard holds; with -m, by its own name."""
     (tmp_path / "package").mkdir()
     (tmp_path / file).write_text(SCRIPT)
     if "package" in file:
@@ -496,7 +496,7 @@ if __name__ == "__main__":
 
 
 def test_function_of_a_main_module_may_start_processes(tmp_path):
-    """They are spawned as from a script: multiprocessing finds the file."""
+    """Spawned processes of such a function find the main module's file, as those of a script."""
     (tmp_path / "program.py").write_text(MANY)
     ran = run(str(tmp_path / "program.py"))
     assert "'found': [2" in ran.stdout, ran.stderr
@@ -527,7 +527,7 @@ BROKEN = SCRIPT.replace("tried = []", "tried = []\nif is_worker_process(): 1 / 0
     ],
 )
 def test_the_operation_says_that_the_main_module_needs_its_guard(tmp_path, text, why):
-    """The child runs the script and fails; the reason is in the operation's error, too."""
+    """If the child runs a script without a guard, the operation's error names the reason."""
     script = tmp_path / "program.py"
     script.write_text(text)
     ran = run(str(script))
@@ -540,7 +540,7 @@ def test_the_operation_says_that_the_main_module_needs_its_guard(tmp_path, text,
 
 
 def test_a_main_module_need_not_be_importable(monkeypatch):
-    """This holds for functions that are defined elsewhere."""
+    """A function in another module does not need an importable main module."""
     monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
     assert _function_reference.reference_to(spec_of(process_methods.task)).main is None

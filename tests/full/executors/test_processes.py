@@ -39,14 +39,14 @@ def mail(tmp_path):
 
 @pytest.fixture(params=["memory", "sqlite"])
 def store(request, tmp_path):
-    """An empty store of each kind; it uses the system's clock, which the children use, too."""
+    """An empty store of each kind, with the system's clock, which the children use, too."""
     kept = MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "operations.db")
     with closing(kept):
         yield kept
 
 
 class Lasting(ProcessExecutor):
-    """Outlives the services that use it, so that they need not wait for a new child."""
+    """An executor that outlives its services, so that they need not wait for a new child."""
 
     def attach(self, *callbacks):
         self._attached = False
@@ -65,7 +65,7 @@ class Lasting(ProcessExecutor):
 
 @pytest.fixture(scope="module")
 def made():
-    """The lasting executors; the last one is in use."""
+    """The lasting executors; tests use the last one."""
     executors = []
     yield executors
     for executor in executors:
@@ -82,7 +82,7 @@ def lasting(made):
 
 @pytest.fixture
 def harness(store, lasting):
-    """A function that makes a service and a method; its one child has little time to stop."""
+    """A function that makes a service and a method; the service's child has little time to stop."""
     with ExitStack() as stack:
 
         def make(function=process_methods.task, *, own=None, limits=None, **options):
@@ -103,7 +103,7 @@ def request(do, mail=None, **fields):
 
 
 def child_of(service, method):
-    """Return the process ID of the child that does the work now."""
+    """Return the process ID of the child that runs the work now."""
     return int(answer(service, ended(service, method.start(request("who")))).partition(",")[0])
 
 
@@ -120,7 +120,7 @@ def gone(pid):
 
 @pytest.mark.parametrize("do", ["stepped", "await_stepped"])
 def test_completed_steps_do_not_run_again_after_the_death_of_a_child(harness, tmp_path, do):
-    """The next attempt runs in another child; only the interrupted step is repeated."""
+    """The next attempt, in another child, repeats only the interrupted step."""
     awaits = do.startswith("await")
     service, method = harness(process_methods.async_task if awaits else process_methods.task)
     log = tmp_path / "log"
@@ -143,7 +143,7 @@ def test_limits_of_checkpoints_hold_in_children(harness, size, end):
 
 
 def test_properties_of_the_process_executor():
-    """It can kill running work. It has one child per CPU, and starts none before it needs one."""
+    """The executor can kill work, and has one child per CPU, which starts when it is needed."""
     executor = ProcessExecutor()
     assert (executor.cancel_support, executor.redelivery) == (CancelSupport.FORCED, None)
     assert executor.workers == os.cpu_count()
@@ -161,7 +161,7 @@ def test_properties_of_the_process_executor():
     ],
 )
 def test_invalid_option_of_the_process_executor_is_refused(options, error):
-    """Invalid options are refused by the constructor."""
+    """The constructor refuses an invalid option."""
     with pytest.raises(error):
         ProcessExecutor(**options)
 
@@ -174,7 +174,7 @@ def test_process_executor_is_refused_without_posix_signals(monkeypatch):
 
 
 def test_a_child_that_does_not_read_is_ended(harness, monkeypatch):
-    """The thread that sends a message does not block, however long the message is."""
+    """If a child does not read, the sending thread is not blocked, and a cancel kills the child."""
     service, method = harness(own={})
     send, sent = ChildProcess.send, threading.Event()
 
@@ -194,14 +194,14 @@ def test_a_child_that_does_not_read_is_ended(harness, monkeypatch):
 
 
 def test_a_child_that_stops_in_the_midst_of_its_answer_is_ended(harness, monkeypatch):
-    """The rest of the reply never comes; the steps towards the kill still follow."""
+    """If a child stops in the middle of its reply, a cancel still leads to its kill."""
     service, method = harness(own={})
     child = child_of(service, method)
     take, half, texts = MessageReader.take, threading.Event(), [b""]
 
     def stopping(inbox, descriptor):
         texts.append(take(inbox, descriptor))
-        if texts[-2:] == [None, None] and not half.is_set():  # its length, and a part of it
+        if texts[-2:] == [None, None] and not half.is_set():  # the length and a part of the reply
             os.kill(child, signal.SIGSTOP)
             half.set()
         return texts[-1]
@@ -214,7 +214,7 @@ def test_a_child_that_stops_in_the_midst_of_its_answer_is_ended(harness, monkeyp
     assert reason(ended(service, operation)) == (Code.CANCELLED, "CANCELLED")
 
 
-# -- same results as in threads --------------------------------------------------------------------
+# -- same results as in threads -------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module", params=["memory", "sqlite"])
@@ -243,7 +243,7 @@ def both(request, tmp_path_factory):
 @pytest.mark.parametrize("how", process_methods.FAILURES)
 @pytest.mark.parametrize("method", ["Task", "AsyncTask"])
 def test_a_failure_is_reported_as_in_a_thread(both, method, how):
-    """Code, message and details are the same for each kind of error."""
+    """Code, message and details of an error are the same as in a thread."""
     in_thread, in_child = both(method, request("fail", rest={"how": how}))
     assert in_child == in_thread
 
@@ -265,7 +265,7 @@ def test_a_failure_is_reported_as_in_a_thread(both, method, how):
     ],
 )
 def test_result_and_metadata_are_as_in_a_thread(both, method, do, size):
-    """The results are equal, and so are the last metadata if one thread reports."""
+    """The results are equal, and so are the last metadata if only one thread reports."""
     asked = request(do, text="text", size=size)
     in_thread, in_child = both(method, asked)
     assert in_child == in_thread
@@ -283,7 +283,7 @@ def test_reports_after_the_end_are_dropped(both):
 
 
 def test_child_runs_several_operations_in_its_main_thread(harness):
-    """One child process runs several operations one after the other."""
+    """One child runs several operations one after the other, in its main thread."""
     service, method = harness()
     (found,) = {answer(service, ended(service, method.start(request("who")))) for _ in range(3)}
     assert found.endswith(",True")
@@ -291,7 +291,7 @@ def test_child_runs_several_operations_in_its_main_thread(harness):
 
 
 def test_large_messages_reach_the_child_and_return(harness):
-    """Messages of many megabytes go to the child and come back."""
+    """Messages of many megabytes reach the child and come back."""
     service, method = harness(limits=Limits(response_bytes=30_000_000))
     text = "0123456789" * 2_000_000
     operation = method.start(request("big", text=text, size=len(text)))
@@ -319,7 +319,7 @@ def test_lone_surrogate_fails_the_operation(harness, function, do):
 
 
 def test_the_log_of_a_child_is_forwarded(harness, caplog):
-    """Records of all loggers arrive with level and traceback, unless they are below the level."""
+    """Log records of a child arrive with level and traceback, unless below the parent's level."""
     service, method = harness()
     with caplog.at_level(logging.DEBUG, "lro"):
         operation = ended(service, method.start(request("lines")))
@@ -336,7 +336,7 @@ def test_the_log_of_a_child_is_forwarded(harness, caplog):
 
 
 def test_thread_of_a_child_logs_between_calls(harness, tmp_path):
-    """The parent reads nothing between calls, so logging must not block there."""
+    """Between calls the parent reads nothing, so a thread's logging in the child must not block."""
     service, method = harness()
     done = tmp_path / "done"
     ended(service, method.start(request("log_afterwards", text=str(done))))
@@ -364,7 +364,7 @@ with lro.Service(MemoryStore(), ProcessExecutor(1)) as service:
 
 
 def test_children_work_under_gevent():
-    """gevent makes pipes non-blocking, even the child's end."""
+    """gevent makes pipes non-blocking, even at the child's end."""
     pytest.importorskip("gevent")
     command = [sys.executable, "-c", GREEN]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE)
@@ -373,14 +373,14 @@ def test_children_work_under_gevent():
 
 
 def test_child_ignores_signals_of_the_terminal_and_supervisor(harness):
-    """Ctrl-C and a supervisor's SIGTERM are handled by the parent only."""
+    """A child ignores Ctrl-C and a supervisor's SIGTERM, which its parent handles."""
     service, method = harness()
     operation = ended(service, method.start(request("signals")))
     assert answer(service, operation) == "still here"
 
 
 def test_service_in_a_child_cannot_start_work(harness):
-    """It would otherwise run a second service beside that of its parent."""
+    """A child refuses to start work: it would run a second service beside its parent's."""
     service, method = harness()
     operation = ended(service, method.start(request("start_more")))
     assert "starts none" in answer(service, operation)
@@ -403,7 +403,7 @@ LADDER = [
 
 @pytest.mark.parametrize(("function", "do", "said"), LADDER)
 def test_cancelled_work_is_stopped_or_killed(harness, mail, function, do, said):
-    """It stops at a check or an ``await``; otherwise a signal interrupts or kills its process."""
+    """A function stops at a check or an ``await``; otherwise a signal interrupts or kills it."""
     service, method = harness(function)
     operation = method.start(request(do, mail))
     assert mail.line() == "begun"
@@ -420,7 +420,7 @@ def test_cancelled_work_is_stopped_or_killed(harness, mail, function, do, said):
 
 @pytest.mark.parametrize(("function", "do", "said"), LADDER)
 def test_overdue_work_ends_with_deadline_exceeded(harness, mail, function, do, said):
-    """The same holds for overdue work, which always ends with DEADLINE_EXCEEDED."""
+    """Overdue work is stopped in the same ways, and always ends with DEADLINE_EXCEEDED."""
     service, method = harness(function, time_limit=timedelta(seconds=0.5))
     warm = service.method(f"{NAME}Warm", **CLASSES)(process_methods.task)
     ended(service, warm.start(request("echo")))
@@ -433,7 +433,7 @@ def test_overdue_work_ends_with_deadline_exceeded(harness, mail, function, do, s
     ("function", "do"), [(process_methods.task, "look"), (process_methods.async_task, "await_on")]
 )
 def test_result_after_a_cancel_is_stored(harness, mail, function, do):
-    """A result that comes after the cancel is stored, and so is an error."""
+    """A result or an error that comes after a cancel is stored."""
     service, method = harness(function, own={"grace": timedelta(seconds=PATIENCE)})
     found = []
     for end in ("finish", "fail"):
@@ -447,7 +447,7 @@ def test_result_after_a_cancel_is_stored(harness, mail, function, do):
 
 @pytest.mark.parametrize("do", ["look", "stubborn"])
 def test_closing_service_releases_work_and_ends_its_children(harness, mail, store, do):
-    """A service that closes leaves the work to another process, and no child survives."""
+    """A closing service releases its work for another process, and no child survives."""
     service, method = harness(own={})
     operation = method.start(request(do, mail))
     assert mail.line() == "begun"
@@ -465,7 +465,7 @@ def test_closing_service_releases_work_and_ends_its_children(harness, mail, stor
 def test_a_function_that_does_not_stop_is_killed_before_its_work_is_released(
     harness, mail, store, cancelled
 ):
-    """Otherwise it would still run when another process begins the work or callers see its end."""
+    """Otherwise the function would still run when another process begins the work."""
     service, method = harness(own={"grace": timedelta(minutes=1)})
     child = child_of(service, method)
     operation = method.start(request("stubborn", mail))
@@ -497,7 +497,7 @@ def test_a_function_that_does_not_stop_is_killed_before_its_work_is_released(
 
 
 def test_a_lost_lease_reaches_the_function(harness, mail, store):
-    """Its next report raises the same error as in a thread."""
+    """After the loss of the lease, the function's next report raises LeaseLost, as in a thread."""
     _, method = harness()
     operation = method.start(request("lose", mail))
     assert mail.line() == "begun"
@@ -526,7 +526,7 @@ DEATHS = [
 
 @pytest.mark.parametrize(("do", "size", "how"), DEATHS)
 def test_a_dead_child_ends_its_operation(harness, mail, caplog, do, size, how):
-    """It ends at once as lost; the child's own processes are killed; a new child is started."""
+    """The work of a dead child is lost at once, and its processes are killed; a child follows."""
     service, method = harness()
     operation = ended(service, method.start(request(do, mail, size=int(size))))
     assert reason(operation) == (Code.ABORTED, "WORKER_LOST")
@@ -537,14 +537,14 @@ def test_a_dead_child_ends_its_operation(harness, mail, caplog, do, size, how):
 
 
 def test_lost_work_runs_again_in_a_new_child(harness):
-    """If the method allows it, a new child runs it as another attempt."""
+    """If the method allows it, lost work runs again in a new child, as another attempt."""
     service, method = harness()
     operation = method.start(request("die_once"))
     assert answer(service, ended(service, operation)) == "attempt 2"
 
 
 def test_a_function_may_fork(harness, caplog):
-    """The forked process is not a worker: signals end it, and it sends the parent nothing."""
+    """A process forked by a function is not a worker: signals end it, and its log is dropped."""
     service, method = harness()
     operation = ended(service, method.start(request("fork")))
     assert answer(service, operation) == str(-signal.SIGTERM)
@@ -552,7 +552,7 @@ def test_a_function_may_fork(harness, caplog):
 
 
 def test_a_child_that_died_idle_is_replaced(harness):
-    """No operation is lost with it."""
+    """If an idle child dies, no operation is lost, and another child replaces it."""
     service, method = harness()
     before = child_of(service, method)
     assert harness.executor.join(PATIENCE)
@@ -573,7 +573,7 @@ MIXED = {
 
 
 def test_many_concurrent_operations_have_their_expected_ends(harness, mail):
-    """Each operation has its expected end, whatever runs beside it, and no child survives."""
+    """Each operation has its expected end, whatever other operations do; no child survives."""
     service, method = harness(own={"grace": timedelta(seconds=0.05), "workers": 4})
     started = [(do, method.start(request(do, mail))) for do in 4 * [*MIXED]]
     for do, operation in started:
@@ -601,7 +601,7 @@ def test_child_is_replaced_after_its_number_of_calls(harness):
 
 
 def test_child_that_does_not_exit_is_killed(harness):
-    """A thread that the function left behind blocks its exit."""
+    """A child that cannot exit, because a thread of the function still runs, is killed."""
     service, method = harness(own={"recycle": 1})
     ended(service, method.start(request("hang_at_exit")))
     assert answer(service, ended(service, method.start(request("echo")))) == " 0"
@@ -676,7 +676,7 @@ service.close()
 
 @pytest.mark.parametrize("warm", [False, True])
 def test_the_executor_survives_a_fork(warm):
-    """The forked process gets its own children and leaves those of its parent alone."""
+    """A forked process starts its own children and leaves its parent's children alone."""
     ran = subprocess.run(
         [sys.executable, "-c", FORKED.format(warm=warm)],
         capture_output=True,

@@ -1,7 +1,7 @@
 """The executor from the page on custom adapters, with a real PostgreSQL and Procrastinate workers.
 
-The code comes from that page. The tests serve the page's own service, or one with a short lease
-whose function waits for the test.
+The executor's code comes from that page. The tests serve the page's own service, or a service with
+a short lease whose function waits for the test.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Deployment:
 
     @contextlib.contextmanager
     def served(self) -> Iterator[Client]:
-        """A client of a server that runs no work."""
+        """Yield a client of a server that runs no work."""
         command = ("-m", "lro.cli", "serve", f"{self.module}:service", "--port", "0")
         with contextlib.ExitStack() as stack:
             host = stack.enter_context(running(command, self.folder, "server.log"))
@@ -135,12 +135,12 @@ def held(tmp_path: Path) -> Deployment:
 
 
 def test_executor_of_the_page_is_short() -> None:
-    """The page is not a library: its example can be read in a minute."""
+    """The page's executor is an example that can be read in a minute, not a library."""
     assert sum(bool(line.strip()) for line in files(PAGE)[EXECUTOR].splitlines()) <= 80
 
 
 def test_the_page_starts_follows_ends_and_cancels_work(page: Deployment) -> None:
-    """The worker stores progress and results; a cancel on the server reaches it."""
+    """The worker stores progress and results; a cancel on the server reaches the worker."""
     with page.served() as client, page.worker() as worker:
         short = client.start("/v1/images:resize", {"width": 64})
         updates = [one.metadata for one in short.updates(timeout=PATIENCE, every=0.01)]
@@ -158,7 +158,7 @@ def test_the_page_starts_follows_ends_and_cancels_work(page: Deployment) -> None
 
 
 def test_work_of_a_killed_worker_is_done_by_another(held: Deployment) -> None:
-    """Once the lease has expired, its name is sent again; the killed worker's job has no effect."""
+    """After the lease, the killed worker's name is sent again, and its old job has no effect."""
     gate = held.folder / "gate"
     with held.served() as client, held.worker() as worker:
         operation = client.start("/v1/works:hold", {"path": str(gate)})
@@ -179,7 +179,7 @@ def test_work_of_a_killed_worker_is_done_by_another(held: Deployment) -> None:
 
 
 def test_names_that_were_lost_are_sent_again(held: Deployment) -> None:
-    """A name that arrives twice is run once."""
+    """A lost name is sent again, and a name that arrives twice runs once."""
     gate = held.folder / "gate"
     gate.touch()
     with held.served() as client:
@@ -199,7 +199,7 @@ def test_names_that_were_lost_are_sent_again(held: Deployment) -> None:
 
 
 def test_a_cancel_ends_work_that_no_worker_has_begun(held: Deployment) -> None:
-    """The name that is still in the queue has no effect."""
+    """A cancel ends unclaimed work; the name in the queue then has no effect."""
     with held.served() as client:
         operation = client.start("/v1/works:hold", {"path": "never"})
         assert operation.cancel_and_wait(timeout=PATIENCE).state == "CANCELLED"
@@ -263,7 +263,7 @@ def test_executor_passes_the_remote_checks(
 
 
 def test_start_is_stored_while_the_queue_is_unavailable(held: Deployment, monkeypatch: Any) -> None:
-    """The operation has been stored by then, and its name is sent later."""
+    """If the queue is unavailable, ``send`` raises, and the service sends the stored name later."""
     monkeypatch.chdir(held.folder)
     _, executor = attached(f"postgresql://lro@127.0.0.1:{free_port()}/none", lambda _: None)
     with pytest.raises(Unavailable, match="queue of names"):
