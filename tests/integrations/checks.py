@@ -1,4 +1,4 @@
-"""Tests for every framework; its test module imports them and defines the fixture ``served``."""
+"""Tests for every framework; each framework's test module imports them and defines ``served``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PART = b'--b\nContent-Disposition: form-data; name="steps"\n\n3\n--b--\n'
 REQUEST_ID = "6f1c3b62-3c5e-4a53-9c1f-2b7f9a4d1e01"
 
 
-FORMS: Any = [  # form bodies, which middleware of the application has already parsed
+FORMS: Any = [  # form bodies, which the application's middleware has already parsed
     {"headers": ANN | {"content-type": kind}, "content": body}
     for kind, body in (
         ("application/x-www-form-urlencoded", b"steps=3"),
@@ -43,7 +43,7 @@ FORMS: Any = [  # form bodies, which middleware of the application has already p
 
 
 def head_of(served: Served, path: str, *lines: str) -> bytes:
-    """Return the head of a POST request by Ann, to send over a socket."""
+    """Return the head of a POST request with Ann's token, to send over a socket."""
     raw = served.http.build_request("POST", path).url.raw_path.decode()
     head = [f"POST {raw} HTTP/1.1", f"host: {served.http.base_url.host}"]
     head += [f"{name}: {value}" for name, value in (ANN | JSON).items()]
@@ -51,7 +51,7 @@ def head_of(served: Served, path: str, *lines: str) -> bytes:
 
 
 def compared(reply: httpx.Response) -> tuple[Any, ...]:
-    """Return what the caller sees of an error: status code, body and the related headers."""
+    """Return the status code, the body and the error-related headers of an error reply."""
     assert reply.status_code >= 400, reply.text
     names = ("content-type", "cache-control", "x-content-type-options", "www-authenticate")
     headers = {name: reply.headers.get(name) for name in (*names, "allow", "retry-after")}
@@ -90,7 +90,7 @@ def compared(reply: httpx.Response) -> tuple[Any, ...]:
 def test_errors_equal_those_of_the_plain_edge(
     served: Served, method: str, path: str, options: Any
 ) -> None:
-    """An error has the plain edge's code, body and headers, not those of the framework."""
+    """An error reply has the same status, body and headers as without a framework."""
     ours = served.http.request(method, served.prefix + path, **options)
     assert compared(ours) == compared(served.plain.request(method, path, **options))
 
@@ -111,7 +111,7 @@ def test_errors_equal_those_of_the_plain_edge(
     ],
 )
 def test_errors_of_own_starts_equal_those_of_the_plain_edge(served: Served, options: Any) -> None:
-    """The application's own endpoint returns the same errors as a path of ``starts``."""
+    """An endpoint of the application replies to invalid starts as a route of ``starts`` does."""
     ours = served.http.post(served.own_path, **options)
     assert compared(ours) == compared(served.plain.post(START, **options))
 
@@ -131,7 +131,7 @@ def test_life_of_an_operation_through_our_client(served: Served) -> None:
 
 
 def test_path_with_a_variable_starts_without_an_endpoint(served: Served) -> None:
-    """The path variable fills a field of the request; an invalid body gets the edge's error."""
+    """The path variable sets a field of the request; an invalid body gets INVALID_ARGUMENT."""
     at = f"{served.prefix}/v1/boxes/a%20b:count"
     name = served.http.post(at, json={"steps": 1}, headers=ANN).json()["name"]
     assert served.wait(name)["response"]["total"] == len("a b")
@@ -170,7 +170,7 @@ def work_held(served: Served) -> Iterator[None]:
 
 
 def test_unfinished_start_has_the_location_of_the_operation(served: Served) -> None:
-    """A GET of ``Location`` finds the operation, even if the framework adds a prefix."""
+    """The ``Location`` of a 202 leads to the operation, even if the framework adds a prefix."""
     with work_held(served):
         reply = served.http.post(f"{served.prefix}{START}", json={"steps": -1}, headers=ASYNC)
     assert reply.status_code == 202, reply.text
@@ -180,7 +180,7 @@ def test_unfinished_start_has_the_location_of_the_operation(served: Served) -> N
 
 
 def test_own_start_waits_as_the_caller_prefers(served: Served) -> None:
-    """The endpoint waits as ``Prefer`` asks; a 202 has a ``Location`` if its path is known."""
+    """An endpoint obeys ``Prefer``; a 202 has ``Location`` unless the prefix has a variable."""
     wanted = ANN | {"prefer": "wait=60"}
     waited = served.http.post(served.own_path, json={"steps": 4}, headers=wanted)
     assert (waited.status_code, waited.headers["preference-applied"]) == (200, "wait=60")
@@ -189,7 +189,7 @@ def test_own_start_waits_as_the_caller_prefers(served: Served) -> None:
         reply = served.http.post(served.own_path, json={"steps": -1}, headers=ASYNC)
     name = reply.json()["name"]
     assert (reply.status_code, reply.headers["operation-id"]) == (202, name.rpartition("/")[2])
-    if served.prefix.endswith("%20b"):  # the prefix has a variable, so the path is unknown
+    if served.prefix.endswith("%20b"):  # the prefix has a variable, so the URL is unknown
         assert "location" not in reply.headers
     else:
         assert served.http.get(reply.headers["location"], headers=ANN).json()["name"] == name
@@ -200,7 +200,7 @@ def test_own_start_waits_as_the_caller_prefers(served: Served) -> None:
 def test_disconnect_within_the_body_is_not_an_error(
     served: Served, sent: bytes, own: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A disconnect before the body is complete starts no operation and logs no error."""
+    """If the caller disconnects within the body, no operation starts and no error is logged."""
 
     def count_of() -> int:
         every = lro.wire.ListOperationsRequest(page_size=1000)
@@ -218,7 +218,7 @@ def test_disconnect_within_the_body_is_not_an_error(
 
 @pytest.mark.parametrize("own", [True, False])
 def test_disconnect_ends_the_wait(served: Served, own: bool) -> None:
-    """A disconnect ends the wait in the application's endpoint or Wait, but not the operation."""
+    """If a waiting caller disconnects, the wait ends but the operation goes on."""
     service, url = served.counting.service, served.http.base_url
     with work_held(served):
         name = served.counting.count.start(CountRequest(steps=-1), caller="ann").name
@@ -233,7 +233,7 @@ def test_disconnect_ends_the_wait(served: Served, own: bool) -> None:
 
 
 def test_operation_of_another_caller_is_not_found(served: Served) -> None:
-    """The framework's authentication names the owner, also in the application's own endpoint."""
+    """Bob cannot get or list an operation that Ann started at the application's endpoint."""
     started = served.http.post(served.own_path, json={"steps": 1}, headers=ANN).json()
     at = f"{served.prefix}/v1/{started['name']}"
     assert served.http.get(at, headers=ANN).status_code == 200
@@ -243,7 +243,7 @@ def test_operation_of_another_caller_is_not_found(served: Served) -> None:
 
 
 def test_watch_streams_until_the_operation_is_done(served: Served) -> None:
-    """The framework does not buffer the stream, which ends once the operation is done."""
+    """The framework does not buffer Watch's stream, which ends once the operation is done."""
     served.counting.go.clear()
     name = served.start(-2)
     with served.http.stream("GET", f"{served.prefix}/v1/{name}:watch", headers=ANN) as reply:
@@ -266,7 +266,7 @@ CODES = {
 
 
 def test_exception_of_the_framework_refuses_in_our_format(served: Served) -> None:
-    """If ``caller`` raises this exception, the reply keeps its status code, text and challenge."""
+    """If ``caller`` raises the framework's exception, the reply has its status and text."""
     for status in served.refuses:
         headers = {"x-refuse": str(status)}
         reply = served.http.get(f"{served.prefix}/v1/operations/x", headers=headers)
@@ -274,14 +274,14 @@ def test_exception_of_the_framework_refuses_in_our_format(served: Served) -> Non
         assert reply.json()["error"]["status"] == CODES[status].name
         assert ("www-authenticate" in reply.headers) == (status == 401)
         assert ("retry-after" in reply.headers) == (status in (429, 503))
-        own = served.http.post(served.own_path, headers=headers)  # maybe the framework's format
+        own = served.http.post(served.own_path, headers=headers)  # may have the framework's format
         assert own.status_code == status
         assert "not you" in reply.text
         assert "not you" in own.text
 
 
 def test_console_serves_its_page_to_everyone(served: Served) -> None:
-    """The path without a slash redirects; the page needs no caller, but its data does."""
+    """``/console`` redirects to ``/console/``; the data needs authentication, the page does not."""
     at = f"{served.prefix}/console"
     moved = served.http.get(f"{at}?x=1")
     assert (moved.status_code, urljoin(at, moved.headers["location"])) == (307, f"{at}/?x=1")
@@ -297,7 +297,7 @@ def test_console_serves_its_page_to_everyone(served: Served) -> None:
 
 
 def test_console_uses_the_caller_of_the_framework(served: Served) -> None:
-    """The console hides others' operations and refuses Delete and cross-site requests."""
+    """The console hides operations of other callers; it refuses Delete and cross-site requests."""
     at = f"{served.prefix}/console"
     session = served.http.get(f"{at}/session", headers=ANN).json()
     found = [session[key] for key in ("caller", "title", "actions", "watches", "parents")]
@@ -319,7 +319,7 @@ def test_console_uses_the_caller_of_the_framework(served: Served) -> None:
 
 
 def test_console_without_a_caller_is_for_this_machine(served: Served) -> None:
-    """A request through a proxy or for another host gets 403."""
+    """Without ``caller``, a console request through a proxy or for another host gets 403."""
     if served.unnamed is None:
         return
     assert served.unnamed.get("/console/session").json()["caller"] == ""
@@ -331,7 +331,7 @@ def test_console_without_a_caller_is_for_this_machine(served: Served) -> None:
 
 
 def test_unknown_path_is_left_to_the_framework(served: Served) -> None:
-    """This includes a path that begins like those of the operations."""
+    """An unknown path gets the framework's 404, even if it begins with the operations' prefix."""
     for path in ("/nothing", f"{served.prefix}/v1/unknown"):
         reply = served.http.get(path)
         assert reply.status_code == 404
@@ -339,7 +339,7 @@ def test_unknown_path_is_left_to_the_framework(served: Served) -> None:
 
 
 def test_google_client_reads_lists_cancels_and_deletes(served: Served) -> None:
-    """The unmodified REST client of google-api-core works with the application's token."""
+    """The REST client of google-api-core works if it only adds the application's token."""
     pytest.importorskip("google.api_core")
     pytest.importorskip("requests")
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Services for tests without a server; skips test files that this Python cannot run."""
+"""Services for tests without a server; ignores test files that this Python cannot run."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -9,13 +9,13 @@ import pytest
 from tests.integrations.counting import Counting, build
 
 collect_ignore = []
-if sys.version_info < (3, 12):  # the tests need Django 6, which needs 3.12
+if sys.version_info < (3, 12):  # these tests need Django 6, which needs Python 3.12
     collect_ignore.append("test_django_tasks.py")
 
 
 @pytest.fixture
 def make_counting() -> Iterator[Callable[..., Counting]]:
-    """Return a function that passes its arguments to ``build``; close each service afterwards."""
+    """A function that builds services like ``build``; they are closed after the test."""
     made: list[Counting] = []
 
     def make(*store: Any, **options: Any) -> Counting:
@@ -30,11 +30,11 @@ def make_counting() -> Iterator[Callable[..., Counting]]:
 
 @pytest.fixture
 def counting(make_counting: Callable[..., Counting]) -> Counting:
-    """A service whose operations belong to their callers."""
+    """A service in which callers see only their own operations."""
     return make_counting()
 
 
 @pytest.fixture
 def shared(make_counting: Callable[..., Counting]) -> Counting:
-    """A service in which every caller may do everything."""
+    """A service in which every caller sees and may change every operation."""
     return make_counting(owner_only=False, authorize=None)

@@ -52,7 +52,7 @@ CHALLENGE = {"WWW-Authenticate": "Basic"}
 
 
 def refused(headers: Any) -> int:
-    """Return the status code that the framework's exception must have, or 0 for no exception."""
+    """Return the status that these headers ask ``caller`` to raise, or 0 for no exception."""
     return int(headers.get("x-refuse", 0))
 
 
@@ -63,7 +63,7 @@ def authorize(caller: str, verb: str, name: str) -> bool:
 
 @attrs.frozen
 class Counting:
-    """A service whose operations belong to their callers, and its methods."""
+    """A service, its three methods, and an event that they may wait for."""
 
     service: lro.Service
     count: lro.Method[CountRequest, CountResponse, CountMetadata]
@@ -74,7 +74,7 @@ class Counting:
 
     @property
     def starts(self) -> dict[str, Any]:
-        """The methods by path, as an edge's ``starts``."""
+        """The methods by path, for the option ``starts`` of an edge."""
         return {START: self.count, BOX: self.box}
 
 
@@ -109,13 +109,13 @@ def build(store: Any = None, **options: Any) -> Counting:
 
 @attrs.frozen
 class Served:
-    """An application behind a server, and a plain edge with the same options to compare it with."""
+    """An application behind a server, and for comparison an edge without a framework."""
 
     counting: Counting
     http: httpx.Client
     plain: httpx.Client
     unnamed: httpx.Client | None = None
-    """A client that reaches a console without ``caller`` directly, not through a proxy."""
+    """A client of a second application, whose console has no ``caller``."""
     prefix: str = ""
     own_path: str = OWN
     """The path of the application's own endpoint that starts operations."""
@@ -154,11 +154,11 @@ def serving(
     closes: bool = True,
     **options: Any,
 ) -> Iterator[Served]:
-    """Serve the application that ``make`` returns, and the plain edge of another service.
+    """Serve the application that ``make`` returns, and an edge of another service.
 
     ``serve`` runs the application on a suitable server and yields its port.
-    ``unnamed`` makes an application with a console without ``caller``. With ``closes``, the service
-    must be closed once the server has stopped.
+    ``unnamed`` makes a second application, whose console has no ``caller``. With ``closes``, check
+    at the end that the stop of the server has closed the service.
     """
     counting, other = counting or build(), build()
     anyone = build(owner_only=False, authorize=None)
@@ -188,7 +188,7 @@ def serving(
 
 
 def served_by(**kinds: tuple[Callable[[Counting], Any], dict[str, Any]]) -> Any:
-    """Make a module's fixture ``served`` from functions and their options for ``serving``."""
+    """Return a fixture that serves the application of each function with its options."""
 
     @pytest.fixture(params=kinds, scope="module")
     def served(request: pytest.FixtureRequest) -> Iterator[Served]:

@@ -1,4 +1,4 @@
-"""A program that opens the admin of a Django project on PostgreSQL, given its URL and schema."""
+"""A program that opens a Django admin on the PostgreSQL server and schema in its arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Django project: its settings, its URLs, its service and a view of its own."""
+"""A Django project: its settings, URLs, service and views."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def caller(request: Any) -> str:
 
 
 def with_theme(get_response: Any) -> Any:
-    """Middleware that parses forms."""
+    """Middleware that parses form bodies before the view runs."""
 
     def themed(request: Any) -> Any:
         request.POST.get("theme")

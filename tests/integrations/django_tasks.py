@@ -18,19 +18,19 @@ def add(one: int, other: int) -> int:
 
 @task
 async def add_awaited(one: int, other: int) -> int:
-    """Return the sum from a coroutine function."""
+    """Return the sum, as a coroutine function."""
     return one + other
 
 
 @task
 def fail() -> None:
-    """Raise an error that the task's result must name."""
+    """Raise an error whose text must stay secret."""
     raise KeyError("secret")
 
 
 @task(takes_context=True)
 def hold(context: Any, label: str) -> str:
-    """Report progress until the test sets ``GO_ON``."""
+    """Report progress again and again until the test sets ``GO_ON``."""
     context.progress(0.5, f"half of {label}")
     BEGUN.set()
     while not GO_ON.wait(0.01):

@@ -1,4 +1,4 @@
-"""The integration into aiohttp: handlers, callers, start and stop with the application."""
+"""The integration into aiohttp: handlers, callers, start and stop of the application."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_body_over_the_limit_of_the_application_has_our_error() -> None:
 
 @pytest.mark.parametrize("own", [True, False])
 def test_body_that_cannot_be_decoded_is_refused_as_malformed(served: Served, own: bool) -> None:
-    """aiohttp decompresses bodies itself; if it fails, the reply is a 400 that says so."""
+    """A body that aiohttp cannot decompress gets a 400."""
     path = served.own_path if own else served.prefix + START
     headers = {**ANN, "content-type": "application/json", "content-encoding": "gzip"}
     reply = served.http.post(path, content=b"no gzip", headers=headers)
@@ -168,11 +168,11 @@ def test_start_in_an_application_without_our_routes_has_no_location(counting: Co
 
 
 def test_stop_of_the_server_ends_waits_at_once() -> None:
-    """The waiting caller gets UNAVAILABLE, so that it can ask another server."""
+    """When the server stops, a caller of Wait gets UNAVAILABLE and can ask another server."""
     replies: list[httpx.Response] = []
     counting = build()
     name = counting.count.start(CountRequest(steps=-1), caller="ann").name
-    with addressed(application(counting)) as address:  # its stop waits for the work
+    with addressed(application(counting)) as address:  # the server's stop waits for the work
 
         def wait() -> None:
             replies.append(httpx.post(f"{address}/v1/{name}:wait", headers=ANN, timeout=120))

@@ -1,4 +1,4 @@
-"""The code that the integrations share."""
+"""The code that all integrations share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.integrations.counting import Counting, CountRequest
 
 
 def test_challenge_that_is_not_valid_is_replaced() -> None:
-    """Every 401 needs a valid challenge; the default is ``Bearer``."""
+    """If a 401 of the framework has no valid challenge, the reply has the challenge ``Bearer``."""
     error = error_of(401, "who?", {"www-authenticate": "bad\n"})
     assert isinstance(error, lro.errors.Unauthenticated)
     assert error.challenge == "Bearer"
@@ -25,7 +25,7 @@ def test_challenge_that_is_not_valid_is_replaced() -> None:
 def test_error_and_warning_name_the_option_caller(
     counting: Counting, make_counting: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The error and the warning name the option ``caller``, not ``authenticate``."""
+    """Messages about missing authentication name the integration's option ``caller``."""
     with pytest.raises(lro.DeclarationError, match="caller=lambda request: None"):
         FrameworkOperations(counting.service)
     FrameworkOperations(make_counting(owner_only=False).service)
@@ -45,7 +45,7 @@ def test_invalid_console_option_is_refused(shared: Counting) -> None:
 
 
 def test_endpoint_of_the_application_may_start_by_get(make_counting: Any) -> None:
-    """A cross-site GET may start an operation: the application must protect its own endpoints."""
+    """A cross-site GET may start an operation: applications must protect their own endpoints."""
     counting = make_counting(owner_only=False)
     edge = OperationsEdge(counting.service, authenticate=lambda headers: "ann")
     headers = {"sec-fetch-site": "cross-site"}
@@ -55,7 +55,7 @@ def test_endpoint_of_the_application_may_start_by_get(make_counting: Any) -> Non
 
 
 def test_service_is_closed_before_what_the_application_closes(counting: Counting) -> None:
-    """The service closes before the application's lifespan, whose state is passed on."""
+    """The service is already closed when the application's own lifespan cleans up."""
     seen: list[str] = []
 
     @contextlib.asynccontextmanager

@@ -63,14 +63,14 @@ def wsgi_app() -> Any:
 
 
 def test_view_that_has_read_a_form_starts_an_operation(served: Served) -> None:
-    """Django has read the body, so the library does not parse it."""
+    """A view that has read an uploaded file passes a message; the body is not parsed again."""
     reply = served.http.post("/upload", files={"file": b"12345"}, headers=ANN)
     assert reply.status_code == 200, reply.text
     assert served.wait(reply.json()["name"])["response"]["total"] == 5
 
 
 def test_user_who_is_signed_in_by_a_session_owns_the_operation() -> None:
-    """The caller is the user's primary key; a cross-site POST gets PERMISSION_DENIED."""
+    """The owner is the user's primary key; a cross-site POST gets PERMISSION_DENIED."""
     call_command("migrate", verbosity=0)
     user = User.objects.create_user("ann", password="secret")
     browser = Client(enforce_csrf_checks=True)
@@ -86,7 +86,7 @@ def test_user_who_is_signed_in_by_a_session_owns_the_operation() -> None:
 
 @pytest.fixture
 def serve_alone(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Make the project serve another service, without ``caller``."""
+    """A function that makes the project serve another service, without ``caller``."""
 
     def serve(other: Counting, **options: Any) -> None:
         made = _operations.DjangoOperations(other.service, **options)
@@ -99,7 +99,7 @@ def serve_alone(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 def test_start_within_a_transaction_is_there_with_the_rows_of_the_project(
     committed: bool, serve_alone: Callable[..., None], make_counting: Any
 ) -> None:
-    """The operation and the row commit or roll back together: both are in one database file."""
+    """With one database file for both, the operation and the project's row commit together."""
     call_command("migrate", verbosity=0)
     store = SQLiteStore(settings.DATABASES["default"]["NAME"])
     serve_alone(other := make_counting(store, owner_only=False, authorize=None))
@@ -133,14 +133,14 @@ def test_start_in_a_project_without_our_urls_has_no_location(
 
 
 def ask(caller: Any, user: Any, **more: Any) -> Any:
-    """Return the caller that the edge's hook finds for a user under these settings."""
+    """Return the result of the edge's ``authenticate`` for a user under these settings."""
     with override_settings(LRO={**settings.LRO, "CALLER": caller, **more}):
         hook = _operations.operations.__wrapped__().edge.options.authenticate
     return hook({}, SimpleNamespace(user=user))
 
 
 def test_only_users_who_are_signed_in_call_by_default() -> None:
-    """A request of an anonymous user, or without a user, raises Unauthenticated."""
+    """The default ``CALLER`` raises Unauthenticated if the request has no signed-in user."""
     for request in (SimpleNamespace(user=AnonymousUser()), RequestFactory().get("/")):
         with pytest.raises(lro.errors.Unauthenticated):
             signed_in_user(request)
@@ -154,7 +154,7 @@ def test_user_without_the_permission_is_refused() -> None:
 
 
 def test_limit_of_django_counts_if_it_is_smaller() -> None:
-    """DATA_UPLOAD_MAX_MEMORY_SIZE also limits our views."""
+    """A body over Django's DATA_UPLOAD_MAX_MEMORY_SIZE gets 413, though our limit is larger."""
     with override_settings(DATA_UPLOAD_MAX_MEMORY_SIZE=100):
         large = Client().post(START, b" " * 101, content_type="application/json", headers=ANN)
     assert (large.status_code, "100 bytes" in large.json()["error"]["message"]) == (413, True)
@@ -190,7 +190,7 @@ def test_body_that_cannot_be_read_is_malformed() -> None:
 def test_wrong_settings_are_found_by_the_check(
     wrong: Any, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``manage.py check`` reports the invalid setting."""
+    """For an invalid ``LRO`` setting, ``manage.py check`` reports an error that describes it."""
     uncached = _operations.operations.__wrapped__
     monkeypatch.setattr(_operations, "service", _operations.service.__wrapped__)
     monkeypatch.setattr("lro.integrations.django.apps.operations", uncached)
@@ -217,7 +217,7 @@ def test_project_with_wrong_settings_starts(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_command_checks_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``lro check`` reports that the store works, or fails with the store's error."""
+    """``manage.py lro check`` says that the store works, or fails with the store's error."""
     said = io.StringIO()
     call_command("lro", "check", stdout=said)
     assert said.getvalue().startswith("The MemoryStore can be used; methods: ")
@@ -231,7 +231,7 @@ def test_command_checks_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_command_removes_what_has_expired(capsys: pytest.CaptureFixture[str]) -> None:
-    """The command runs ``lro purge``; a failing one raises CommandError with its exit status."""
+    """``manage.py lro`` runs purge; a failing command raises CommandError with the exit status."""
     pytest.importorskip("click")
     call_command("lro", "purge")
     assert capsys.readouterr().out == "removed: 0\n"
@@ -242,7 +242,7 @@ def test_command_removes_what_has_expired(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_right_settings_pass_the_check() -> None:
-    """``manage.py check`` reports nothing."""
+    """``manage.py check`` finds no error in the project's settings."""
     assert check_settings(None) == []
     call_command("check")
     assert integration.__all__ == ["signed_in_user", "start", "with_lifespan"]

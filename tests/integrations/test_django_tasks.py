@@ -24,7 +24,7 @@ from tests.integrations.django_project import counting, service  # noqa: E402
 
 
 def ended(result: Any) -> Any:
-    """Wait until the work has ended and return the refreshed result."""
+    """Wait until the task has ended and return its refreshed result."""
     assert service.edges.waiters.wait(result.id, 60).done
     result.refresh()
     return result
@@ -41,7 +41,7 @@ def held() -> Iterator[Any]:
 
 @pytest.mark.parametrize("task", [tasks.add, tasks.add_awaited])
 def test_task_runs_and_gives_its_value(task: Any) -> None:
-    """The result has the return value, times, arguments and worker."""
+    """The result of a task has the return value, times, arguments and worker."""
     result = task.enqueue(1, other=2)
     assert (result.args, result.kwargs) == ([1], {"other": 2})
     done = ended(result)
@@ -56,7 +56,7 @@ def test_task_is_enqueued_in_a_coroutine() -> None:
 
 
 def test_failure_names_the_exception_and_hides_its_text(caplog: pytest.LogCaptureFixture) -> None:
-    """API callers may see the error too, so the message and the traceback go to the log only."""
+    """A failed task's result names the exception; its text and traceback are only in the log."""
     result = ended(tasks.fail.enqueue())
     assert result.status == TaskResultStatus.FAILED
     (error,) = result.errors
@@ -66,7 +66,7 @@ def test_failure_names_the_exception_and_hides_its_text(caplog: pytest.LogCaptur
 
 
 def test_progress_is_seen_and_a_cancel_arrives(held: Any) -> None:
-    """The result's ID is the operation's name in the service."""
+    """The ID of a task's result names an operation that shows progress and can be cancelled."""
     assert tasks.BEGUN.wait(60)
     payload: Any = service.get(held.id).metadata.payload
     assert (payload["progressPercent"], payload["statusMessage"]) == (50, "half of it")
@@ -106,7 +106,7 @@ def test_signals_are_sent() -> None:
 
 
 def test_missing_task_result_is_not_found() -> None:
-    """The name of another method's operation raises TaskResultDoesNotExist too."""
+    """An unknown name, or that of another method's operation, raises TaskResultDoesNotExist."""
     for name in ("operations/unknown", counting.name.start(lro.Struct()).name):
         with pytest.raises(TaskResultDoesNotExist):
             default_task_backend.get_result(name)

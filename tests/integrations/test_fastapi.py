@@ -52,7 +52,7 @@ def found_caller(request: Request, authorization: str | None) -> str:
 
 
 def by_header(counting: Counting) -> FastAPI:
-    """Make an application with a plain dependency; its endpoint leaves the body to the library."""
+    """Make an app with a plain dependency and an endpoint without a body parameter."""
 
     def caller(request: Request, authorization: Annotated[str | None, Header()] = None) -> str:
         return found_caller(request, authorization)
@@ -73,7 +73,7 @@ def by_header(counting: Counting) -> FastAPI:
 
 
 def by_user(counting: Counting) -> FastAPI:
-    """Make an application with a ``yield`` dependency, a prefix, and an endpoint off the router."""
+    """Make an app with a ``yield`` dependency, a prefix and an endpoint beside the router."""
 
     async def user(request: Request) -> AsyncIterator[str]:
         with contextlib.suppress(ClientDisconnect):
@@ -120,7 +120,7 @@ oauth2 = OAuth2PasswordBearer("token")
 
 
 def with_models(counting: Counting) -> FastAPI:
-    """Make an application with endpoints on the router and outside, some with parsed bodies."""
+    """Make an app with endpoints on the router and beside it; FastAPI parses some bodies."""
 
     async def caller(token: Annotated[str, Depends(oauth2)]) -> str | None:
         if token == "none":
@@ -174,13 +174,13 @@ def client(counting: Counting) -> TestClient:
 
 
 def violations(reply: Any) -> list[str]:
-    """Return the fields that an error reply names."""
+    """Return the fields that an error reply names as invalid."""
     (found,) = [one for one in reply.json()["error"]["details"] if "fieldViolations" in one]
     return [one["field"] for one in found["fieldViolations"]]
 
 
 def test_body_that_fastapi_reads_starts_an_operation(client: TestClient) -> None:
-    """The endpoint sets parent, target and first metadata; the request ID is from the body."""
+    """The endpoint passes message, parent and metadata; the request ID in the body is honoured."""
     body = {"steps": 3, "requestId": "6f1c3b62-3c5e-4a53-9c1f-2b7f9a4d1e01"}
     first, again = (client.post("/v1/read:count", json=body).json() for _ in "ab")
     assert first["name"].startswith("projects/p/operations/")
@@ -199,11 +199,11 @@ def test_validation_error_of_fastapi_has_our_format(client: TestClient) -> None:
     assert reason(text, 415) == "UNSUPPORTED_MEDIA_TYPE"
     assert violations(client.post("/v1/read:count")) == ["body"]
     assert violations(client.post("/v1/read:count?n=x", json={"steps": 1})) == ["n"]
-    assert client.get("/number?n=x").status_code == 422  # outside the router: FastAPI's form
+    assert client.get("/number?n=x").status_code == 422  # FastAPI's own format
 
 
 def test_own_fields_of_a_body_that_is_not_an_object_are_ignored(client: TestClient) -> None:
-    """If the endpoint passes the message, a body that is not a JSON object is accepted."""
+    """If the endpoint passes a message to ``start``, the body need not be a JSON object."""
     for content, kind in [(b"[1]", "application/json"), (b"a=1", "text/plain"), (b"", "")]:
         headers = {"content-type": kind} if kind else {}
         reply = client.post("/v1/form:count", content=content, headers=headers)
@@ -211,12 +211,12 @@ def test_own_fields_of_a_body_that_is_not_an_object_are_ignored(client: TestClie
 
 
 def test_unknown_method_is_a_fault_of_the_server(client: TestClient) -> None:
-    """A start of another service's method answers INTERNAL without details."""
+    """An endpoint that starts another service's method answers INTERNAL."""
     assert reason(client.post("/v1/other:count", json={}), 500) == "INTERNAL"
 
 
 def test_endpoint_whose_errors_would_not_reach_callers_is_refused(counting: Counting) -> None:
-    """An endpoint outside the router, without the exception handler, fails at its first call."""
+    """An endpoint beside the router fails at its first call if the exception handler is missing."""
     client = TestClient(with_models(counting), headers=ANN)
     with pytest.raises(lro.DeclarationError, match=r"add_exception_handler\(lro.LroError"):
         client.post("/beside", json={"steps": 1})
@@ -243,7 +243,7 @@ def test_refusals_of_a_dependency_have_our_form(
 
 
 def test_dependency_may_redirect_or_return_no_name(client: TestClient) -> None:
-    """A redirect is left as it is; None is a caller without a name."""
+    """A redirect by the dependency is sent unchanged; None means a caller without a name."""
     client.follow_redirects = False
     away, unnamed = (
         client.get("/v1/operations", headers={"authorization": f"Bearer {name}"})
@@ -254,7 +254,7 @@ def test_dependency_may_redirect_or_return_no_name(client: TestClient) -> None:
 
 
 def test_owner_only_service_without_caller_is_refused(counting: Counting) -> None:
-    """The error names ``caller``, the integration's option."""
+    """If ``caller`` is missing for an owner-only service, a DeclarationError names the option."""
     with pytest.raises(lro.DeclarationError, match="caller: is needed"):
         FastAPIOperations(counting.service)
 
@@ -273,7 +273,7 @@ def references(part: Any) -> Iterator[str]:
 def checked(app: FastAPI) -> dict[str, Any]:
     """Return the application's OpenAPI document; check that it is valid and its references resolve.
 
-    Its operation IDs are unique: FastAPI warns of duplicates, and warnings are errors here.
+    The operation IDs are unique: FastAPI warns of duplicates, and warnings are errors here.
     """
     document: dict[str, Any] = TestClient(app).get("/openapi.json").json()
     pytest.importorskip("openapi_spec_validator").validate(document)
@@ -294,7 +294,7 @@ def schema_of(document: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_document_has_every_route_and_the_messages_of_starts(counting: Counting) -> None:
-    """The document has the verbs, and the starts with types, library fields, links and OAuth2."""
+    """The OpenAPI document has the verbs, and the starts with types, links and security scheme."""
     app = with_models(counting)
     document = checked(app)
     paths = document["paths"]
@@ -412,7 +412,7 @@ class Tag(enum.Enum):
 
 
 def test_routers_of_one_application_have_distinct_operation_ids(counting: Counting) -> None:
-    """Operation IDs contain the router's first tag or a number; paths contain all prefixes."""
+    """A router's operation IDs begin with its first tag, or end with a number to be distinct."""
     operations = FastAPIOperations(counting.service, caller=lambda: "ann")
     app = FastAPI()
     app.include_router(operations.router(starts={"/v1/a:count": counting.box}), prefix="/a")
@@ -478,7 +478,7 @@ def test_request_class_may_be_the_body_that_fastapi_reads(service: lro.Service) 
 
 
 def test_start_within_a_transaction_is_there_once_it_commits(tmp_path: Path) -> None:
-    """A rollback leaves no operation. Every integration passes ``within`` on like this."""
+    """A start whose transaction is rolled back leaves no operation; after a commit it runs."""
     file = tmp_path / "shop.db"
     service = lro.Service(SQLiteStore(file), ThreadExecutor())
     method = service.method("acme.v1.Books.Turn")(turn)

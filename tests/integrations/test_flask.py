@@ -76,7 +76,7 @@ def wsgi_app(counting: Counting) -> Any:
 
 
 def test_decorators_guard_every_view(counting: Counting) -> None:
-    """An HTTP exception that a decorator raises gets our format; a redirect is left as it is."""
+    """An HTTP error that a decorator raises gets our format; a redirect is sent unchanged."""
     seen: list[str] = []
 
     def guard(view: Any) -> Any:
@@ -100,7 +100,7 @@ def test_decorators_guard_every_view(counting: Counting) -> None:
 
 
 def test_body_limit_of_the_application_counts_if_it_is_smaller(counting: Counting) -> None:
-    """Flask's MAX_CONTENT_LENGTH also limits our views."""
+    """A body over Flask's MAX_CONTENT_LENGTH gets 413, though our limit is larger."""
     app = application(counting)
     app.config["MAX_CONTENT_LENGTH"] = 100
     large = app.test_client().post(START, data=b" " * 101, headers=ANN)
@@ -108,7 +108,7 @@ def test_body_limit_of_the_application_counts_if_it_is_smaller(counting: Countin
 
 
 def test_views_have_the_names_that_flask_extensions_expect(counting: Counting) -> None:
-    """Flask-WTF identifies views by module and name, and can exempt a blueprint."""
+    """Each view has a module and a name, by which Flask-WTF identifies it."""
     app = flask.Flask(__name__)
     routes = FlaskOperations(counting.service, caller=caller).init_app(app)
     views = [view for name, view in app.view_functions.items() if name.startswith(routes.name)]
@@ -130,7 +130,7 @@ def test_body_that_cannot_be_read_is_malformed(
 
 
 def test_invalid_flask_application_or_function_is_refused(counting: Counting) -> None:
-    """A wrong application, a missing ``caller`` and an async one each raise a DeclarationError."""
+    """A wrong application, no ``caller`` and an async ``caller`` each raise a DeclarationError."""
     with pytest.raises(lro.DeclarationError, match="a Flask application"):
         FlaskOperations(counting.service, caller=caller).init_app(object())  # type: ignore[arg-type]
     with pytest.raises(lro.DeclarationError, match="owner_only"):

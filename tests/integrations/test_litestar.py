@@ -16,7 +16,7 @@ from litestar.testing import TestClient
 
 try:
     from litestar.di import NamedDependency
-except ImportError:  # older versions inject by name alone
+except ImportError:  # older versions inject dependencies by name alone
     NamedDependency = Annotated[TypeVar("T"), "by its name"]  # type: ignore[assignment,misc]
 
 import lro
@@ -140,14 +140,14 @@ def client(counting: Counting) -> Iterator[Client]:
 
 
 def test_body_that_litestar_reads_starts_an_operation(client: Client) -> None:
-    """Litestar decodes the body into the request class of the method."""
+    """Litestar decodes the body into the method's request class, and the operation succeeds."""
     name = client.post("/v1/read:count", json={"steps": 3}).json()["name"]
     assert name.startswith("projects/p/operations/")
     assert client.post(f"/v1/{name}:wait").json()["response"]["total"] == 3
 
 
 def test_validation_error_of_litestar_has_our_format(client: Client) -> None:
-    """Invalid fields are named; errors of other endpoints keep Litestar's form."""
+    """The reply names the invalid field; errors of other endpoints keep Litestar's format."""
     reply = client.post("/v1/read:count", json={"steps": "x"})
     assert reason(reply, 400) == "INVALID_ARGUMENT"
     assert reply.json()["error"]["details"][1]["fieldViolations"][0]["field"] == "steps"
@@ -157,7 +157,7 @@ def test_validation_error_of_litestar_has_our_format(client: Client) -> None:
 
 
 def test_refusals_of_guards_and_callers_have_our_form(client: Client) -> None:
-    """If ``caller`` returns a number, the reply is INTERNAL; if None, the caller has no name."""
+    """A guard's error gets our format. ``caller`` may return None, but a number is INTERNAL."""
     bad = client.get("/v1/operations/x", headers={"x-bad": "1"})
     assert reason(bad, 403) == "PERMISSION_DENIED"
     number = client.get("/v1/operations/x", headers={"authorization": "number"})
@@ -167,7 +167,7 @@ def test_refusals_of_guards_and_callers_have_our_form(client: Client) -> None:
 
 
 def test_document_has_the_operations_and_the_types_of_starts(client: Client) -> None:
-    """Litestar cannot route on a verb after a parameter, so one POST documents Cancel and Wait."""
+    """One POST documents Cancel and Wait, as Litestar cannot route by a verb after a parameter."""
     document = client.get("/schema/openapi.json").json()
     paths = document["paths"]
     assert {START, "/v1/operations", "/v1/operations:batchGet", "/v1/read:count"} <= set(paths)
@@ -181,7 +181,7 @@ def test_document_has_the_operations_and_the_types_of_starts(client: Client) -> 
 
 
 def test_service_closes_before_what_the_application_closes(shared: Counting) -> None:
-    """The application's own lifespan ends after the plugin's."""
+    """The service is already closed when the application's own lifespan cleans up."""
     import contextlib
 
     closed = []

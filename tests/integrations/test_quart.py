@@ -99,7 +99,7 @@ def signed_in(view: Any) -> Any:
 
 
 def test_decorators_and_aborts_refuse_in_our_form(counting: Counting) -> None:
-    """Errors get our form; redirects are left as they are."""
+    """Errors of decorators and of Quart get our format; redirects are sent unchanged."""
     operations = QuartOperations(counting.service, starts=True, caller=caller, max_body=10**8)
     app = Quart("decorated")
     app.config["MAX_CONTENT_LENGTH"] = 1_000_000  # Quart's own limit, below ours

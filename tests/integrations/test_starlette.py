@@ -42,7 +42,7 @@ def refuse_some(request: Request) -> None:
 
 
 def by_header(counting: Counting) -> Starlette:
-    """Make an application with the routes at its top, whose ``caller`` is a plain function."""
+    """Make an application with the routes at the top level and a plain function as ``caller``."""
 
     def caller(request: Request) -> str:
         refuse_some(request)
@@ -66,7 +66,7 @@ class Backend(AuthenticationBackend):
 
 
 def by_middleware(counting: Counting) -> Starlette:
-    """Make an application with the routes in a mount; a middleware finds the user."""
+    """Make an application with the routes in a mount and a middleware that finds the user."""
 
     async def caller(request: Request) -> str:
         refuse_some(request)
@@ -100,7 +100,7 @@ served = served_by(
 
 
 def test_form_already_read_by_the_endpoint_is_not_a_body(shared: Counting) -> None:
-    """If the endpoint has read the form and passes a message, the body is not parsed as JSON."""
+    """If an endpoint has read a form and passes a message, the body is not parsed as JSON."""
     operations = StarletteOperations(shared.service)
 
     async def start(request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""Tests for WSGI frameworks: those of :mod:`tests.integrations.checks` except for streams."""
+"""Tests for WSGI frameworks: :mod:`tests.integrations.checks` without streams, and two more."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
 
 
 def test_watch_is_refused(served: Served) -> None:
-    """Watch is UNIMPLEMENTED: a stream would block a thread while the operation runs."""
+    """Watch answers UNIMPLEMENTED under WSGI, as a stream would block a thread all the time."""
     reply = served.http.get(f"{served.prefix}/v1/operations/x:watch", headers=ANN)
     assert (reply.status_code, reply.json()["error"]["status"]) == (501, "UNIMPLEMENTED")
 
@@ -36,7 +36,7 @@ GUNICORN = {"wsgi.input_terminated": True}
         ({"CONTENT_LENGTH": "50", **GUNICORN}, b"", "body: has 0 of the 50 bytes"),
         ({"CONTENT_LENGTH": "50", **GUNICORN}, b"  ", "body: has 2 of the 50 bytes"),
         ({"CONTENT_LENGTH": "junk"}, b"{}", "Content-Length: must be a number"),
-        (CHUNKED | GUNICORN, b'{"colour": 1}', "colour"),  # parsed to the end
+        (CHUNKED | GUNICORN, b'{"colour": 1}', "colour"),  # the whole body is parsed
         (CHUNKED | GUNICORN, b" " * (3 << 20), "body: must have at most"),
         (CHUNKED, b"2\r\n{}\r\n0\r\n\r\n", "Content-Length: is needed"),
     ],
@@ -44,7 +44,7 @@ GUNICORN = {"wsgi.input_terminated": True}
 def test_part_of_a_body_is_refused(
     wsgi_app: Any, path: str, given: Any, body: bytes, said: str
 ) -> None:
-    """A truncated body could be another valid request, so it is refused under every server."""
+    """A truncated body, which may look like another valid request, is refused on every server."""
     head = {"HTTP_HOST": "here", "HTTP_AUTHORIZATION": ANN["authorization"]}
     more = {"CONTENT_LENGTH": "", "CONTENT_TYPE": "application/json", "wsgi.url_scheme": "http"}
     shown = serve(wsgi_app, environ_of("POST", path, body, **{**head, **more, **given}))[2]

@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_admin_on_postgresql_shows_operations() -> None:
-    """A superuser sees the operation but cannot add one."""
+    """On PostgreSQL a superuser sees an operation in the admin but cannot add one."""
     server = shared_server()
     command = [sys.executable, "-W", "error", "-m", "tests.integrations.django_admin_site"]
     environ = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
@@ -68,5 +68,5 @@ def test_times_are_read_from_microseconds() -> None:
 
 
 def test_table_of_the_store_needs_no_migration() -> None:
-    """``makemigrations --check`` finds nothing to migrate."""
+    """``makemigrations --check`` finds no missing migration."""
     call_command("makemigrations", "--check", verbosity=0)
