@@ -48,7 +48,7 @@ VERBS: Final[Mapping[str, tuple[str, ...]]] = {
     "grpc": (*FIVE, START),
     "grpc.aio": (*FIVE, START),
 }
-"""The verbs of each edge. WSGI has no streams, gRPC no extensions (spec §3.11)."""
+"""The verbs of each edge: WSGI has no streams, gRPC only the standard verbs (spec §3.11)."""
 
 STORES: Final[Mapping[str, Callable[[Path], Any]]] = {
     "memory": lambda _: MemoryStore(),
@@ -135,7 +135,7 @@ class Answer:
 
 @attrs.frozen
 class Place:
-    """A service behind an edge with hooks; ``call`` takes a verb, a name and the caller."""
+    """A service behind an edge with hooks; call ``call`` with a verb, a name and a caller."""
 
     counting: CountService
     script: Script
@@ -197,7 +197,7 @@ def answer_of(status: int, body: bytes) -> Answer:
 
 
 async def ask_asgi(app: Any, verb: str, name: str, caller: str = "ann", receive: Any = None) -> Any:
-    """Call an ASGI application as a server would."""
+    """Call an ASGI application as a server would; return None if it sends no reply."""
     method, path, body = http_request(verb, name)
     line = Line([part(body)], receive)
     scope = scope_of(method, path, headers=[(b"x-caller", caller.encode())])
@@ -210,7 +210,7 @@ async def ask_asgi(app: Any, verb: str, name: str, caller: str = "ann", receive:
 
 
 def edge_of(counting: CountService, **options: Any) -> OperationsEdge:
-    """Make an edge of the service that can also start its method."""
+    """Make an edge of the service with a route that starts its method."""
     return OperationsEdge(counting.service, starts={"/v1/count": counting.count}, **options)
 
 
@@ -286,7 +286,7 @@ def guarded(edge: str, kind: str, store: str, folder: Path, **options: Any) -> I
 
 
 class Saying(lro.StatusError):
-    """An error whose text, code and details are given; an exception among them is raised."""
+    """An error with this text, code and details; if one of them is an exception, it is raised."""
 
     def __init__(self, **says: Any) -> None:
         super().__init__(lro.Code.NOT_FOUND, "s3cret")

@@ -56,7 +56,7 @@ def fill(service: lro.Service, shape: str, count: int, size: int) -> list[str]:
 
 
 def serve(kind: str, shape: str, where: str, count: int, size: int) -> None:
-    """Print a free port and the names, then serve; in memory, first store large operations."""
+    """Print the port and the operations' names, then serve; fill a store in memory first."""
     import uvicorn
 
     from lro.asgi import OperationsApp
@@ -88,7 +88,7 @@ class Served:
         self.idle = self.memory("VmRSS")
 
     def memory(self, field: str) -> float:
-        """Return the megabytes that the kernel reports: ``VmRSS`` now, ``VmHWM`` at the peak."""
+        """Return the server's memory in megabytes: ``VmRSS`` is the current, ``VmHWM`` the peak."""
         status = Path(f"/proc/{self._process.pid}/status").read_text()
         (line,) = (line for line in status.splitlines() if line.startswith(field + ":"))
         return int(line.split()[1]) / 1024
@@ -105,13 +105,13 @@ class Served:
             connection.close()
 
     def dawdle(self) -> socket.socket:
-        """Connect as a reader that requests a page but never reads it."""
+        """Open a connection, request a page on it, and do not read the reply."""
         line = socket.create_connection(("127.0.0.1", self.port))
         line.sendall(b"GET /v1/operations?pageSize=1000 HTTP/1.1\r\nhost: x\r\n\r\n")
         return line
 
     def walk(self) -> int:
-        """Read all pages of a list and return their number of operations."""
+        """Read all pages of a list and return the number of operations on them."""
         token, seen = "", 0
         while True:
             status, page = self.ask("GET", f"/v1/operations?pageSize=1000&pageToken={token}")
@@ -147,7 +147,7 @@ def together(*calls: Callable[[], Any]) -> list[Any]:
 
 
 def measure(kind: str, shape: str, where: str, *, slow: int) -> None:
-    """Print the memory that a server on this kind of store needs."""
+    """Print how much memory a server on this kind of store needs beside ``slow`` slow readers."""
     served = Served(kind, shape, where, COUNT, SIZE)
     lines = [served.dawdle() for _ in range(slow)]
     try:

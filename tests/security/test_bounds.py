@@ -61,7 +61,7 @@ SETTINGS: Final = {
 
 
 def rows() -> dict[str, list[str]]:
-    """Return the rows of the page's first table by their first cell, which names the bound."""
+    """Return the rows of the first table of limits.md, by the name of the bound."""
     first, _, _ = TABLE.read_text().partition("\n## ")
     lines = [line for line in first.splitlines() if line.startswith("| ")]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[1:]]
@@ -87,7 +87,7 @@ def test_bounds_table_has_the_defaults_of_the_code() -> None:
 
 
 def test_bounds_table_has_a_row_for_each_limit() -> None:
-    """Each field of ``Limits`` has a row, and each row has a test."""
+    """Each field of ``Limits`` has a row in limits.md, and each row has a test."""
     settings = {setting for _, setting, _, _ in ROWS.values()}
     assert {f"`Limits.{field.name}`" for field in attrs.fields(lro.Limits)} <= settings
     assert {*PROBES, *ELSEWHERE} == {*ROWS}
@@ -98,7 +98,7 @@ def test_bounds_table_has_a_row_for_each_limit() -> None:
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "9", None])
 def test_limits_are_whole_numbers_from_1(wrong: Any) -> None:
-    """Any other value raises a DeclarationError; only ``backlog`` may be 0."""
+    """A limit that is not a whole number from 1 is refused; only ``backlog`` may be 0."""
     for field in attrs.fields(lro.Limits):
         least = 0 if field.name == "backlog" else 1
         if (wrong, least) == (0, 0):
@@ -130,7 +130,7 @@ def service_of(store: Any = None, **limits: int) -> lro.Service:
 
 
 def asked(request: HttpRequest, **options: Any) -> HttpReply:
-    """Return an edge's reply to a request; its method accepts any JSON object as its message."""
+    """Return the reply of an edge with a method that accepts any JSON object as its message."""
     service = service_of()
     method = service.declare("acme.v1.Works.Any", request=lro.Struct, response=WorkResponse)
     return OperationsEdge(service, starts={"/v1/any": method}, **options).handle(request)
@@ -310,7 +310,7 @@ PROBES: Final[dict[str, tuple[Probe, int | None]]] = {
     "objects and lists in a body, levels": (nested, None),
     "lists in a body": (lists, None),
 }
-"""For each bound: a function that makes a request of a given size; the test's bound, if set."""
+"""By bound: a function that sends a request of a given size, and the bound that it sets or None."""
 
 ELSEWHERE: Final = {
     "checkpoint or result of a step, bytes",  # tests/engine/test_checkpoints.py
@@ -329,7 +329,7 @@ ELSEWHERE: Final = {
     "challenge of an `Unauthenticated`, characters",  # tests/http/test_operations_edge.py
     "request ids kept in memory, each for 24 hours",
 }
-"""Bounds that refuse no request, or none over HTTP; each has its own test."""
+"""Bounds without a probe; each is tested below or in the file that its comment names."""
 
 
 UNRELATED: Final = {
@@ -339,11 +339,11 @@ UNRELATED: Final = {
     "INVALID_FILTER",
     "INVALID_ARGUMENT",
 }
-"""Reasons for which a request within the tested bound may be refused."""
+"""Reasons for refusing a probe's request that have nothing to do with its bound."""
 
 
 def refusal(probe: Probe, number: int) -> tuple[int, str, str, str]:
-    """Return status, code and reason of a probe's reply, and the text of an error it raises."""
+    """Return status, code and reason of a probe's reply, and the text of the error it raised."""
     text = ""
     try:
         reply = probe(number)
@@ -357,7 +357,7 @@ def refusal(probe: Probe, number: int) -> tuple[int, str, str, str]:
 
 @pytest.mark.parametrize("what", list(PROBES))
 def test_request_at_its_bound_is_accepted_and_one_over_it_refused(what: str) -> None:
-    """One above the bound, the reply has the table's code and reason; at the bound it does not."""
+    """A request one over its bound gets the table's code and reason; one at the bound does not."""
     probe, at = PROBES[what]
     at = BOUNDS[what] if at is None else at
     _, setting, refused, reason = ROWS[what]
@@ -380,7 +380,7 @@ def on_grpc(address: str, verb: str, request: Any) -> bytes:
 
 
 def test_request_over_grpc_is_refused_one_over_its_bound() -> None:
-    """One byte above gets the table's code and reason; at the bound, the request is processed."""
+    """A request one byte over the bound gets the table's code; one at the bound is processed."""
     _, _, code, reason = ROWS["request over gRPC, bytes"]
     with serving("threads", service_of(), max_request=LEAST) as address:
         for size, found in ((LEAST, "OPERATION_NOT_FOUND"), (LEAST + 1, reason)):
@@ -399,7 +399,7 @@ def error_body(error: lro.LroError) -> Any:
 
 
 def test_texts_of_an_error_are_cut() -> None:
-    """Texts are cut to the bound, since a reply may repeat one text several times."""
+    """Each text in an error reply is cut to the bound, as a reply may repeat a text."""
     for letter in ("x", "\U0001f600", "\x00"):
         whole = error_body(lro.InvalidArgument("", letter * MAX_TEXT))
         assert whole["message"] == letter * MAX_TEXT
@@ -416,7 +416,7 @@ def test_texts_of_an_error_are_cut() -> None:
 
 
 def test_details_of_an_error_are_bounded() -> None:
-    """Details that fit are sent in order; the ErrorInfo always is, if need be without metadata."""
+    """Details that do not fit are left out; the ErrorInfo stays, if need be without metadata."""
     info = lro.types.ErrorInfo(reason="ABORTED", domain="acme.test")
     packed = lro.TypeRegistry().pack(info).payload
     room = MAX_DETAILS - len(json.dumps(packed, separators=(",", ":")))
@@ -438,7 +438,7 @@ def test_details_of_an_error_are_bounded() -> None:
 
 
 def test_page_size_is_cut_to_a_thousand_operations() -> None:
-    """A larger page size is cut to 1,000."""
+    """A page has at most 1,000 operations, even if the caller asks for more."""
     service = service_of()
     size = BOUNDS["operations of a page"]
     for _ in range(size + 1):
@@ -449,7 +449,7 @@ def test_page_size_is_cut_to_a_thousand_operations() -> None:
 
 
 def test_memory_store_drops_the_oldest_request_id() -> None:
-    """After one ID too many, a start repeated with the oldest ID starts a second operation."""
+    """If the store has dropped a request ID, a repeated start makes a second operation."""
     service = service_of(MemoryStore(request_ids=2))
     ids = [str(uuid.uuid4()) for _ in range(3)]
     names = [service.start(METHOD, WorkRequest(), request_id=one).name for one in ids[:2]]
@@ -465,14 +465,14 @@ def test_memory_store_drops_the_oldest_request_id() -> None:
 
 
 def test_a_page_ends_before_the_operation_that_would_pass_the_bound() -> None:
-    """A page has at least one operation; the pages have each exactly once (spec §3.4(7), (9))."""
+    """A page has at least one operation; each operation is on one page (spec §3.4(7), (9))."""
     service = service_of(page_bytes=20_000)
     names = [service.start(METHOD, WorkRequest()).name for _ in range(12)]
     for number, name in enumerate(names):
         size = 50_000 if number == 6 else 6_000
         service.reporter(name).complete(WorkResponse("x" * size))
     edge, token, seen, counts = OperationsEdge(service), "", [], []
-    assert edge.handle(ask("GET", "/v1/operations?filter=(")).status == 400  # reserves no bytes
+    assert edge.handle(ask("GET", "/v1/operations?filter=(")).status == 400  # must reserve no bytes
     while not counts or token:
         reply = edge.handle(ask("GET", f"/v1/operations?pageSize=1000&pageToken={token}"))
         page = lro.wire.page_from_json(lro.wire.loads(reply.body), service.types)
@@ -511,7 +511,7 @@ def test_a_page_over_grpc_can_be_read_by_default_clients(monkeypatch: pytest.Mon
 def test_reply_keeps_one_large_operation_in_memory_at_a_time(
     how: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Parsed messages may take 12 times their text, so a reply keeps only one in memory."""
+    """A parsed message may be 12 times as large as its JSON, so only one is in memory at a time."""
     monkeypatch.setattr("lro.stores._rows.MAX_BYTES", 0)
     read: list[weakref.ref[Record]] = []
 
@@ -533,7 +533,7 @@ def test_reply_keeps_one_large_operation_in_memory_at_a_time(
             page = pb.ListOperationsResponse.FromString(answer)
             found = [one.name for one in page.operations]
         else:
-            # Not in the store's order, and with one missing operation.
+            # The names are not in the store's order, and one operation is missing.
             asked = [names[2], "operations/none", names[0], names[3], names[1]]
             request = ask("GET", "/v1/operations")
             if how == "batch":
@@ -542,11 +542,11 @@ def test_reply_keeps_one_large_operation_in_memory_at_a_time(
             found = [one["name"] for one in shown["operations"]]
             assert how == "list" or found == [name for name in asked if name in names]
     assert sorted(found) == sorted(names)
-    assert len(read) == len(names)  # none was read twice because it did not fit at first
+    assert len(read) == len(names)  # each operation was read only once
 
 
 def test_a_stream_reads_a_few_large_operations_at_a_time() -> None:
-    """It sends each operation once, in several batches, and frees all bytes at its end."""
+    """A stream sends each operation once, in several batches, and frees all bytes at its end."""
     service = service_of(page_bytes=1000, replies_bytes=1600)
     names = [service.start(METHOD, WorkRequest()).name for _ in range(5)]
     for one in names:
@@ -609,7 +609,7 @@ def ends(request: WorkRequest, job: Job) -> WorkResponse:
 def test_message_of_a_worker_that_is_too_large_ends_its_operation(
     function: Callable[..., Any], options: Any, setting: str
 ) -> None:
-    """The error is INTERNAL and names the setting."""
+    """A result or metadata over its limit ends the operation; the error names the setting."""
     operation = ended(function, **options)
     assert operation.error is not None
     assert operation.error.code == lro.Code.INTERNAL
@@ -619,7 +619,7 @@ def test_message_of_a_worker_that_is_too_large_ends_its_operation(
 
 
 def test_report_that_is_too_large_raises_in_the_function() -> None:
-    """The function can catch the error and succeed."""
+    """A method can catch the error of a report over the limit and still succeed."""
 
     def goes_on(request: WorkRequest, job: Job) -> WorkResponse:
         job.report(text_of(WorkMetadata, 60))
@@ -633,10 +633,10 @@ def test_report_that_is_too_large_raises_in_the_function() -> None:
 
 
 def test_size_of_every_kind_of_message_is_measured() -> None:
-    """Numbers, lists and bytes count; values without JSON pass here, as the store refuses them."""
+    """Numbers, lists and bytes are measured; a value without JSON passes: the store refuses it."""
     service = service_of(metadata_bytes=LEAST)
     service.start(METHOD, WorkRequest(), metadata=text_of(WorkMetadata, 40))
-    # First metadata mostly come from the request.
+    # The first metadata usually comes from the request, hence InvalidArgument.
     with pytest.raises(lro.InvalidArgument, match=r"^metadata: has .* Limits.metadata_bytes"):
         service.start(METHOD, WorkRequest(), metadata=text_of(WorkMetadata, LEAST + 1))
     limits = lro.Limits(metadata_bytes=40)
@@ -659,7 +659,7 @@ def test_size_of_every_kind_of_message_is_measured() -> None:
 
 
 def test_waiting_replies_get_their_bytes_in_order() -> None:
-    """Waiting threads and coroutines get bytes in order; cancelled ones are skipped."""
+    """Threads and coroutines that wait for bytes get them in order; cancelled ones are skipped."""
     budget = budget_of(100)
     first = budget.take(80)
     got: list[str] = []
@@ -716,7 +716,7 @@ def test_a_collected_call_may_interrupt_one_that_takes_bytes() -> None:
 
 
 def test_large_replies_share_a_bounded_byte_budget() -> None:
-    """Further replies get the minimum; a batch waits for its full size; unused bytes are freed."""
+    """Beside a large reply, another gets its minimum, and one that needs more waits in vain."""
     budget = budget_of(100, iter(range(0, 1000, 9)).__next__)
     large = [budget.take(5, 20)]
     assert large[0].bytes == 20
@@ -733,7 +733,7 @@ def test_large_replies_share_a_bounded_byte_budget() -> None:
 
 
 def test_slow_reader_is_cut_off_if_others_wait() -> None:
-    """If others wait, the reply that has been sending longest is cut off after five seconds."""
+    """If a reply waits for bytes, the one that has been sent longest is cut off after 5 seconds."""
     times = iter(range(100))
     budget = budget_of(100, lambda: float(next(times)))
     one, other = budget.take(50), budget.take(50)
@@ -778,7 +778,7 @@ class Slow:
 
 @pytest.mark.parametrize("call", ["GET /v1/operations", "GET /v1/{}", "POST /v1/{}:wait"])
 def test_slow_asgi_reader_is_cut_off_without_a_server_error(call: str) -> None:
-    """Other callers are answered; the server's task ends without an error."""
+    """If another caller needs its bytes, a slow reply is cut off; its server task ends cleanly."""
     service = service_of(page_bytes=300_000, replies_bytes=300_000, response_bytes=300_000)
     name = service.start(METHOD, WorkRequest()).name
     service.reporter(name).complete(WorkResponse("x" * 290_000))
@@ -802,7 +802,7 @@ def test_slow_asgi_reader_is_cut_off_without_a_server_error(call: str) -> None:
 
 @pytest.mark.parametrize("kind", ["asgi", "azure", "grpc"])
 def test_large_operation_is_encoded_in_a_thread_when_bytes_are_free(kind: str) -> None:
-    """A thread encodes it; if no bytes are free, a stored start is answered without a result."""
+    """A thread encodes a large reply; if no bytes are free, a start gets no result."""
     threads: list[str] = []
     store = Wrapped(lambda: threads.append(threading.current_thread().name), "get")
     service = service_of(store, page_bytes=300_000, replies_bytes=300_000)
@@ -861,7 +861,7 @@ def large_response(request: WorkRequest) -> WorkResponse:
 
 
 def test_reply_whose_last_byte_is_sent_is_not_cut_off() -> None:
-    """A waiter in another thread may cut the reply off just as its last byte is sent."""
+    """Cutting off a reply just as its last byte is sent, from another thread, does nothing."""
     budget = budget_of(100)
 
     async def main() -> None:
@@ -877,7 +877,7 @@ def test_reply_whose_last_byte_is_sent_is_not_cut_off() -> None:
 
 @pytest.mark.parametrize("size", [800, 280_000])
 def test_slow_stream_is_cut_off_if_others_wait(size: int) -> None:
-    """The stream ends; its client reconnects, as after any broken stream."""
+    """A slow stream ends if another reply needs its bytes, and then holds none."""
     service = service_of(page_bytes=300_000, replies_bytes=300_000)
     name = service.start(METHOD, WorkRequest()).name
     service.reporter(name).complete(WorkResponse("x" * size))
@@ -895,7 +895,7 @@ def test_slow_stream_is_cut_off_if_others_wait(size: int) -> None:
 
 
 def test_bytes_of_a_garbage_collected_reply_serve_the_next_waiter() -> None:
-    """Garbage collection frees the bytes without a wake-up; the waiter finds them as it polls."""
+    """If a reply is garbage collected, nothing wakes the next waiter, which polls for the bytes."""
     budget = budget_of(100)
     turns = [budget.take(100)]
 
@@ -911,7 +911,7 @@ def test_bytes_of_a_garbage_collected_reply_serve_the_next_waiter() -> None:
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_bytes_of_a_reply_are_free_when_it_is_sent(method: str) -> None:
-    """The bytes are free even if a WSGI server keeps the reply; for HEAD the body is empty."""
+    """A sent reply holds no bytes, even if the WSGI server keeps it; a HEAD reply is empty."""
     service = service_of()
     service.start(METHOD, WorkRequest())
     app = lro.wsgi.OperationsApp(service)

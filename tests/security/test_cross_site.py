@@ -35,7 +35,7 @@ class Reply:
 def call_asgi(
     app: Any, method: str, path: str, headers: Headers, scheme: str, body: bytes
 ) -> Reply:
-    """Call an ASGI application as a server would."""
+    """Return the reply of an ASGI application, called as by a server."""
     sent = [(name.encode(), value.encode("latin-1")) for name, value in headers]
     scope = test_asgi.scope_of(method, path, scheme=scheme, headers=sent)
     status, found, shown = test_asgi.serve(app, scope, test_asgi.part(body)).reply
@@ -45,7 +45,7 @@ def call_asgi(
 def call_wsgi(
     app: Any, method: str, path: str, headers: Headers, scheme: str, body: bytes
 ) -> Reply:
-    """Call a WSGI application as a server would: repeated headers are joined by commas."""
+    """Return the reply of a WSGI application, called as by a server, which joins equal headers."""
     environ = test_wsgi.environ_of(method, path, body, **{"wsgi.url_scheme": scheme})
     for name, value in headers:
         key = "HTTP_" + name.upper().replace("-", "_")
@@ -67,7 +67,7 @@ EDGES: Mapping[str, tuple[Any, Callable[..., Reply]]] = {
 
 @attrs.frozen
 class Site:
-    """A service served over one of the two interfaces."""
+    """A service behind an ASGI or WSGI application."""
 
     counting: CountService
     app: Any
@@ -76,7 +76,7 @@ class Site:
     def call(
         self, method: str, path: str, headers: Headers, scheme: str = "http", body: bytes = b"{}"
     ) -> Reply:
-        """Send a request; ``{name}`` in its path becomes a new operation's name."""
+        """Send a request, with the name of a new operation for ``{name}`` in the path."""
         path = path.format(name=self.counting.start())
         return self.send(self.app, method, path, headers, scheme, body)
 
@@ -87,7 +87,7 @@ class Site:
 
 @pytest.fixture(params=EDGES)
 def serve(request: pytest.FixtureRequest) -> Callable[..., Site]:
-    """Return a function that serves a service over ASGI or WSGI with options of the edge."""
+    """A function that makes a site over ASGI or WSGI with these options of the edge."""
     module, send = EDGES[request.param]
 
     def serve(*trusted_origins: str, authenticate: Any = None) -> Site:
@@ -110,7 +110,7 @@ OTHERS = [
 
 
 def check_refused(reply: Reply, origin: str = "") -> None:
-    """Check that the reply is a 403 with the right reason and a message that names the option."""
+    """Check that the reply is a 403 that names the origin and the option ``trusted_origins``."""
     assert (reply.status, reply.body["error"]["status"]) == (403, "PERMISSION_DENIED")
     info = details_of(reply.body)["ErrorInfo"]
     assert (info["reason"], info.get("metadata", {})) == (
@@ -211,14 +211,14 @@ def test_requests_of_pages_of_other_sites_are_refused(
     origins = [value for name, value in headers if name == "origin"]
     origin = ", ".join(origins)
     check_refused(reply, origin if len(origin) <= 200 else origin[:200] + "...")
-    assert site.count() == 1  # the one that ``call`` made for the path
+    assert site.count() == 1  # ``call`` made one for the path
     names = site.counting.service.list(lro.wire.ListOperationsRequest(filter="done=true"))
     assert names.operations == ()
 
 
 @pytest.mark.parametrize("first", ["Sec-Fetch-Site: cross-site", "sec_fetch_site: same-origin"])
 def test_wsgi_header_with_underscores_does_not_hide_the_real_one(first: str) -> None:
-    """The standard library's server joins both headers in the order in which they were sent."""
+    """wsgiref joins ``sec_fetch_site`` and ``Sec-Fetch-Site``; the request is still refused."""
     both = ("Sec-Fetch-Site: cross-site", "sec_fetch_site: same-origin")
     lines = sorted(both, key=lambda line: line != first)
     environ = environ_of_wsgiref("POST", START, *lines, f"Origin: {EVIL}")
@@ -232,7 +232,7 @@ def test_wsgi_header_with_underscores_does_not_hide_the_real_one(first: str) -> 
 def test_cross_site_get_head_and_preflight_are_not_refused(
     serve: Callable[..., Site], where: str, origin: str
 ) -> None:
-    """GET, HEAD and preflights work as usual, but no reply lets another site read it."""
+    """Cross-site GET, HEAD and OPTIONS are answered, but without headers that let the site read."""
     headers = [("host", HOST), ("sec-fetch-site", where), ("origin", origin)]
     for method, path, status in (
         ("GET", "/v1/{name}", 200),
@@ -249,20 +249,20 @@ def test_cross_site_get_head_and_preflight_are_not_refused(
 
 
 def test_cross_site_request_is_refused_before_hooks_run(serve: Callable[..., Site]) -> None:
-    """A cross-site POST or DELETE is refused before any hook runs, even if it only reads."""
+    """No hook runs for a cross-site POST or DELETE, even of a verb that only reads."""
     site = serve(authenticate=lambda headers: pytest.fail("the hook was asked"))
     for method, path, body in [*((*call, b"{}") for call in CALLS), *OTHERS]:
         check_refused(site.call(method, path, [("host", HOST), ("origin", EVIL)], body=body), EVIL)
 
 
 def test_unknown_path_is_refused_before_its_origin_is_checked(serve: Callable[..., Site]) -> None:
-    """The reply is 404 or 405, since a cross-site request could change nothing there."""
+    """A cross-site request to an unknown path or method gets 404 or 405, not 403."""
     for method, path, status in (("POST", "/v1/nothing", 404), ("PUT", "/v1/{name}", 405)):
         assert serve().call(method, path, [("host", HOST), ("origin", EVIL)]).status == status
 
 
 def test_request_without_a_host_accepts_only_trusted_origins(serve: Callable[..., Site]) -> None:
-    """Without a Host header, only trusted origins are accepted."""
+    """Without a Host header, a trusted origin is accepted and the own origin is not."""
     check_refused(serve().call("POST", START, [("origin", OWN)]), OWN)
     assert serve(APP).call("POST", START, [("origin", APP)]).status == 200
 
@@ -285,7 +285,7 @@ def test_request_without_a_host_accepts_only_trusted_origins(serve: Callable[...
     ],
 )
 def test_trusted_origins_are_checked_at_construction(module: Any, given: Any, found: str) -> None:
-    """Each must be scheme://host or scheme://host:port; a star is refused with a reason."""
+    """A trusted origin that is not scheme://host or scheme://host:port is refused."""
     counting = build()
     with pytest.raises(lro.DeclarationError, match=found) as refused:
         module.OperationsApp(counting.service, trusted_origins=given)
@@ -294,7 +294,7 @@ def test_trusted_origins_are_checked_at_construction(module: Any, given: Any, fo
 
 @pytest.mark.parametrize("module", [asgi, wsgi])
 def test_misspelt_option_is_refused(module: Any, counting: CountService) -> None:
-    """A misspelt hook raises a TypeError, so it cannot leave the service open to everyone."""
+    """A misspelt option raises a TypeError, so that a hook cannot be missing unnoticed."""
     with pytest.raises(TypeError, match="autenticate"):
         module.OperationsApp(counting.service, autenticate=lambda headers: "ann")
 

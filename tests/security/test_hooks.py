@@ -1,7 +1,7 @@
 """Hooks fail closed: their possible results in each verb, behind each edge (spec §3.1(5)).
 
-Functions and coroutine functions return each result of the tables below, other hooks only a few;
-each result is tested with every second verb. Plain functions run on SQLite, others on memory.
+Functions and coroutine functions are tested with every case of the tables below, other kinds of
+hooks with a few; each case calls every second verb. Functions use SQLite, other kinds memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lro import Code
 from tests.security.guarded import PLACES, START, UNREADABLE, VERBS, guarded
 
 SECRET: Final = "s3cret"
-"""Part of each value that hooks return or raise by mistake; it must never reach callers."""
+"""A text in the values that hooks return or raise by mistake; callers must never see it."""
 
 
 class Odd:
@@ -49,7 +49,7 @@ class Grave(BaseException):
 
 
 async def forgotten() -> str:
-    """Return a name; the hook that makes this coroutine does not await it."""
+    """Return a name; a hook returns this coroutine without awaiting it."""
     return "ann"
 
 
@@ -128,12 +128,12 @@ TABLES: Final = {"authenticate": AUTHENTICATE, "authorize": AUTHORIZE}
 
 
 FEW: Final = ("None", "coroutine", "False", "Unauthenticated", "ValueError", "SystemExit")
-"""The results that are tested with hooks other than functions and coroutine functions."""
+"""The titles of the cases for hooks that are not functions or coroutine functions."""
 
 
 @pytest.fixture
 def short_tracebacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Log exceptions without tracebacks, which would take half of the time."""
+    """Log exceptions without tracebacks, which would take half of the test's time."""
     monkeypatch.setattr(logging.Formatter, "formatException", lambda _, info: repr(info[1]))
 
 
@@ -143,7 +143,7 @@ def short_tracebacks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_hook_decides_each_verb_and_fails_closed(
     edge: str, kind: str, hook: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without a clear permission a call changes and reveals nothing; a hook's fault is logged."""
+    """Unless a hook permits a call, it changes and reveals nothing; a fault of a hook is logged."""
     wrong, starts = [], 2
     store = "sqlite" if kind == "function" else "memory"
     whole = kind in ("function", "coroutine function")
@@ -178,7 +178,7 @@ def test_hook_decides_each_verb_and_fails_closed(
 def test_unreadable_error_is_internal(
     edge: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If the error's own methods fail, the caller gets INTERNAL."""
+    """If a hook raises an error whose own methods fail, the caller gets INTERNAL."""
 
     def raising(make: Callable[[], lro.LroError]) -> Callable[[], Any]:
         def act() -> Any:

@@ -78,7 +78,7 @@ class Gate:
             self._loop.call_soon_threadsafe(self._event.set)
 
     def hooks(self, hook: str, color: str) -> dict[str, Callable[..., Any]]:
-        """Return the two hooks, one of which waits at this gate."""
+        """Return both hooks; the one that ``hook`` names waits at this gate."""
 
         def plain(who: Any, *_: str) -> Any:
             caller = name(who)
@@ -94,13 +94,13 @@ class Gate:
 
 
 def name(who: Any) -> str:
-    """Return the caller from headers, or as given."""
+    """Return the caller's name, given as a name or in headers."""
     found: str = who if isinstance(who, str) else who["x-caller"]
     return found
 
 
 def counting_with(store: Any, hooks: dict[str, Any]) -> tuple[CountService, str]:
-    """Return a counting service on a store, and the name of an operation that has ended."""
+    """Return a service on the store with these hooks, and the name of an operation that is done."""
     before = build(store)
     name = before.start()
     before.finish(name)
@@ -109,7 +109,7 @@ def counting_with(store: Any, hooks: dict[str, Any]) -> tuple[CountService, str]
 
 @pytest.fixture
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    """An empty store, in memory unless the test asks for another."""
+    """An empty store, in memory unless the test's parameter names another."""
     return STORES[getattr(request, "param", "memory")](tmp_path)
 
 
@@ -182,13 +182,13 @@ def test_second_caller_is_answered_while_hook_blocks(
 
 
 def check_ok(found: Any) -> None:
-    """Check that a call succeeded; a gRPC call returns bytes, or has raised its error."""
+    """Check that a call succeeded; a gRPC call returns bytes (it raises errors)."""
     assert isinstance(found, bytes) or found.code is Code.OK, found
 
 
 @pytest.mark.parametrize("verb", ["ListOperations", "BatchGetOperations", "FullBatch"])
 def test_blocking_hooks_do_not_use_the_threads_for_replies(verb: str, store: Any) -> None:
-    """Even if slow callers outnumber these threads, another caller is answered."""
+    """While hooks block more callers than there are reply threads, another caller is answered."""
     slow = 4
     entered = threading.Semaphore(0)
     opened = threading.Event()
@@ -231,7 +231,7 @@ def frozen_objects() -> Iterator[None]:
 def test_caller_cancelled_during_async_hook_leaves_nothing(
     edge: str, verb: str, hook: str, store: Any
 ) -> None:
-    """The hook is cancelled with its call; no task remains, and the verb changes nothing."""
+    """If a call is cancelled in an async hook, the hook is too; no task and no change remain."""
     gate = Gate()
     hooks = gate.hooks(hook, "awaited")
     counting, name = counting_with(store, hooks)
@@ -250,7 +250,7 @@ def test_caller_cancelled_during_async_hook_leaves_nothing(
 
 
 def test_asgi_wait_ends_if_the_caller_leaves_during_async_authorize(store: Any) -> None:
-    """Wait notices a disconnect while the hook is awaited (spec §4.8)."""
+    """If the caller disconnects while ``authorize`` is awaited, Wait ends (spec §4.8)."""
     gate = Gate()
     hooks = gate.hooks("authorize", "awaited")
     counting, name = counting_with(store, hooks)
@@ -271,7 +271,7 @@ def test_asgi_wait_ends_if_the_caller_leaves_during_async_authorize(store: Any) 
 def test_hook_that_cancels_its_own_task_fails_its_own_call(
     edge: str, hook: str, then: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The caller gets INTERNAL, not a stopping server's error; the next caller is answered."""
+    """If a hook cancels its own task, its caller gets INTERNAL, and the next caller is answered."""
     bad = True
 
     async def act(*_: Any) -> None:
@@ -297,7 +297,7 @@ WHO: contextvars.ContextVar[str] = contextvars.ContextVar("who")
 
 
 def test_hooks_see_context_variables_of_their_own_request() -> None:
-    """Hooks see what a middleware or an async ``authenticate`` has set, in any thread."""
+    """``authorize`` sees variables set by a middleware or ``authenticate``, also in a thread."""
     seen: list[str] = []
 
     async def authenticate(headers: Mapping[str, str]) -> str:
@@ -328,7 +328,7 @@ def test_hooks_see_context_variables_of_their_own_request() -> None:
 
 @pytest.mark.parametrize("hook", HOOKS)
 def test_uvicorn_outlives_hook_that_raises_base_exception(hook: str) -> None:
-    """The caller gets INTERNAL, and the server answers the next request."""
+    """If a hook raises SystemExit or the like, the caller gets INTERNAL and uvicorn goes on."""
     served: list[Any] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -368,7 +368,7 @@ async def only_ann(caller: str, verb: str, name: str) -> bool:
 
 @pytest.mark.parametrize("color", ["plain", "awaited"])
 def test_verbs_on_a_loop_call_plain_and_async_hooks(color: str, store: Any) -> None:
-    """Each verb refuses Bob; tests/engine/test_on_loops.py tests what allowed calls do."""
+    """Plain and async ``authorize`` refuse Bob each verb, and let Ann's calls pass."""
 
     def plain(caller: str, verb: str, name: str) -> bool:
         return caller == "ann"
@@ -397,7 +397,7 @@ def test_verbs_on_a_loop_call_plain_and_async_hooks(color: str, store: Any) -> N
 
 
 def test_async_local_transport_awaits_authorize() -> None:
-    """Each verb runs for the allowed caller and is refused to the other."""
+    """With an async ``authorize``, AsyncLocalTransport runs each verb for Ann but not for Bob."""
     counting = build(authorize=only_ann)
 
     async def calls(caller: str) -> list[Any]:

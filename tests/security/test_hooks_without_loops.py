@@ -54,7 +54,7 @@ def add_to_grpc(server: grpc.Server, service: lro.Service, **options: Any) -> ob
 
 @each_async
 def test_edge_without_event_loop_refuses_async_hooks(kind: str) -> None:
-    """Such an edge could only answer INTERNAL; a gRPC server on asyncio accepts the hooks."""
+    """WSGI, gRPC threads and LocalTransport refuse async hooks; gRPC on asyncio accepts them."""
     hook = ASYNC[kind](allow)
     guarded = build(authorize=hook).service
     with ThreadPoolExecutor(1) as pool:
@@ -108,7 +108,7 @@ def test_plain_calls_of_service_with_async_authorize_fail(kind: str) -> None:
 
 @each_async
 def test_edge_handled_in_thread_with_async_hooks_answers_internal(kind: str) -> None:
-    """An edge that an application calls directly denies every call too."""
+    """If an application calls an edge with async hooks in a thread, every call gets a 500."""
     hook = ASYNC[kind](allow)
     for counting, options in [(build(), {"authenticate": hook}), (build(authorize=hook), {})]:
         edge = edge_of(counting, **options)
@@ -117,7 +117,7 @@ def test_edge_handled_in_thread_with_async_hooks_answers_internal(kind: str) -> 
 
 
 def test_coroutine_functions_are_recognised() -> None:
-    """Partials and callable objects are recognised too; plain ones are not mistaken for async."""
+    """Mocks and partials of coroutine functions count as async; plain callables do not."""
     for make in PLAIN.values():
         LocalTransport(build(authorize=make(allow)).service)
     for hook in (AsyncMock(), partial(partial(ASYNC["async object"](allow), 1), 2)):
@@ -127,7 +127,7 @@ def test_coroutine_functions_are_recognised() -> None:
 
 @pytest.mark.parametrize("kind", ["function", "coroutine function"])
 def test_interrupt_in_main_thread_passes_hook(kind: str) -> None:
-    """KeyboardInterrupt in a hook ends the program; in another thread it only fails the hook."""
+    """KeyboardInterrupt in a hook passes on in the main thread; elsewhere it is HookFailed."""
 
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -150,13 +150,13 @@ def test_interrupt_in_main_thread_passes_hook(kind: str) -> None:
 
 
 def test_signal_handler_that_exits_ends_a_verb() -> None:
-    """A handler may raise anywhere in a verb; only exits of hooks themselves are caught."""
-    with pytest.raises(SystemExit):  # raised inside the store's code
+    """SystemExit from a signal handler passes through a verb; only a hook's own is caught."""
+    with pytest.raises(SystemExit):  # raised while the store reads
         build(Wrapped(leave, "get")).service.get("operations/a")
 
 
 def leave(*_: object) -> None:
-    """End the program, as a signal handler can."""
+    """Raise SystemExit, as a signal handler may."""
     raise SystemExit(7)
 
 
@@ -171,7 +171,7 @@ class Leaving:
 
 @pytest.mark.parametrize("handler", [Leaving(), Leaving().method, partial(leave, "a"), leave])
 def test_signal_handler_that_exits_ends_a_hook(handler: Callable[[int, object], None]) -> None:
-    """A signal that arrives while a hook runs ends the verb: the hook is not at fault."""
+    """SystemExit from a signal handler passes through a hook, which is not at fault."""
     service = build(authorize=lambda *_: signal.raise_signal(signal.SIGUSR2)).service
     before = signal.signal(signal.SIGUSR2, handler)
     try:
@@ -190,7 +190,7 @@ class Lying:
 def test_caller_whose_class_only_claims_to_be_str_is_refused(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The check uses the real type, not ``__class__``."""
+    """If ``authenticate`` returns an object whose ``__class__`` is a lie, the reply is a 500."""
     assert isinstance(Lying(), str)
     edge = edge_of(build(), authenticate=lambda headers: Lying())
     assert edge.handle(ask("GET", "/v1/operations")).status == 500
@@ -209,7 +209,7 @@ def test_async_hook_of_closed_coroutine_ends_quietly() -> None:
 
     async def asked() -> None:
         call = build(authorize=wait).service.get_async("operations/a")
-        assert call.send(None) is not None  # it is awaiting the hook
+        assert call.send(None) is not None  # the coroutine is awaiting the hook
         call.close()
 
     asyncio.run(asked())

@@ -1,4 +1,4 @@
-"""Gaps that the security page names, so that no reader relies on a defence there."""
+"""The gaps that the security page admits: each test shows that the gap is real."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CLASSES: Any = {"request": WorkRequest, "response": WorkResponse, "metadata": Wo
 
 
 def keep(service: lro.Service, text: str) -> None:
-    """Run a method that reports the text in its metadata."""
+    """Run a method whose metadata contains the text."""
 
     @service.method(METHOD)
     def note(request: WorkRequest, job: lro.Job[WorkMetadata]) -> None:
@@ -45,7 +45,7 @@ def dump(path: Path) -> str:
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_request_is_in_the_store_until_the_work_succeeds(tmp_path: Path, *, fails: bool) -> None:
-    """The store has the request until the work succeeds; after a failure, until the delete."""
+    """The store has the request until the work succeeds or, after a failure, until the delete."""
     path, step = tmp_path / "operations.db", Step()
     with lro.Service(SQLiteStore(path), ThreadExecutor(1)) as service:
 
@@ -74,7 +74,7 @@ def test_child_process_has_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_filter_can_compare_redacted_values() -> None:
-    """A caller who may list can find a redacted value by guessing."""
+    """A caller who may list can test guesses of a redacted value with a filter."""
 
     def redact(operation: dict[str, Any]) -> dict[str, Any]:
         operation["metadata"].pop("note")

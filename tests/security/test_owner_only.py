@@ -17,7 +17,7 @@ from tests.http.counting_service import CountRequest, build
 from tests.security.guarded import START, STORES, VERBS, Place, guarded
 
 SEEN = {"BatchGetOperations", "FullBatch", "ListOperations", "WatchOperations", "WatchMany", START}
-"""Verbs that answer OK, and leave out a hidden operation or report it as missing."""
+"""Verbs that answer OK: they leave out a hidden operation, or report it as missing."""
 
 
 @pytest.fixture(params=list(STORES))
@@ -35,7 +35,7 @@ def place(request: pytest.FixtureRequest, store: str, tmp_path: Path) -> Iterato
 
 
 def test_caller_without_name_does_not_see_operations_with_owner(place: Place) -> None:
-    """Each verb treats the operation as missing and does not change it."""
+    """For a caller without a name, each verb treats an operation with an owner as missing."""
     name = place.start("ann")
     before = place.counting.service.store.get(name)
     for verb in place.verbs:
@@ -66,7 +66,7 @@ def test_callers_with_and_without_name_see_their_own(place: Place, unnamed: Any)
 
 
 def test_list_hides_what_was_started_before_owners_were_indexed() -> None:
-    """Their owners are not indexed, so the list reads each operation."""
+    """Started without ``owner_only``, an operation has no indexed owner but is still hidden."""
     before = build()
     names = {who: before.count.start(CountRequest(), caller=who).name for who in ("ann", "bob")}
     guarded = build(before.service.store, owner_only=True).service
@@ -77,7 +77,7 @@ def test_list_hides_what_was_started_before_owners_were_indexed() -> None:
 
 @pytest.mark.parametrize("make", [OperationsEdge, asgi.OperationsApp, wsgi.OperationsApp])
 def test_open_edge_refuses_method_of_guarded_service(make: Callable[..., Any]) -> None:
-    """The edge refuses it, as callers could start the method without authentication."""
+    """An edge refuses another service's method, which callers could start unauthenticated."""
     guarded, opened = build(owner_only=True), build().service
     with pytest.raises(lro.DeclarationError) as refused:
         make(opened, starts={"/v1/open": guarded.count})
@@ -99,7 +99,7 @@ each_edge = pytest.mark.parametrize(
 
 @each_edge
 def test_edge_without_authenticate_is_refused(make_edge: Callable[..., Any]) -> None:
-    """All callers would share the empty name, and see each other's operations."""
+    """An owner-only service needs ``authenticate``, or all callers would be one owner."""
     counting = build(owner_only=True)
     with pytest.raises(lro.DeclarationError, match=r"^authenticate: is needed, since"):
         make_edge(counting.service)
@@ -111,7 +111,7 @@ def test_edge_without_authenticate_is_refused(make_edge: Callable[..., Any]) -> 
 def test_log_warns_of_authorize_without_authenticate(
     make_edge: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Such an edge is not refused, as ``authorize`` may decide without the caller's name."""
+    """An edge with ``authorize`` but no ``authenticate`` is allowed, but logs a warning."""
     counting = build(authorize=lambda caller, verb, name: True)
     make_edge(counting.service, authenticate=lambda headers: None)
     assert caplog.text == ""

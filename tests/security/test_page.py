@@ -14,7 +14,7 @@ PAGE: Final = ROOT / "docs/explanation/security.md"
 MARK: Final = re.compile(r"<!--\s*([\w./-]+)::(\w+)\s*-->")
 SENTENCE_END: Final = re.compile(r"[.!?](?=[\s|)]|$)")
 INTRODUCTION: Final = 1
-"""The number of leading paragraphs that only introduce the page."""
+"""The number of paragraphs at the top that only introduce the page."""
 
 
 def claims() -> Iterator[str]:
@@ -36,14 +36,14 @@ CLAIMS: Final = list(claims())[INTRODUCTION:]
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=range(len(CLAIMS)))
 def test_each_sentence_of_the_security_page_names_a_test(claim: str) -> None:
-    """A claim's comments name at least as many tests as it has sentences."""
+    """A paragraph's comments name at least one test for each of its sentences."""
     said = re.sub(r"`[^`]*`|\[[^\]]*\]\([^)]*\)", "x", MARK.sub("", claim))
     sentences = max(1, len(SENTENCE_END.findall(said.strip())))
     assert len(MARK.findall(claim)) >= sentences, claim
 
 
 def test_each_test_named_on_the_security_page_exists() -> None:
-    """If a test is renamed or removed, its sentence must change too."""
+    """Each comment of the page names a test that is in the given file."""
     named = {mark for claim in CLAIMS for mark in MARK.findall(claim)}
     assert named
     for path, test in sorted(named):

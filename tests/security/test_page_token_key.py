@@ -1,4 +1,4 @@
-"""The security page's statements change the key of page tokens."""
+"""The SQL statements of the security page replace the key that signs page tokens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STATEMENTS: Final = dict(re.findall(r"^\$ (sqlite3|psql) .*'(.+)'$", SHOWN, re.M
 
 @pytest.mark.parametrize("program", ["sqlite3", "psql"])
 def test_key_that_is_removed_is_made_again_at_the_next_start(program: str, tmp_path: Path) -> None:
-    """A running process keeps the old key; processes that start later share a new one."""
+    """After the key is removed, a running process keeps it; later processes share a new key."""
     if program == "psql":
         make, execute = on_postgres()
     else:
@@ -70,7 +70,7 @@ def passing(request: lro.Struct) -> None:
 
 
 def on_sqlite(path: Path) -> tuple[Callable[[], Store], Callable[[str], None]]:
-    """Return functions that make a store on the file and execute a statement in it."""
+    """Return two functions: one makes a store on the file, one executes SQL in the file."""
 
     def execute(statement: str) -> None:
         with closing(sqlite3.connect(path)) as other, other:
@@ -80,7 +80,7 @@ def on_sqlite(path: Path) -> tuple[Callable[[], Store], Callable[[str], None]]:
 
 
 def on_postgres() -> tuple[Callable[[], Store], Callable[[str], None]]:
-    """Return the same functions for PostgreSQL, with a schema of its own instead of ``lro``."""
+    """Return both functions for PostgreSQL, with a fresh schema in place of ``lro``."""
     psycopg = pytest.importorskip("psycopg")
     from lro.stores.postgres import PostgresStore
     from tests.services.postgres import shared_server

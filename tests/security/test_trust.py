@@ -22,7 +22,7 @@ from tests.http.counting_service import ask as request
 SRC: Final = Path(__file__).resolve().parents[2] / "src"
 SECRET: Final = "hunter2-and-more"
 EXECUTES: Final = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "yaml", "xml"}
-"""Modules whose parsers may run code from their input or open resources that it names."""
+"""Modules whose parsers may run code from their input, or open resources named in it."""
 HOSTILE: Final = (
     "'; DROP TABLE operations; --",
     '" OR "1"="1',
@@ -56,7 +56,7 @@ def ask(edge, method, target, body=b"", **headers) -> HttpReply:
 
 
 def test_no_module_imports_pickle_or_evaluates_stored_text() -> None:
-    """The packages import no pickle-like module, and none evaluates stored text."""
+    """The packages import no module like pickle and call neither ``eval`` nor ``__import__``."""
     found = []
     for path in SRC.rglob("*.py"):
         text = path.read_text(encoding="utf-8")
@@ -76,7 +76,7 @@ def test_no_module_imports_pickle_or_evaluates_stored_text() -> None:
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_is_only_a_value_in_sql_statements(text: str, tmp_path: Path) -> None:
-    """As caller, target, payload or filter it matches only operations that contain it."""
+    """A hostile caller, target, payload or filter is only compared with stored values."""
     store = SQLiteStore(tmp_path / "operations.db")
     service, _ = served(store, owner_only=True)
     try:
@@ -102,7 +102,7 @@ def test_hostile_text_is_only_a_value_in_sql_statements(text: str, tmp_path: Pat
     ],
 )
 def test_a_stored_type_url_imports_nothing(type_url: str) -> None:
-    """A type URL that others wrote into the store is shown as data or answers INTERNAL."""
+    """An operation whose stored type URL names a module is shown as data or answers 500."""
     service, edge = served(MemoryStore())
     name = service.start("acme.v1.Counters.Count", CountRequest(1)).name
     stored = lro.AnyMessage(type_url, {"command": "echo", "__class__": "os"})
@@ -117,7 +117,7 @@ def test_a_stored_type_url_imports_nothing(type_url: str) -> None:
 
 
 def test_log_has_no_payload_and_no_header(caplog: pytest.LogCaptureFixture) -> None:
-    """At every level the log has no request, metadata, response, token or header value."""
+    """At no level does the log contain a request, filter, page token or header value."""
     caplog.set_level(logging.DEBUG)
 
     def echo(request: CountRequest, job: lro.Job[CountMetadata]) -> CountResponse:
@@ -141,7 +141,7 @@ def test_log_has_no_payload_and_no_header(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_every_caller_may_do_everything_without_hooks() -> None:
-    """So an exposed service needs ``authenticate``, or a proxy that authenticates."""
+    """Without hooks, an edge lets every caller start, read, list and delete."""
     service, edge = served()
     name = json.loads(ask(edge, "POST", "/v1/c", {"steps": 1}).body)["name"]
     assert ask(edge, "GET", f"/v1/{name}").status == 200
@@ -151,7 +151,7 @@ def test_every_caller_may_do_everything_without_hooks() -> None:
 
 
 def test_a_page_token_grants_no_access() -> None:
-    """A caller who uses another's page token sees only their own operations."""
+    """A caller who uses the page token of another caller sees only their own operations."""
     service, edge = served(owner_only=True)
     names = []
     for caller in ("them", "me", "me"):
@@ -165,7 +165,7 @@ def test_a_page_token_grants_no_access() -> None:
 
 
 def test_operation_of_another_caller_looks_missing() -> None:
-    """The replies have the same status, reason and message; only the name differs."""
+    """For another caller's operation, the replies are the same as for a missing one."""
     service, edge = served(owner_only=True)
     made = ask(edge, "POST", "/v1/c", {"steps": 1}, x_caller="them")
     theirs = json.loads(made.body)["name"]

@@ -46,7 +46,7 @@ CONSTANTS: Final = {
 
 
 def test_table_has_the_bounds_of_the_code() -> None:
-    """Each row has the value of its constant, and each constant has a row."""
+    """The second table of limits.md has a row for each constant, with its value."""
     _, _, rest = TABLE.read_text().partition("\n## Webhooks and other protocols")
     table, _, _ = rest.partition("\n## ")
     cells = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| ")]

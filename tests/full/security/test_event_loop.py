@@ -20,7 +20,7 @@ from tests.http.counting_service import CountMetadata, CountResponse, build
 KB, MB = 1024, 1024 * 1024
 START: Final = "/v1/things:count"
 BOUND_SECONDS: Final = 1.0
-"""20 times the goal, so that only a defect exceeds it."""
+"""20 times the goal of the spec, so that only a defect exceeds this bound."""
 
 
 @attrs.frozen(kw_only=True)
@@ -60,9 +60,8 @@ class Held:
 class Measure:
     """Sends requests to an application on an event loop, next to a heartbeat task.
 
-    The gap between two beats is measured in CPU time of the whole process: it counts work that
-    blocks the loop or holds the interpreter in other threads, but not the time of other
-    processes.
+    The gap between two beats is measured in CPU time of the whole process: work that blocks the
+    loop or the interpreter lock is included, the time of other processes is not.
     """
 
     def __init__(self, app: Any) -> None:
@@ -70,7 +69,7 @@ class Measure:
         self._longest = 0.0
 
     async def each(self, requests: Iterator[Asked]) -> list[Held]:
-        """Measure the requests one after the other."""
+        """Send the requests one after the other; return how long each blocked the loop."""
         beating = asyncio.create_task(self._beat())
         try:
             return [await self._one(asked) for asked in requests]
@@ -115,7 +114,7 @@ class Measure:
 
 
 Routes = Mapping[str, tuple[str, str]]
-"""HTTP method and path of each verb."""
+"""The HTTP method and the path of each verb."""
 
 
 def routes(name: str) -> Routes:
@@ -131,7 +130,7 @@ def routes(name: str) -> Routes:
 
 
 def each(chosen: Routes, texts: Sequence[str]) -> Iterator[tuple[str, str, str, bytes, str]]:
-    """Yield a label, method, path, a megabyte of the repeated text, and the text itself."""
+    """Yield a label, a method and path, a megabyte of one repeated text, and that text."""
     for verb, (method, path) in chosen.items():
         for text in texts:
             long = (text * (MB // len(text) + 1)).encode()[:MB]
@@ -166,12 +165,12 @@ def of_characters(chosen: Routes) -> Iterator[Asked]:
 
 
 def many(item: bytes, count: int = MB) -> bytes:
-    """Return a body with a list that repeats one item."""
+    """Return a JSON body whose list repeats one item."""
     return b'{"a":[' + b",".join([item] * min(count, MB // (len(item) + 1) - 8)) + b"]}"
 
 
 def names(*given: str) -> bytes:
-    """Return a body with these names."""
+    """Return the JSON body of a request for these names."""
     return json.dumps({"names": given}, separators=(",", ":")).encode()
 
 
@@ -208,7 +207,7 @@ BODIES: Final[Mapping[str, Callable[[], bytes]]] = {
 
 
 def of_bodies(chosen: Routes) -> Iterator[Asked]:
-    """Yield requests with a body of each structure to each verb."""
+    """Yield requests to each verb with each of the bodies in ``BODIES``."""
     for verb, (method, path) in chosen.items():
         for kind, make in BODIES.items():
             body = make()
@@ -234,7 +233,7 @@ MANY_HEADERS: Final[Mapping[str, Callable[[], list[tuple[bytes, bytes]]]]] = {
 
 
 def of_headers(chosen: Routes) -> Iterator[Asked]:
-    """Yield requests with many headers, and with headers of each structure, to each verb."""
+    """Yield requests to each verb with many headers, or with a long ``content-type``."""
     for verb, (method, path) in chosen.items():
         where: dict[str, Any] = {"method": method, "path": path.encode(), "body": b'{"a": 1}'}
         for kind, make in MANY_HEADERS.items():
@@ -250,7 +249,7 @@ QUERIES: Final = ("&", "key&", "key=1&", "a=b&", "%41", "%", "+", "=", "filter=a
 
 
 def of_targets(chosen: Routes) -> Iterator[Asked]:
-    """Yield requests with a path or query of each structure to each verb."""
+    """Yield requests to each verb whose path or query repeats one of the pieces above."""
     for what, method, path, long, _ in each(chosen, PATHS):
         end = b":" + path.rpartition(":")[2].encode() if ":" in path else b""
         for begin in (b"/v1/operations/a", b"/"):
@@ -287,7 +286,7 @@ FILTERS: Final[Mapping[str, str]] = {
 
 
 def of_filters(_: Routes) -> Iterator[Asked]:
-    """Yield lists whose filters repeat pieces or have expensive structures."""
+    """Yield List requests whose filters repeat pieces or are expensive to evaluate."""
     texts = dict(FILTERS)
     for text in PIECES:
         long = text * (8192 // len(text))
@@ -308,12 +307,12 @@ KINDS: dict[str, tuple[str, Callable[[Routes], Iterator[Asked]]]] = {
     "characters": ("list cancel page", of_characters),
     "filters": ("", of_filters),
 }
-"""For each varied part of a request: the verbs to call, and a generator of requests."""
+"""By the part of a request that varies: the verbs to call, and a generator of requests."""
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_request_holds_the_event_loop(kind: str) -> None:
-    """A heartbeat task on the same loop keeps running during each request."""
+    """No request of up to 1 MB keeps a heartbeat task on the same loop from running for 1 s."""
     verbs, make = KINDS[kind]
     counting = build()
     for number in range(100):
