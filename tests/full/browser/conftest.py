@@ -1,4 +1,4 @@
-"""One browser for all tests, a new window for each test, and a real server with a console."""
+"""One browser for all tests; for each test a new window and a real server with a console."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.full.browser.staged import Stage, console_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page, Playwright
-else:  # tests can import these names without playwright
+else:  # tests can import these names without Playwright
     Browser = BrowserContext = Page = Playwright = Any
 
 OpenPage: TypeAlias = "Callable[..., Page]"
@@ -22,19 +22,19 @@ Serve: TypeAlias = Callable[..., str]
 Show: TypeAlias = "Callable[..., Page]"
 
 PATIENCE: int = 60_000
-"""Milliseconds that a test waits for an expected state: many tests share two processors."""
+"""Milliseconds that a test waits for an expected state; long, as tests may run on a busy CPU."""
 
 REPORTS = """
     window.reports = [];
     document.addEventListener("securitypolicyviolation", (event) =>
         window.reports.push(`${event.violatedDirective}: ${event.blockedURI} ${event.sample}`));
 """
-"""Records violations of the content security policy."""
+"""A script that records violations of the content security policy (CSP)."""
 
 
 @pytest.fixture(scope="package")
 def playwright() -> Iterator[Playwright]:
-    """Playwright, only while this package's tests run: its event loop must not affect others."""
+    """Playwright, stopped after this package, as its event loop disturbs other tests."""
     pytest.importorskip("playwright.sync_api")
     from playwright.sync_api import expect, sync_playwright
 
@@ -55,14 +55,14 @@ def browser(playwright: Playwright) -> Iterator[Browser]:
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """Return a function that serves a service's console with these options and returns its URL."""
+    """A function that serves the console of a service with options and returns its URL."""
     with ExitStack() as stack:
         yield lambda service, **options: stack.enter_context(console_of(service, **options))
 
 
 @pytest.fixture
 def stage(serve: Serve) -> Iterator[Stage]:
-    """A service whose work the test controls; the work ends before a server would wait for it."""
+    """A service whose work the test controls; closed first, as servers wait for the work."""
     made = Stage()
     yield made
     made.close()
@@ -78,7 +78,7 @@ def site(stage: Stage, serve: Serve) -> str:
 def window(browser: Browser, **options: Any) -> Iterator[BrowserContext]:
     """Open a window with empty storage, and close it once no route handler runs.
 
-    If a handler fails because its page was closed, Playwright raises the error in a later test.
+    If a handler failed on a closed page, Playwright would raise the error in a later test.
     """
     with browser.new_context(**options) as opened:
         opened.set_default_timeout(PATIENCE)
@@ -91,7 +91,7 @@ def window(browser: Browser, **options: Any) -> Iterator[BrowserContext]:
 
 @pytest.fixture
 def context(browser: Browser, serve: Serve) -> Iterator[BrowserContext]:
-    """One test's browser context, closed before a server would wait for its connections."""
+    """A browser context, closed before the servers, which wait for its connections."""
     with window(browser, viewport={"width": 1280, "height": 900}) as opened:
         opened.add_init_script(REPORTS)
         yield opened
@@ -99,7 +99,7 @@ def context(browser: Browser, serve: Serve) -> Iterator[BrowserContext]:
 
 @pytest.fixture
 def open_page(context: BrowserContext) -> Iterator[OpenPage]:
-    """Return a function that opens a URL in a tab; check that no script fails or breaks the CSP."""
+    """A function that opens a URL in a tab; no script of the page may fail or break the CSP."""
     found: list[str] = []
     pages: list[Any] = []
 
@@ -119,13 +119,13 @@ def open_page(context: BrowserContext) -> Iterator[OpenPage]:
 
 @pytest.fixture
 def show(open_page: OpenPage, site: str) -> Show:
-    """Return a function that opens the console of ``stage`` at a fragment of its URL."""
+    """A function that opens the console of ``stage`` at this URL fragment."""
     return lambda fragment="": open_page(site + fragment)
 
 
 @pytest.fixture
 def scripted(context: BrowserContext) -> Scripted:
-    """Scripted replies to the page's requests."""
+    """Scripted replies that the page gets instead of the server's."""
     made = Scripted()
     made.answer_for(context)
     return made
@@ -139,7 +139,7 @@ def work(stage: Stage) -> str:
 
 @pytest.fixture
 def beside(stage: Stage, open_page: OpenPage, serve: Serve) -> Show:
-    """Return a function that serves another console of ``stage`` with options and opens it."""
+    """A function that serves a second console of ``stage`` with options and opens it."""
     return lambda **options: open_page(serve(stage.service, **options))
 
 

@@ -6,7 +6,7 @@ from itertools import product
 from typing import Final
 
 RUN: Final = "window.pwned=1;alert(1)"
-"""The script that replaces RUN in the tables below; a test can detect both of its effects."""
+"""The script that replaces RUN in the tables below; tests can detect both effects of it."""
 
 _TAGS: Final = (
     "<script>RUN</script>",
@@ -96,7 +96,7 @@ _SIGNS: Final = (
 
 
 def hostile_texts() -> list[str]:
-    """Return at least 200 distinct texts."""
+    """Return at least 200 distinct hostile texts."""
     found = [*_TAGS, *_SCHEMES, *_TEMPLATES, *_STYLES]
     found += [f"{way}<img src=x onerror=RUN>" for way in _OUT_OF]
     found += [

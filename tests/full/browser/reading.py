@@ -1,4 +1,4 @@
-"""Helpers that find and use parts of the page."""
+"""Helpers that find and use parts of the console's page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def shows(page: Page, name: str, *texts: str) -> None:
 
 
 def act(page: Page, verb: str) -> None:
-    """Press the button of a verb and confirm."""
+    """Press the button of a verb and confirm in the dialog."""
     page.get_by_role("button", name=f"{verb}…").click()
     dialog(page).get_by_role("button", name=f"Yes, {verb.lower()}").click()
 

@@ -1,4 +1,4 @@
-"""The console's states: a service with operations of each kind, and the way to each view."""
+"""The states of the console's page: a service to show, and how to reach each state."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ DETAILS: Final = (
     types.LocalizedMessage(locale="de", message="Der Eimer ist weg."),
     types.DebugInfo(stack_entries=("at a.py:1", "at b.py:2"), detail="errno 5"),
 )
-"""Error details of each type that has its own display."""
+"""Error details, one of each type that the page displays in a special way."""
 
 
 @attrs.frozen
 class Scene:
-    """A state of the page: its address below the console, and the actions that lead to it.
+    """A state of the page: its path below the console's URL, and the actions that lead to it.
 
     ``shows`` is a text that appears once the page has drawn the replies.
     """
@@ -55,7 +55,7 @@ class Shown:
 
 @contextmanager
 def one_of_each(**options: Any) -> Iterator[Shown]:
-    """Serve a console with an operation in each state and some counts."""
+    """Serve a console with operations in every state and some counts for the overview."""
     stage = Stage()
     names = {}
     for key in ("succeeded", "failed", "cancelled", "gone"):
@@ -76,7 +76,7 @@ def one_of_each(**options: Any) -> Iterator[Shown]:
     stage.pause("stopping")
     stage.await_calm("moving", "moving too", "stopping")
     stage.service.cancel(names["stopping"])
-    store: Any = stage.service.store  # this store keeps counts
+    store: Any = stage.service.store  # the MemoryStore keeps counts
     store.add_counts(
         store.now() - timedelta(minutes=3),
         {
@@ -95,7 +95,7 @@ def one_of_each(**options: Any) -> Iterator[Shown]:
     with console_of(stage.service, parents=["projects/empty"], title="Acme", **options) as site:
         try:
             yield Shown(site, names)
-        finally:  # before the server would wait for the work
+        finally:  # now, as the server's stop would wait for the work
             stage.go_on("stopping")
             stage.close()
 
@@ -105,7 +105,7 @@ def _loaded(done: int) -> ImportMetadata:
 
 
 def scenes(names: dict[str, str]) -> list[Scene]:
-    """Return the states of the page that tests visit one by one."""
+    """Return the states of the page, given the names of the operations by kind."""
 
     def at(key: str, tab: str = "") -> str:
         return f"#/{names[key]}" + (f"?tab={tab}" if tab else "")
@@ -163,7 +163,7 @@ def _ask_for_pause(page: Page) -> None:
 
 
 def _cut_pages(page: Page) -> None:
-    """Cut each page of the list short, as a server does that finds too few matches in 0.5 s."""
+    """Cut each page of the list short, like a server that finds only two matches in 0.5 s."""
 
     def cut(route: Any) -> None:
         reply = route.fetch()
@@ -174,7 +174,7 @@ def _cut_pages(page: Page) -> None:
 
 
 def _refused(pattern: str, status: int) -> Callable[[Page], object]:
-    """Return a function that makes requests to these addresses fail."""
+    """Return a function that makes requests to matching URLs fail with this status."""
     return lambda page: page.route(pattern, _answer(status))
 
 

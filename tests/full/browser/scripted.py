@@ -1,4 +1,4 @@
-"""Scripted replies to the page's requests, which can be any JSON."""
+"""Scripted replies, of any JSON, to the requests of the console's page."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SESSION: Final[dict[str, Any]] = {
     "links": {},
     "methods": [],
 }
-"""The reply that the page reads first."""
+"""The reply to ``/session``, which the page reads first."""
 
 TALLY: Final[dict[str, Any]] = {
     "now": "2026-11-25T12:00:00Z",
@@ -41,11 +41,11 @@ TALLY: Final[dict[str, Any]] = {
 }
 
 
-@attrs.define(slots=False)  # playwright sets an attribute
+@attrs.define(slots=False)  # Playwright sets an attribute of its own
 class Scripted:
-    """The scripted operations and descriptions by name; ``calls`` records the requests.
+    """Replies with scripted operations and descriptions, by name; records requests in ``calls``.
 
-    Without ``views``, requests with the parameter ``view`` are refused.
+    With ``views=False``, requests with the parameter ``view`` are refused.
     """
 
     operations: dict[str, Any] = attrs.field(factory=dict)
@@ -58,7 +58,7 @@ class Scripted:
     calls: list[str] = attrs.field(factory=list)
 
     def answer_for(self, context: BrowserContext) -> None:
-        """Answer API requests in place of the server, which still serves the page and its files."""
+        """Answer the API requests in this browser context; the server still serves the files."""
         context.route("**/session", lambda route: _send(route, self.session))
         context.route("**/tally?*", lambda route: _send(route, self.tally))
         context.route("**/v1/**", self._answer)

@@ -22,7 +22,7 @@ from tests.waiting import PATIENCE, until
 
 WORKERS: Final = 4
 _LOOK_SECONDS: Final = 0.02
-"""How often work checks for cancellation while it waits for its next step."""
+"""The interval at which work that waits for its next step checks for cancellation."""
 
 
 @attrs.frozen
@@ -55,11 +55,11 @@ class ImportResponse:
 
 
 Step = Callable[[Any], object]
-"""A step of the work, called with the job; a result other than None is the response."""
+"""A step of the work, called with the job; a result other than None ends the work."""
 
 
 class Stage:
-    """A service, and the steps that its work waits for."""
+    """A service, and the queues of steps that its work runs."""
 
     def __init__(self) -> None:
         self._steps: dict[str, queue.Queue[Step]] = {}
@@ -103,19 +103,19 @@ class Stage:
         return name
 
     def do(self, key: str, step: Step) -> None:
-        """Queue the next step of the work with this key."""
+        """Add a step to the queue of the work with this key."""
         self._steps[key].put(step)
 
     def progress(self, key: str, fraction: float, message: str = "") -> None:
-        """Make the work report progress."""
+        """Make the work with this key report progress."""
         self.do(key, lambda job: job.progress(fraction, message))
 
     def succeed(self, key: str, width: int = 640, pixels: int = 2**53 + 1) -> None:
-        """Make the work end with a response."""
+        """Make the work with this key end with a response."""
         self.do(key, lambda _: ResizeResponse(width=width, pixels=pixels))
 
     def fail(self, key: str, error: Exception) -> None:
-        """Make the work end with an error."""
+        """Make the work with this key end with an error."""
 
         def raise_it(_: object) -> None:
             raise error
@@ -123,16 +123,16 @@ class Stage:
         self.do(key, raise_it)
 
     def pause(self, key: str) -> None:
-        """Block the work, which then ignores a cancellation until :meth:`go_on`."""
+        """Block the work with this key, so that it ignores a cancellation until :meth:`go_on`."""
         held = self._held[key] = threading.Event()
         self.do(key, lambda _: held.wait() and None)
 
     def go_on(self, key: str) -> None:
-        """Unblock the work."""
+        """Unblock the work that :meth:`pause` blocked."""
         self._held[key].set()
 
     def await_calm(self, *keys: str) -> None:
-        """Wait until the work with these keys has taken its last step from the queue."""
+        """Wait until the queues with these keys are empty."""
         until(lambda: all(self._steps[key].empty() for key in keys))
 
     def ended(self, name: str) -> lro.Operation:

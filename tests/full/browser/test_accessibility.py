@@ -25,7 +25,7 @@ RUN: Final = """async ([tags, only]) => {
 BROKEN: Final = """() => [...document.querySelectorAll("[role=tab], nav a, .acts button, .chip")]
     .filter((each) => each.checkVisibility() && each.offsetHeight > 40)
     .map((each) => each.textContent)"""
-"""Finds labels that take more than one line."""
+"""A script that returns the labels that take more than one line."""
 
 QUIET: Final = "*, *::before { animation: none !important; transition: none !important; }"
 NAMES: Final = [scene.name for scene in scenes(dict.fromkeys(
@@ -49,7 +49,7 @@ def bare(browser: Browser) -> Iterator[Page]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_state_of_the_page_is_accessible(bare: Page, shown: Shown, name: str) -> None:
-    """It meets WCAG 2.2 AA and best practices; at 320 px it needs no sideways scrolling."""
+    """The page meets WCAG 2.2 AA and best practices; at 320 px it needs no sideways scrolling."""
     (scene,) = (one for one in scenes(shown.names) if one.name == name)
     found: list[str] = []
     scene.before(bare)

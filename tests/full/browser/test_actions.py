@@ -1,4 +1,4 @@
-"""Actions on one and many operations, by mouse and by keyboard; paused methods."""
+"""Actions on one or many operations, by mouse and by keyboard; paused methods."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ expect = pytest.importorskip("playwright.sync_api").expect
 
 
 def test_cancel_explains_itself_and_shows_the_request(stage: Stage, show: Show) -> None:
-    """Work that has not yet seen the cancellation is shown as not stopped."""
+    """The dialog explains Cancel; until the work stops, the page shows "not stopped yet"."""
     name = stage.start("busy")
     page = show()
-    expect(row(page, name)).to_contain_text("Resize")  # the description has arrived
+    expect(row(page, name)).to_contain_text("Resize")  # wait until the page has the description
     open_operation(page, name)
     stage.pause("busy")
     page.get_by_role("button", name="Cancel…").click()
@@ -34,7 +34,7 @@ def test_cancel_explains_itself_and_shows_the_request(stage: Stage, show: Show) 
 
 
 def test_dismissed_dialog_changes_nothing(stage: Stage, work: str, show: Show) -> None:
-    """Escape closes the dialog and returns the focus to the button."""
+    """Escape closes the dialog of Delete, deletes nothing and returns the focus to the button."""
     page = show(f"#/{work}")
     button = page.get_by_role("button", name="Delete…")
     button.click()
@@ -46,7 +46,7 @@ def test_dismissed_dialog_changes_nothing(stage: Stage, work: str, show: Show) -
 
 
 def test_marked_rows_are_cancelled_together(stage: Stage, show: Show) -> None:
-    """The dialog lists each operation's result."""
+    """The dialog lists the result of Cancel for each marked operation."""
     names = [stage.start(f"work {number}") for number in range(3)]
     page = show()
     for name in names[:2]:
@@ -78,14 +78,14 @@ def test_all_that_the_filter_matches_is_deleted(stage: Stage, show: Show) -> Non
 
 
 def test_first_refusal_stops_the_rest(stage: Stage, beside: Show) -> None:
-    """After a PERMISSION_DENIED the page sends no further requests for the marked rows."""
+    """After a PERMISSION_DENIED, the page sends no more requests for the other marked rows."""
     for number in range(20):
         stage.start(f"work {number}")
     asked = []
 
     def allow(caller: str, action: str, name: str) -> bool:
         asked.append(name)
-        return not name  # without a name: show the buttons
+        return not name  # the page asks without a name whether to show the buttons
 
     page = beside(allow=allow)
     page.get_by_role("checkbox", name="Mark all that are shown").check()
@@ -95,7 +95,7 @@ def test_first_refusal_stops_the_rest(stage: Stage, beside: Show) -> None:
 
 
 def test_failed_work_is_rerun_by_its_button(stage: Stage, show: Show, beside: Show) -> None:
-    """The page then shows the new operation; a console without this action has no button."""
+    """If the console allows reruns, a button starts failed work again as a new operation."""
     name = stage.start("work")
     stage.fail("work", lro.StatusError(lro.Code.UNAVAILABLE, "away"))
     assert stage.ended(name).error
@@ -123,7 +123,7 @@ def card(page: Any) -> Any:
 
 
 def test_method_is_paused_and_resumed(stage: Stage, show: Show) -> None:
-    """The page asks before a pause and then shows its start time."""
+    """The page asks for confirmation before a pause, then shows since when the method is paused."""
     page = show("#/methods")
     resize = card(page)
     resize.get_by_role("button", name="Pause…").click()
@@ -142,7 +142,7 @@ def test_method_is_paused_and_resumed(stage: Stage, show: Show) -> None:
 
 
 def test_pauses_and_schedules_are_shown_to_those_who_only_look(stage: Stage, beside: Show) -> None:
-    """Without the action there is no button; a refused action shows an error."""
+    """Without the action "pause" the page only shows pauses; a refused action shows an error."""
     stage.service.schedule("nightly", timedelta(days=1), stage.resize, ResizeRequest())
     stage.service.edges.start_maintenance()
     (known,) = until(stage.service.schedules)
@@ -164,7 +164,7 @@ def test_pauses_and_schedules_are_shown_to_those_who_only_look(stage: Stage, bes
 
 
 def test_every_action_works_by_keyboard(stage: Stage, show: Show) -> None:
-    """The keyboard can filter, move, mark, cancel, open and delete."""
+    """The keyboard alone can filter, move, mark, cancel, open and delete."""
     first, second = stage.start("first"), stage.start("second")
     page = show()
     expect(row(page, first)).to_be_visible()
@@ -201,7 +201,7 @@ def test_every_action_works_by_keyboard(stage: Stage, show: Show) -> None:
 
 
 def test_single_keys_can_be_switched_off(stage: Stage, show: Show) -> None:
-    """Speech input needs this (WCAG 2.1.4); the choice survives a reload."""
+    """Single-key shortcuts can be switched off (WCAG 2.1.4); the choice survives a reload."""
     stage.start("work")
     page = show()
     page.get_by_role("button", name="Keys and settings").click()

@@ -1,4 +1,4 @@
-"""The size budget of the page, which has no build step."""
+"""The size of the console's files, and what they may not contain."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from lro.console import page_files
 
 ASSETS = Path(lro._console.__file__).with_name("assets")
 FIRST = ("index.html", "console.css", "console.js")
-"""The files that are loaded before the list appears."""
+"""The files that the browser loads before the list appears."""
 
 
 def sizes() -> dict[str, tuple[int, int]]:
-    """Return the sizes of each file as sent, plain and gzipped."""
+    """Return the size of each file as it is sent: plain and gzipped."""
     files = {re.sub(r"\.[0-9a-f]{16}", "", path): file for path, file in page_files().items()}
     return {
         path.strip("/") or "index.html": (len(file.content), len(file.packed))
@@ -23,7 +23,7 @@ def sizes() -> dict[str, tuple[int, int]]:
 
 
 def test_first_view_is_at_most_22_kilobytes_gzipped() -> None:
-    """The 22 KB are page, style and script; the other views load one more file when opened."""
+    """Page, style and script have at most 22 KB gzipped; other views load one more file."""
     found = sizes()
     assert set(found) == {*FIRST, "views.js", "icon.svg"}
     assert sum(found[name][1] for name in FIRST) <= 22 * 1024
@@ -34,7 +34,7 @@ def test_first_view_is_at_most_22_kilobytes_gzipped() -> None:
 
 
 def test_files_obey_the_content_security_policy() -> None:
-    """The files do not build markup from text, have no inline style and name no other server."""
+    """The files build no markup from text, have no inline styles and name no other server."""
     forbidden = (
         r"https?://(?!www\.w3\.org/2000/svg)[\w.]|innerHTML|outerHTML|insertAdjacentHTML"
         r"|document\.write|eval\(|\bFunction\(|style="

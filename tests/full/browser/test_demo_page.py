@@ -1,4 +1,4 @@
-"""The reference server's demo page in a real browser: it draws the result for a picture."""
+"""The reference server's demo page in a real browser: it draws the results of analyses."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def page(context: BrowserContext, open_page: OpenPage, demo: str) -> Iterator[Page]:
-    """The demo page; check at the end that it has sent no request to another server."""
+    """The demo page, which must send no request to another server."""
     asked: list[str] = []
     context.on("request", lambda request: asked.append(request.url))
     page = open_page(demo)
@@ -74,7 +74,7 @@ def choose(page: Page, verb: str) -> None:
 
 
 def drop(page: Page, *names: str) -> None:
-    """Drop pictures from scikit-image on the page."""
+    """Drop scikit-image's pictures with these names on the page."""
     files = [base64.b64encode(picture(name).content).decode() for name in names]
     shown = f"data:image;base64,{files[0]}"
     page.evaluate(DROP, files)
@@ -103,7 +103,7 @@ def test_dropped_picture_is_analysed_and_its_result_is_drawn(verb: str, page: Pa
 
 
 def test_shapes_are_drawn_at_the_position_of_the_result(page: Page) -> None:
-    """The face's box covers the same part of the picture on the screen as in the file."""
+    """The box of the face covers the part of the displayed picture that the result names."""
     start(page)
     expect(page.get_by_role("status")).to_have_text("Faces found: 1")
     image, box = page.locator("#image").bounding_box(), page.locator(".line").bounding_box()
@@ -116,7 +116,7 @@ def test_shapes_are_drawn_at_the_position_of_the_result(page: Page) -> None:
 
 
 def test_built_in_pictures_replace_the_sample_and_back(page: Page) -> None:
-    """Start is disabled until the new picture loads, so no result is drawn on the old one."""
+    """After a picture is chosen, Start is disabled until the picture has loaded."""
     answers: list[Route] = []
     page.route("**/pictures/coins.png", lambda route: answers.append(route))
     start = page.get_by_role("button", name="Start")
@@ -134,7 +134,7 @@ def test_built_in_pictures_replace_the_sample_and_back(page: Page) -> None:
 
 
 def test_progress_is_live_and_cancel_stops_the_work(page: Page) -> None:
-    """The page shows stages while the work runs, then the cancellation; it stays usable."""
+    """The page shows progress while the work runs; after Cancel, it can start again."""
     choose(page, "track")
     frames: list[FilePayload] = [
         {"name": f"{number}.jpg", "mimeType": "image/jpeg", "buffer": frame.content}
@@ -155,7 +155,7 @@ def test_progress_is_live_and_cancel_stops_the_work(page: Page) -> None:
 
 
 def test_page_polls_if_streams_do_not_work(page: Page) -> None:
-    """If a server or proxy does not stream, the page polls."""
+    """If the request for a stream fails, the page polls and shows the result."""
     for break_off in ("abort", "404"):
         page.route(
             "**/v1/*:watch",
@@ -171,7 +171,7 @@ def test_page_polls_if_streams_do_not_work(page: Page) -> None:
 
 
 def test_bad_input_gets_a_sentence_and_the_page_can_be_used_again(page: Page) -> None:
-    """The page rejects invalid JSON; the server rejects an invalid field or file."""
+    """Invalid JSON, an invalid field or an invalid file each get a message; Sample still works."""
     page.get_by_text("Options").click()
     status = page.get_by_role("status")
     for options, sentence in [("{", "JSON"), ('{"minSizePx": 1}', "min_size_px"), ("{}", "")]:
@@ -189,7 +189,7 @@ def test_bad_input_gets_a_sentence_and_the_page_can_be_used_again(page: Page) ->
 
 
 def test_box_is_dragged_and_frames_are_turned(page: Page) -> None:
-    """The dragged box appears in the options; with the result, the slider selects a frame."""
+    """A box that the mouse draws appears in the options; a slider selects the result's frame."""
     choose(page, "track")
     area = page.locator("#drawing").bounding_box()
     assert area is not None
@@ -213,7 +213,7 @@ def test_box_is_dragged_and_frames_are_turned(page: Page) -> None:
 
 
 def test_keyboard_alone_is_enough(page: Page) -> None:
-    """Arrow keys choose the analysis and Enter starts it."""
+    """Without a mouse, arrow keys choose an analysis and Enter starts it."""
     page.locator("[value=detect]").focus()
     page.keyboard.press("ArrowUp")
     page.keyboard.press("ArrowUp")

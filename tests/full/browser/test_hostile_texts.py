@@ -1,4 +1,4 @@
-"""Hostile texts wherever the page shows text: it displays them and never runs them."""
+"""Hostile texts in every place where the page shows text are displayed and never run."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def harmless(context: BrowserContext, site: str) -> Iterator[None]:
 
 
 def sideways(page: Page) -> list[str]:
-    """Return elements beyond the window's right edge, narrow and wide; leave the window wide."""
+    """Return the elements that go beyond the right edge of a narrow or a wide window."""
     found = []
     for width in (320, 1280):
         page.set_viewport_size({"width": width, "height": 900})
@@ -73,7 +73,7 @@ def sideways(page: Page) -> list[str]:
 
 
 def name_of(number: int, text: str) -> str:
-    """Return an operation name that ends with the text, as far as names allow it."""
+    """Return an operation name that ends with the text, without the slashes."""
     return f"operations/{number}-{text.replace('/', '_') or 'empty'}"
 
 
@@ -99,7 +99,7 @@ def described(text: str, number: int) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("harmless")
 def test_list_shows_hostile_texts_as_texts(show: Show, scripted: Scripted) -> None:
-    """The list shows them in names, methods, progress, errors, parents and dialogs."""
+    """The list shows hostile texts in names, methods, progress, errors, parents and dialogs."""
     scripted.page_size = len(TEXTS)
     for number, text in enumerate(TEXTS):
         made = filled(text, number)
@@ -133,7 +133,7 @@ def test_list_shows_hostile_texts_as_texts(show: Show, scripted: Scripted) -> No
     expect(page.get_by_role("dialog")).to_contain_text(f"You are {TEXTS[4]}.")
     page.get_by_role("dialog").get_by_role("button", name="Close").click()
     for box in page.locator("table.ops tbody input").all()[:12]:
-        box.press("Space")  # a click may miss: changing times move wide rows
+        box.press("Space")  # a click may miss, as rows move when times change
         expect(box).to_be_checked()
     page.get_by_role("button", name="Cancel…").click()
     page.get_by_role("button", name="Yes, cancel").click()
@@ -143,12 +143,12 @@ def test_list_shows_hostile_texts_as_texts(show: Show, scripted: Scripted) -> No
 
 
 SAFE: Final = "!'()*~"
-"""Characters that encodeURIComponent keeps but ``quote`` would escape."""
+"""The characters that encodeURIComponent keeps but ``quote`` escapes by default."""
 
 
 @pytest.mark.usefixtures("harmless")
 def test_operation_shows_hostile_texts_as_texts(show: Show, scripted: Scripted) -> None:
-    """They appear as keys and values, in the error and its details; links only lead to the web."""
+    """Hostile texts are shown as keys, values and error details; links only lead to the web."""
     pairs = {text: text for text in TEXTS if text != "@type"}
     big = {"small": 2**53 + 1, "double": 1.10, "huge": 10**400, "less": -(2**63), "text": "1" * 30}
     each = {
@@ -217,7 +217,7 @@ def test_operation_shows_hostile_texts_as_texts(show: Show, scripted: Scripted) 
 
 @pytest.mark.usefixtures("harmless")
 def test_other_views_show_hostile_texts_as_texts(show: Show, site: str, scripted: Scripted) -> None:
-    """These views show methods, their fields, counts, pauses, schedules and workers."""
+    """The view of methods and the overview show hostile texts without sideways scrolling."""
     keys = ("name", "request", "response", "metadata", "path", "keepFor")
     limits = ("concurrency", "timeLimit", "attempts", "begins", "paused")
     methods = [
@@ -254,7 +254,7 @@ def test_other_views_show_hostile_texts_as_texts(show: Show, site: str, scripted
 
 @pytest.mark.usefixtures("harmless")
 def test_hostile_address_is_only_a_text(page: Page) -> None:
-    """A hostile filter, parent, name, tab or range in the address does no harm."""
+    """A hostile filter, parent, name, tab or range in the URL fragment does no harm."""
     box = page.get_by_role("searchbox", name="Filter")
     for number, text in enumerate(TEXTS[::7]):
         query = urlencode({"filter": text, "parent": text if number % 2 else ""})

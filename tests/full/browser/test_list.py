@@ -24,7 +24,7 @@ def test_row_shows_state_method_progress_and_error(stage: Stage, show: Show) -> 
 
 
 def test_progress_is_shown_while_it_happens(stage: Stage, work: str, page: Page) -> None:
-    """The row updates without a reload, and keeps its element and focus."""
+    """A row is updated without a reload, and its link keeps the focus."""
     here = row(page, work)
     link = here.get_by_role("link")
     link.focus()
@@ -37,7 +37,7 @@ def test_progress_is_shown_while_it_happens(stage: Stage, work: str, page: Page)
 
 
 def test_new_operations_wait_behind_a_button(stage: Stage, show: Show) -> None:
-    """The button keeps rows from moving under the pointer."""
+    """New operations appear when a button is pressed, so that no row moves under the pointer."""
     first = stage.start("first")
     page = show()
     expect(row(page, first)).to_be_visible()
@@ -57,7 +57,7 @@ def test_new_operations_wait_behind_a_button(stage: Stage, show: Show) -> None:
 
 
 def test_chips_write_the_filter_and_the_address_keeps_it(stage: Stage, show: Show) -> None:
-    """A second press removes the condition; the browser's Back button works."""
+    """A chip adds its test to filter and URL; a second press removes it, and Back restores it."""
     running, failed = stage.start("running"), stage.start("failed")
     stage.fail("failed", lro.StatusError(lro.Code.ABORTED, "no"))
     stage.ended(failed)
@@ -85,7 +85,7 @@ def test_chips_keep_the_other_tests_of_a_filter(page: Page) -> None:
 
 
 def test_wrong_filter_is_marked_at_its_character(page: Page) -> None:
-    """The server's proposal is a button that corrects the filter."""
+    """The wrong part of a filter is marked, and a button applies the server's correction."""
     box = page.get_by_role("searchbox", name="Filter")
     box.fill('name = "😀" AND state = FAILED')
     box.press("Enter")
@@ -110,7 +110,7 @@ def test_parents_are_chosen_from_a_list(stage: Stage, beside: Show) -> None:
 def test_list_works_if_the_server_refuses_views(
     context: BrowserContext, scripted: Scripted, show: Show
 ) -> None:
-    """The page asks for descriptions once; then it asks without a view what has been deleted."""
+    """If a request with ``view`` is refused, the page sends no more of them and still works."""
     scripted.views, scripted.session = False, {**SESSION, "refreshSeconds": 1}
     for name in ("operations/first000", "operations/other000"):
         scripted.operations[name] = {"name": name, "done": True}

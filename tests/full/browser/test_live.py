@@ -1,4 +1,4 @@
-"""How the page follows the server: streams, stale lists, tokens, several tabs."""
+"""Live updates of the page: streams, stale lists, tokens, several tabs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ expect = pytest.importorskip("playwright.sync_api").expect
 
 
 def test_page_is_ready_after_five_requests(show: Show, site: str, context: Any) -> None:
-    """The five requests are for the page, its style, its script, the session and the list."""
+    """Page, style, script, session and list are all that is requested, from one server."""
     found: list[str] = []
     context.on("request", lambda request: found.append(request.url.removeprefix(site)))
     page = show()
@@ -33,7 +33,7 @@ def test_page_is_ready_after_five_requests(show: Show, site: str, context: Any) 
 def test_broken_stream_is_reopened_after_an_outage(
     stage: Stage, open_page: OpenPage, context: Any
 ) -> None:
-    """While the server is down the page says so; afterwards it reconnects by itself."""
+    """While the server is down the page shows an error; afterwards it reconnects by itself."""
     context.clock.install()
     port, name = free_port(), stage.start("work")
     app = EdgeApp(ConsoleEdge(stage.service, refresh_seconds=1))
@@ -54,7 +54,7 @@ def test_broken_stream_is_reopened_after_an_outage(
 
 
 def test_stale_list_does_not_reopen_an_ended_operation(stage: Stage, work: str, page: Any) -> None:
-    """The stream reports the end first and only once; later lists leave out the done operation."""
+    """If a List reply from before the end arrives late, the operation is still shown as done."""
     page.get_by_role("searchbox", name="Filter").fill("done = false")
     page.keyboard.press("Enter")
     expect(page.locator(".live.on")).to_have_text("Live")
@@ -82,7 +82,7 @@ def test_stale_list_does_not_reopen_an_ended_operation(stage: Stage, work: str, 
 def test_page_asks_for_a_token_and_sends_it_until_it_expires(
     stage: Stage, work: str, beside: Show
 ) -> None:
-    """The page asks once for several refused requests, and keeps the token for this tab only."""
+    """The page asks for a token when requests are refused, and again when the token expires."""
     valid = {"old"}
 
     def authenticate(headers: Any) -> str:
@@ -112,7 +112,7 @@ def test_page_asks_for_a_token_and_sends_it_until_it_expires(
 def test_refused_session_shows_an_error_until_it_is_allowed(
     work: str, beside: Show, context: BrowserContext
 ) -> None:
-    """While the session is refused, the page never shows "Live"."""
+    """While its session is refused, the page shows the error and "Not connected"."""
     allowed: list[bool] = []
 
     def authenticate(_: Any) -> str:
@@ -144,7 +144,7 @@ def test_chosen_theme_survives_a_reload(page: Any) -> None:
 
 
 def test_many_tabs_all_follow_an_operation(stage: Stage, work: str, show: Show) -> None:
-    """13 visible tabs follow an operation, though a browser has only six connections per server."""
+    """13 tabs follow an operation, though a browser opens only six connections to a server."""
     pages = [show() for _ in range(13)]
     for page in pages:
         expect(row(page, work)).to_be_visible()

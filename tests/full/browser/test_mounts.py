@@ -1,4 +1,4 @@
-"""The console in each setting: servers, prefixes, two in one process, foreign servers."""
+"""The console on each server, below prefixes, twice in one process, and for a foreign server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ expect = pytest.importorskip("playwright.sync_api").expect
 
 
 def everything_works(page: Page, stage: Stage, key: str, name: str) -> None:
-    """Check that progress is live, each view opens, and Cancel works."""
+    """Check that the page shows progress live, opens each view and can cancel."""
     for fraction in (0.25, 0.75):
         stage.progress(key, fraction)
         expect(row(page, name)).to_contain_text(f"{round(100 * fraction)} %")
@@ -38,7 +38,7 @@ def everything_works(page: Page, stage: Stage, key: str, name: str) -> None:
 
 @pytest.mark.parametrize("kind", SERVERS)
 def test_console_works_behind_each_server(stage: Stage, open_page: OpenPage, kind: str) -> None:
-    """Behind WSGI there are no streams, so the page polls with BatchGet."""
+    """The whole page works on each server; on WSGI, without streams, it polls with BatchGet."""
     serve, app = SERVERS[kind]
     name = stage.start("work")
     with serve(app(ConsoleEdge(stage.service, refresh_seconds=1))) as port:
@@ -64,7 +64,7 @@ def behind_a_proxy(app: Any, prefix: str, asked: list[str]) -> Any:
 def test_console_works_below_a_prefix_that_a_proxy_cuts_off(
     stage: Stage, open_page: OpenPage
 ) -> None:
-    """Streams work, and no request goes to a path outside the prefix."""
+    """Behind a proxy, the page requests only paths below the prefix, and streams work."""
     name, asked = stage.start("work"), list[str]()
     app = asgi.EdgeApp(
         ConsoleEdge(stage.service, refresh_seconds=1, authenticate=lambda headers: None)
@@ -78,7 +78,7 @@ def test_console_works_below_a_prefix_that_a_proxy_cuts_off(
 
 
 def test_two_services_in_one_process_do_not_mix(stage: Stage, open_page: OpenPage) -> None:
-    """Two consoles share an origin, but each has its own path and token."""
+    """Of two consoles on one origin, each shows its own operations and gets only its own token."""
     from starlette.applications import Starlette
     from starlette.routing import Mount
 
@@ -122,7 +122,7 @@ def test_two_services_in_one_process_do_not_mix(stage: Stage, open_page: OpenPag
 
 
 def test_console_shows_operations_of_another_server(open_page: OpenPage) -> None:
-    """``lro console`` lists, pages, polls, cancels and deletes there without showing an error."""
+    """``lro console`` works on a foreign server: the page lists, polls, cancels and deletes."""
     with other_server() as other, proxied(other.url) as client:
         names = [other.add(f"operations/build-{number:03}", percent=number) for number in range(60)]
         page = open_page(str(client.base_url).rstrip("/") + "/")
@@ -155,7 +155,7 @@ def test_console_shows_operations_of_another_server(open_page: OpenPage) -> None
 def test_console_without_actions_has_no_buttons_and_redacts_fields(
     stage: Stage, open_page: OpenPage, serve: Serve
 ) -> None:
-    """Without actions the page has no buttons; fields that ``redact`` removes are not shown."""
+    """Without actions the page has no buttons; values that ``redact`` removes are not shown."""
 
     def redact(operation: dict[str, Any]) -> dict[str, Any]:
         operation["response"] = {"@type": operation["response"]["@type"], "width": 1}

@@ -39,7 +39,7 @@ ANSWER_CANCELS: Final = """
         return new Response(JSON.stringify(busy ? error : {}), {status: busy ? 400 : 200});
     };
 """
-"""Answers Cancel requests inside the page, as 1,000 requests through a test would be slow."""
+"""A script that answers Cancel requests in the page: 1,000 through the test would be slow."""
 
 EACH_TAB: Final = """async (names) => {
     const frame = () => new Promise(requestAnimationFrame), found = [];
@@ -55,11 +55,11 @@ EACH_TAB: Final = """async (names) => {
     }
     return found;
 }"""
-"""Opens each tab of each operation and returns the text of the last one, Raw."""
+"""A script that opens each tab of each operation and returns the text of the last, Raw."""
 
 
 def test_any_url_fragment_shows_a_view(page: Page, site: str) -> None:
-    """The page only sends requests to its usual paths, whatever the name contains."""
+    """For any URL fragment the page shows a view and sends requests only to its usual paths."""
     asked: list[str] = []
     page.on("request", lambda one: asked.append(urlsplit(one.url).path))
     for hash in (
@@ -91,7 +91,7 @@ def test_any_url_fragment_shows_a_view(page: Page, site: str) -> None:
 
 
 def test_deleted_operations_are_marked_as_gone(stage: Stage, show: Show) -> None:
-    """If others delete an operation that is shown, the page marks it and offers no action."""
+    """If a shown operation is deleted elsewhere, the page marks it and offers no action for it."""
     ended, running, kept = stage.start("ended"), stage.start("running"), stage.start("kept")
     stage.succeed("ended")
     stage.ended(ended)
@@ -117,7 +117,7 @@ def test_deleted_operations_are_marked_as_gone(stage: Stage, show: Show) -> None
 def test_ages_follow_the_clock_of_the_server(
     context: BrowserContext, stage: Stage, show: Show
 ) -> None:
-    """With clocks five hours apart, the page still shows correct ages."""
+    """If the browser's clock is five hours fast, the page still shows correct ages."""
     context.add_init_script(HOURS)
     name = stage.start("work")
     stage.progress("work", 0.5)
@@ -134,7 +134,7 @@ def test_ages_follow_the_clock_of_the_server(
 def test_response_of_5_megabytes_is_written_once(
     context: BrowserContext, show: Show, scripted: Scripted
 ) -> None:
-    """Its beginning is shown; the page's ticking clock does not serialize it again."""
+    """The page shows the beginning of a large response and does not serialize it every second."""
     context.add_init_script(COUNT_WRITES)
     context.clock.install()
     response = {f"key{number}": "x" * 90 for number in range(50_000)}
@@ -154,7 +154,7 @@ def test_response_of_5_megabytes_is_written_once(
 def test_1000_operations_are_cancelled_though_some_refuse(
     context: BrowserContext, show: Show, scripted: Scripted
 ) -> None:
-    """Eight requests run at a time; each result is shown, and a refusal does not stop the rest."""
+    """Eight Cancel requests run at a time; all results are shown, also after refusals."""
     context.add_init_script(ANSWER_CANCELS)
     for number in range(1_003):
         name = f"operations/{number:08}"
@@ -165,14 +165,14 @@ def test_1000_operations_are_cancelled_though_some_refuse(
     page.get_by_role("button", name="Cancel…").click()
     page.get_by_role("button", name="Yes, cancel").dblclick()
     done = "900 done, 100 refused. Only the first 1,000 of them."
-    expect(dialog(page)).to_contain_text(done, timeout=5 * PATIENCE)  # every result is drawn
+    expect(dialog(page)).to_contain_text(done, timeout=5 * PATIENCE)  # 1,000 results are slow
     assert page.evaluate("window.most") == 8
     expect(dialog(page).get_by_role("listitem")).to_have_count(1_000)
     expect(dialog(page).get_by_role("listitem").filter(has_text="It is busy.")).to_have_count(100)
 
 
 def test_reload_closes_a_dialog_without_its_action(stage: Stage, work: str, page: Page) -> None:
-    """Reload, Back and Forward close the dialog; the action needs a new confirmation."""
+    """Reload, Back and Forward close an open dialog without running its action."""
     page.get_by_role("link", name=work[-8:]).click()
     page.get_by_role("button", name="Cancel…").click()
     page.reload()
@@ -189,7 +189,7 @@ def test_reload_closes_a_dialog_without_its_action(stage: Stage, work: str, page
 
 
 def deep(levels: int) -> dict[str, Any]:
-    """Return an object nested to this depth."""
+    """Return a JSON object nested to this depth."""
     found: dict[str, Any] = {}
     for _ in range(levels):
         found = {"a": found}
@@ -202,7 +202,7 @@ ODD: Final[list[Any]] = [
 
 
 def test_messages_of_any_form_are_shown(show: Show, scripted: Scripted) -> None:
-    """A foreign server may send messages of any form; each tab shows them without failing."""
+    """Each tab shows messages of any JSON form, which a foreign server may send."""
     for at, field in enumerate(("metadata", "response", "error", "details", "more")):
         for number, value in enumerate(ODD):
             name = f"operations/{field}-{number:04}"
@@ -227,7 +227,7 @@ def test_messages_of_any_form_are_shown(show: Show, scripted: Scripted) -> None:
 def test_invalid_reply_to_a_list_shows_an_error(
     context: BrowserContext, show: Show, answer: str
 ) -> None:
-    """The page shows an error, and its other views work."""
+    """After an invalid reply to a List, the page shows an error and its other views work."""
     context.route("**/v1/operations?*", lambda route: route.fulfill(body=answer))
     page = show()
     expect(page.locator("#trouble, .note").filter(has_text=".")).not_to_have_count(0)

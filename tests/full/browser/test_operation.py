@@ -1,4 +1,4 @@
-"""The view of one operation: state, timeline, messages, and commands that read it."""
+"""The view of one operation: state, timeline, messages, and commands to copy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ expect = pytest.importorskip("playwright.sync_api").expect
 
 
 def test_progress_and_time_line_follow_the_work(stage: Stage, work: str, page: Page) -> None:
-    """Progress and timeline update from start to end without a reload."""
+    """Progress and timeline are updated from start to end without a reload."""
     open_operation(page, work)
     expect(page.get_by_role("heading", level=1)).to_have_text("ReResize")
     stage.progress("work", 0.25, "scaling")
@@ -34,7 +34,7 @@ def test_progress_and_time_line_follow_the_work(stage: Stage, work: str, page: P
 
 
 def test_details_of_errors_are_drawn_by_their_types(stage: Stage, work: str, show: Show) -> None:
-    """BadRequest is a table of fields; Help has links, which only lead to web pages."""
+    """BadRequest is shown as a table of fields, Help as links, of which unsafe ones are text."""
     violation = FieldViolation(field="source.rows", description="is too long")
     links = (
         HelpLink(description="the manual", url="https://acme.test/manual"),
@@ -53,7 +53,7 @@ def test_details_of_errors_are_drawn_by_their_types(stage: Stage, work: str, sho
 
 
 def test_failed_attempts_are_shown_as_they_happen(stage: Stage, work: str, show: Show) -> None:
-    """The view shows the worker, then the failed attempt and the next due time, without reload."""
+    """The view shows the worker, then the failed attempt and the due time, without a reload."""
     page = show(f"#/{work}")
     facts = page.locator(".side section").first
     expect(facts).to_contain_text(f"Worker{socket.gethostname()}, PID {os.getpid()}")
@@ -69,7 +69,7 @@ def test_failed_attempts_are_shown_as_they_happen(stage: Stage, work: str, show:
 
 
 def test_expiry_priority_and_origin_are_shown_in_rows(scripted: Scripted, show: Show) -> None:
-    """Rows show the latest start, the priority and the origin, as a link if it is an operation."""
+    """Rows show latest start, priority and origin; an origin that is an operation is a link."""
     moment = "2030-01-02T12:04:05Z"
     scripted.operations["operations/b"] = {"name": "operations/b"}
     known = {"name": "operations/b", "state": "IN_PROGRESS", "origin": "p/q/operations/a b"}
@@ -116,7 +116,7 @@ def test_node_with_many_fields_is_collapsed_at_first(stage: Stage, show: Show) -
 
 
 def test_large_messages_are_cut_until_the_reader_expands_them(stage: Stage, show: Show) -> None:
-    """The panel shows the first 64 KB; buttons show or download the rest."""
+    """Of a large message the panel shows the first 64 KB; buttons show or download all of it."""
     name = stage.start("work", load=True)
     stage.do("work", lambda job: job.report(ImportMetadata(dataset="x" * 100_000 + "end")))
     stage.do("work", lambda _: ImportResponse(rows=1))
@@ -132,7 +132,7 @@ def test_large_messages_are_cut_until_the_reader_expands_them(stage: Stage, show
 
 
 def test_commands_name_the_server(work: str, show: Show, site: str) -> None:
-    """The commands have the page's address and are quoted for a shell."""
+    """The commands to copy name the URL of the console's server and are quoted for a shell."""
     page = show(f"#/{work}")
     expect(page.get_by_text(f"curl '{site}v1/{work}'")).to_be_visible()
     expect(page.get_by_text(f"lro watch '{work}' --server {site.rstrip('/')}")).to_be_visible()
@@ -140,7 +140,7 @@ def test_commands_name_the_server(work: str, show: Show, site: str) -> None:
 
 
 def test_commands_name_the_server_of_the_session(scripted: Scripted, show: Show, site: str) -> None:
-    """The page's own address has a secret under ``lro console``; curl sends a token if needed."""
+    """Commands name the session's server, not the page's secret URL; curl may send a token."""
     scripted.operations["operations/b"] = {"name": "operations/b"}
     scripted.session |= {"server": "https://counts.example.com/api/v1beta1", "caller": ""}
     page = show("#/operations/b")
@@ -161,7 +161,7 @@ def test_commands_name_the_server_of_the_session(scripted: Scripted, show: Show,
 
 
 def test_copy_without_a_clipboard_shows_the_text(work: str, show: Show, site: str) -> None:
-    """Pages over plain HTTP have no clipboard."""
+    """If the browser has no clipboard (plain HTTP), a dialog shows the text to copy."""
     page = show(f"#/{work}")
     page.evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
     page.get_by_role("button", name="Copy lro").click()

@@ -1,4 +1,4 @@
-"""Pages of other sites cannot start, cancel, read or frame anything."""
+"""Pages of other sites cannot change or read operations, or frame the console."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ FRAME: Final = """(url) => new Promise((done) => {
 
 
 async def empty_page(_: Any, receive: Any, send: Any) -> None:
-    """Serve an empty page, the only one of the other site."""
+    """Serve the other site: every path is an empty page."""
     headers = [(b"content-type", b"text/html")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": b"<!doctype html><title>evil</title><body>"})
@@ -64,7 +64,7 @@ def evil() -> Iterator[int]:
 
 @pytest.fixture
 def page(browser: Browser, evil: int, stage: Stage) -> Iterator[Page]:
-    """A page of the other site, whose host and port differ from the console's."""
+    """A page of the other site, which differs from the console in host and port."""
     with window(browser) as context:
         opened = context.new_page()
         opened.goto(f"http://localhost:{evil}/")
@@ -75,10 +75,10 @@ def page(browser: Browser, evil: int, stage: Stage) -> Iterator[Page]:
 def test_other_sites_cannot_act_or_read(
     page: Page, evil: int, stage: Stage, site: str, host: str
 ) -> None:
-    """Requests with and without a preflight or a content type, forms and images all fail.
+    """Another site cannot cancel, delete or read by ``fetch``, forms or images.
 
     The console has no authentication, so each request has access, as if it carried a cookie.
-    Another port of the same host must fail too, although a browser sends cookies from there.
+    The other site may even be on the same host, with another port, where cookies are shared.
     """
     page.goto(f"http://{host}:{evil}/")
     name = stage.start("work")
@@ -115,7 +115,7 @@ def test_other_sites_cannot_act_or_read(
 def test_other_sites_cannot_frame_the_console(
     page: Page, evil: int, stage: Stage, site: str, serve: Serve
 ) -> None:
-    """A window that they open has no opener; only origins in ``frame`` may frame the console."""
+    """Only origins in ``frame`` can frame the console; an opened console has no opener."""
     refused: list[str] = []
     page.on("console", lambda one: refused.append(one.text))
     assert page.evaluate(FRAME, site) == [0, None]
@@ -136,7 +136,7 @@ def test_other_sites_cannot_frame_the_console(
 def test_name_that_leads_to_this_machine_is_refused(
     playwright: Playwright, stage: Stage, site: str
 ) -> None:
-    """DNS rebinding: the page's host name resolves to the console's address."""
+    """If another host name resolves to the console's address (DNS rebinding), requests get 403."""
     name = stage.start("work")
     port = urlsplit(site).port
     path = shutil.which("chromium")

@@ -1,4 +1,4 @@
-"""The overview's charts and tables, and the page of methods."""
+"""The overview's charts and tables, and the view of methods."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COUNTS = {
 
 
 def counted(stage: Stage, minutes_ago: int, counts: Mapping[str, float]) -> None:
-    """Add counts to the store for a past minute."""
+    """Add counts of the method Resize to the store, for a past minute."""
     store: Any = stage.service.store
     minute = datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(minutes=minutes_ago)
     store.add_counts(minute, {RESIZE: counts, "": {"refused_writes": 1}})
@@ -48,7 +48,7 @@ def test_overview_sums_what_was_counted(stage: Stage, show: Show) -> None:
     expect(tile.filter(has_text="Lost workers")).to_have_text("6Lost workers, 60 minutes")
     expect(tile.filter(has_text="Refused writes")).to_have_text("2Refused writes, 60 minutes")
     expect(page.get_by_role("img", name="Ended, per minute: 210 in all, most 105")).to_be_visible()
-    # Buckets: 4 is 0.5 to 1 s, 6 is 5 to 10 s, 8 is 30 to 60 s; lost attempts do not count.
+    # Bucket 4 is 0.5 to 1 s, 6 is 5 to 10 s, 8 is 30 to 60 s; lost attempts are left out.
     expect(
         page.get_by_role("img", name="queue: p50 about 750 ms, p95 about 975 ms")
     ).to_be_visible()
@@ -57,7 +57,7 @@ def test_overview_sums_what_was_counted(stage: Stage, show: Show) -> None:
     waits = page.get_by_role("figure").filter(has_text="Time in the queue")
     expect(waits.get_by_text("The axis is logarithmic.")).to_be_visible()
     expect(waits.get_by_text("logarithmic", exact=True)).to_be_visible()
-    # Two isolated minutes: their points are 6 pixels wide, even if the chart is
+    # The points of two isolated minutes are 6 pixels wide, even if the chart is
     # stretched.
     points = waits.locator("path.dot").first
     assert (points.get_attribute("d") or "").count("M") == 2
@@ -72,7 +72,7 @@ def test_overview_sums_what_was_counted(stage: Stage, show: Show) -> None:
 
 
 def test_overview_shows_what_runs_and_what_waits(stage: Stage, show: Show) -> None:
-    """It links to the oldest operation and shows the worker that holds leases."""
+    """The overview shows running and waiting counts, the lease holder and the oldest operation."""
     names = [stage.start(f"work {number}") for number in range(WORKERS + 3)]
     page = show("#/overview")
     here = page.get_by_role("row").filter(has_text="Resize")
@@ -85,7 +85,7 @@ def test_overview_shows_what_runs_and_what_waits(stage: Stage, show: Show) -> No
 
 
 def test_methods_lead_to_their_operations(stage: Stage, show: Show) -> None:
-    """A card links to the method's operations, and to a filter on each of its fields."""
+    """A method's card links to its operations and to a filter on each metadata field."""
     resized, loaded = stage.start("resize"), stage.start("load", load=True)
     stage.do("load", lambda job: job.report(ImportMetadata(dataset="births")))
     page = show()
@@ -108,7 +108,7 @@ def test_methods_lead_to_their_operations(stage: Stage, show: Show) -> None:
 
 
 def test_every_example_of_a_filter_is_valid(show: Show) -> None:
-    """The server accepts each example."""
+    """The server accepts each example of a filter in the view of methods."""
     page = show("#/methods")
     expect(page.locator("section details a").first).to_be_attached()
     links = page.locator("section details a").evaluate_all("links => links.map(a => a.href)")

@@ -72,19 +72,19 @@ SHOWN = """text => {
 
 
 def test_page_reads_progress_as_the_client_does(page: Any) -> None:
-    """The page and ``lro_client.progress`` find the same progress in the same metadata."""
+    """For the same metadata, the page finds the same progress as ``lro_client.progress``."""
     texts = [json.dumps(one) for one in METADATA]
     found = page.evaluate("texts => texts.map(text => progressOf(readJson(text)))", texts)
     for metadata, shown in zip(METADATA, found, strict=True):
         inner = metadata
         if isinstance(metadata, dict) and "@type" in metadata:
-            inner = metadata["value"]  # the client unpacks well-known types
+            inner = metadata["value"]  # the client has unpacked well-known types
         wanted = progress_of(inner)
         assert shown == (None if wanted is None else attrs.asdict(wanted)), metadata
 
 
 def test_page_estimates_the_end_as_the_client_does(page: Any) -> None:
-    """Both give the same number of seconds."""
+    """For the same reports, page and client estimate the same number of seconds."""
     for reports, found in zip(REPORTS, page.evaluate(ESTIMATE, REPORTS), strict=True):
         estimate = Estimate(clock=lambda: 600.0)
         for seconds, fraction in reports:

@@ -1,4 +1,4 @@
-"""The page sends few requests while it is used, and none while it is not."""
+"""The page sends few requests while it is in use, and none while it is not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HIDE: Final = """hidden => {
     Object.defineProperty(document, "hidden", {configurable: true, get: () => hidden});
     document.dispatchEvent(new Event("visibilitychange"));
 }"""
-"""Imitates a tab that is hidden or shown again."""
+"""A script that makes the page believe that its tab is hidden or shown again."""
 
 COUNT: Final = """
     window.asked = [];
@@ -33,12 +33,12 @@ COUNT: Final = """
         try { return await real(url, options); } finally { window.pending--; }
     };
 """
-"""Records the page's requests and counts the pending ones."""
+"""A script that records the page's requests and counts the pending ones."""
 
 
 @pytest.fixture
 def page(context: BrowserContext, work: str, beside: Show) -> Page:
-    """A console with work in progress; its requests are recorded, and the test moves its clock."""
+    """A console with work in progress, recorded requests and a clock that the test moves."""
     context.add_init_script(COUNT)
     context.clock.install()
     opened = beside()
@@ -51,13 +51,13 @@ def minute(page: Page) -> list[str]:
     page.evaluate("window.asked.length = 0")
     for _ in range(60):
         page.clock.run_for(1_000)
-        until(lambda: page.evaluate("window.pending === 0"))  # its CSP forbids wait_for_function
+        until(lambda: page.evaluate("window.pending === 0"))  # the CSP forbids wait_for_function
     found: list[str] = page.evaluate("window.asked")
     return found
 
 
 def test_visible_page_sends_at_most_18_requests_a_minute(page: Page) -> None:
-    """The stream of the work in progress counts as one; the overview sends fewer requests."""
+    """The list sends 12 to 18 requests a minute, one of them the stream; the overview 4 to 8."""
     assert 12 <= len(asks := minute(page)) <= 18, asks
     page.get_by_role("link", name="Overview").click()
     expect(page.get_by_role("heading", name="Who holds leases")).to_be_visible()
@@ -65,7 +65,7 @@ def test_visible_page_sends_at_most_18_requests_a_minute(page: Page) -> None:
 
 
 def test_hidden_page_sends_no_requests(page: Page, stage: Stage, work: str) -> None:
-    """A hidden page, or one unused for 5 minutes, sends none until it is shown or used again."""
+    """A page that is hidden, or unused for 5 minutes, sends no request until it is used again."""
     page.evaluate(HIDE, True)
     stage.progress("work", 0.2)
     assert minute(page) == []
@@ -84,7 +84,7 @@ def test_hidden_page_sends_no_requests(page: Page, stage: Stage, work: str) -> N
 
 
 def test_paused_page_sends_no_requests(page: Page, stage: Stage, work: str) -> None:
-    """The key ``p`` pauses the page; the button resumes it."""
+    """The key ``p`` pauses all requests of the page; the button resumes them."""
     page.keyboard.press("p")
     button = page.get_by_role("button", name="Paused")
     expect(button).to_have_attribute("aria-pressed", "true")
@@ -96,7 +96,7 @@ def test_paused_page_sends_no_requests(page: Page, stage: Stage, work: str) -> N
 
 
 def test_page_obeys_retry_after(page: Page, work: str) -> None:
-    """After a 503 with ``Retry-After: 7`` the page waits 7 s, shows it, and goes on."""
+    """After a 503 with ``Retry-After: 7`` the page counts down 7 seconds and asks again."""
     page.route("**/*", lambda route: route.fulfill(status=503, headers={"retry-after": "7"}))
     page.get_by_role("button", name="Apply").click()
     expect(page.get_by_text("Trying again in 7 s")).to_be_visible()
@@ -111,7 +111,7 @@ def test_page_obeys_retry_after(page: Page, work: str) -> None:
 
 
 def test_cut_stream_is_reopened_without_losing_updates(stage: Stage, open_page: OpenPage) -> None:
-    """A proxy cuts the stream; the page shows all later updates and loses no row."""
+    """If a proxy cuts the stream, the page reopens it, shows later updates and loses no row."""
     names = [stage.start(str(number)) for number in range(3)]
     app = EdgeApp(ConsoleEdge(stage.service, authenticate=lambda headers: None))
     with uvicorn_serving(app, lifespan="off") as port, proxy_to(port) as proxy:
