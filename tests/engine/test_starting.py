@@ -183,6 +183,34 @@ def test_start_time_is_stored_after_an_outage(store, make_service):
     assert datetime.fromisoformat(shown) == store.get(name).start_time
 
 
+def test_start_time_that_is_stored_again_holds_up_no_other(store, make_service):
+    """After an outage it is tried again five seconds later; that of newer work comes before."""
+    executor, seconds = Apart(busy=True), [0.0]
+    service = make_service(store, executor, clock=lambda: seconds[0])
+    start, calls = service.method(NAME)(nap).start, []
+
+    def claimed():
+        name, executor.busy = start(WorkRequest()).name, False
+        service.run_maintenance()
+        executor.busy = True
+        return name
+
+    first = claimed()
+    once(store, "update_later", raising(Unavailable("away")))
+    seconds[0] += 1
+    service.run_maintenance()
+    second = claimed()
+    whole = store.update_later
+    store.update_later = lambda name, *rest: (calls.append(name), whole(name, *rest))
+    for _ in range(2):
+        seconds[0] += 1
+        service.run_maintenance()
+    assert calls == [second]
+    seconds[0] += 5
+    service.run_maintenance()
+    assert calls == [second, first]
+
+
 def test_work_sent_to_a_worker_is_left_to_others_if_that_is_interrupted(store, make_service):
     """A signal interrupts the write of the start time, so the worker gives the work up."""
     one = make_service(store, Held(busy=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import heapq
 import logging
 import math
 import secrets
@@ -11,7 +12,6 @@ import socket
 import threading
 import time
 import typing
-from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Final
@@ -126,8 +126,8 @@ class LocalWork(HeldWork):
         self._new_work = new_work
         self._runs_nothing = isinstance(runtime.executor, NoWorkers)
         self._take_name()
-        self._unseen: deque[tuple[float, Attempt]] = deque()
-        """When to store the start times of attempts, and these attempts."""
+        self._unseen: list[tuple[float, int, Attempt]] = []
+        """A heap: when to store the start times of attempts, and these attempts with their ids."""
         self._reading = threading.Lock()
         self.paused: frozenset[str] | None = None
         """The paused method names, as last read; None before the first read."""
@@ -300,7 +300,7 @@ class LocalWork(HeldWork):
         now, due = self.runtime.clock(), []
         with self._lock:
             while self._unseen and self._unseen[0][0] <= now:
-                due.append(self._unseen.popleft()[1])
+                due.append(heapq.heappop(self._unseen)[-1])
             left = self._unseen[0][0] - now if self._unseen else math.inf
         for attempt in due:
             self._show(attempt)
@@ -311,9 +311,10 @@ class LocalWork(HeldWork):
 
     def _show_later(self, attempt: Attempt, seconds: float) -> None:
         with self._lock:
-            while self._unseen and self._unseen[0][1].over:
-                self._unseen.popleft()
-            self._unseen.append((self.runtime.clock() + seconds, attempt))
+            while self._unseen and self._unseen[0][-1].over:
+                heapq.heappop(self._unseen)
+            entry = self.runtime.clock() + seconds, id(attempt), attempt
+            heapq.heappush(self._unseen, entry)
 
     def run_operation(self, name: str) -> None:
         """Claim the work of one operation and do it in this thread, unless another process has it.
