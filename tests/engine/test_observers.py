@@ -591,6 +591,23 @@ def test_failing_observer_is_logged_and_the_work_continues(
     assert f"an observer has failed at '{kind}'" in caplog.text
 
 
+def test_attempt_that_is_released_while_it_begins_is_over(observed, recorder):
+    """The release comes just before the begin is reported; both are reported, in order."""
+    executor, begins = Held(), []
+
+    def seconds() -> float:
+        if begins:
+            run(begins.pop().release())
+        return 0.0
+
+    service = observed(executor, clock=seconds)
+    work(service).start(WorkRequest())
+    begins.append(executor.task)
+    executor.task.run()
+    assert recorder.kinds() == ["started", "attempt_began", "attempt_over"]
+    assert recorder.only(AttemptOver).outcome == "released"
+
+
 def test_callers_who_cancel_at_once_are_one_request(observed, recorder, store):
     """If two callers cancel at once, having both read the same record, one request is observed."""
     service = observed(ThreadExecutor(1))

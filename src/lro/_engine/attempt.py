@@ -790,7 +790,7 @@ class Attempt:
         events, record = self._runtime.events, self._record
         if self._request is None:  # otherwise the start in this process has just done this
             events.tracer.refresh()
-        self._began_at = self._runtime.clock()
+        began_at = self._runtime.clock()
         waited: float | None = None
         if record.attempt == 1 and record.start_time is not None:
             waited = max(0.0, (record.start_time - record.create_time).total_seconds())
@@ -798,6 +798,10 @@ class Attempt:
             control.trace = self._trace = events.tracer.begin_attempt(record)
         method, context = self.spec.full_name, record.trace_context
         events.emit(AttemptBegan(self.name, method, record.attempt, waited, context))
+        with self._lock:
+            self._began_at, over = began_at, self.over
+        if over:  # released meanwhile, which could not report the end yet
+            self._end_as(self._phase)
 
     def _end_as(self, phase: Phase, why: str = "") -> None:
         """Change to a final phase, and report this once if the beginning was reported."""
