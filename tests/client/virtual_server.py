@@ -62,9 +62,9 @@ Fault = Callable[[float, Call], CallError | None]
 class World:
     """A server that ``offers`` some verbs; ``fault`` may return an error for a call.
 
-    ``cuts`` is the chance that a stream breaks at an event. If ``deaf``, streams never report;
-    after ``mute_after`` reports of an operation they stop reporting it. ``page_most`` limits pages
-    of lists, ``retry_after`` is in each reply, and if ``full`` no poller can start.
+    ``cuts`` is the chance that a stream breaks at an event. If ``deaf``, streams send nothing;
+    after ``mute_after`` updates of an operation, streams send no more of them. ``page_most`` limits
+    the pages of lists, each reply has ``retry_after``, and if ``full`` no poller can start.
     """
 
     offers: frozenset[str] = ALL

@@ -1,4 +1,4 @@
-"""A service with one method, whose work the test itself does; the edges' tests serve it."""
+"""A service with one method, whose operations the test completes; the edges' tests serve it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ URL = "type.googleapis.com/"
 
 
 class Phase(enum.Enum):
-    """An enum by place: QUEUED is 0."""
+    """An enum without numbers of its own, so that QUEUED is 0."""
 
     QUEUED = "queued"
     COUNTING = "counting"
 
 
 class Quality(enum.IntEnum):
-    """An enum by value, with an alias."""
+    """An enum with its own numbers, and an alias."""
 
     UNSET = 0
     GOOD = 10
@@ -38,7 +38,7 @@ class Quality(enum.IntEnum):
 @lro.message("acme.v1.CountRequest")
 @attrs.frozen
 class CountRequest:
-    """What to count."""
+    """A request to count some steps."""
 
     steps: lro.Int32 = 0
     label: str = ""
@@ -47,7 +47,7 @@ class CountRequest:
 @lro.message("acme.v1.CountMetadata")
 @attrs.frozen
 class CountMetadata:
-    """How far the counting is."""
+    """The progress of the counting."""
 
     percent: lro.Int32 = 0
     phase: Phase = Phase.QUEUED
@@ -56,7 +56,7 @@ class CountMetadata:
 @lro.message("acme.v1.CountResponse")
 @attrs.frozen
 class CountResponse:
-    """What was counted."""
+    """The result of the counting."""
 
     total: lro.Int32 = 0
     quality: Quality = Quality.UNSET
@@ -64,18 +64,18 @@ class CountResponse:
 
 @attrs.define
 class CountService:
-    """A service and its method."""
+    """A service and its only method."""
 
     service: lro.Service
     count: lro.Method[CountRequest, CountResponse, CountMetadata]
 
     def declare(self, name: str, **more: Any) -> lro.Method[Any, CountResponse, CountMetadata]:
-        """Declare another method, by default with the same messages."""
+        """Declare another method, by default with the same message classes."""
         kinds = {"request": CountRequest, "response": CountResponse, "metadata": CountMetadata}
         return self.service.declare(name, **{**kinds, **more})
 
     def start(self, parent: str = "", **options: Any) -> str:
-        """Start an operation, and return its name."""
+        """Start an operation and return its name."""
         return self.count.start(CountRequest(steps=3), parent=parent, **options).name
 
     def finish(self, name: str, total: int = 3) -> None:
@@ -96,18 +96,18 @@ def build(store: Any = None, **options: Any) -> CountService:
 
 
 def begun(*where: str, **options: Any) -> tuple[CountService, str]:
-    """Make a counting service, and start an operation with these arguments; return both."""
+    """Make a counting service and start an operation with these arguments; return both."""
     counting = build()
     return counting, counting.start(*where, **options)
 
 
 def edge_of(counting: CountService, **options: Any) -> OperationsEdge:
-    """Make an edge with an additional parent."""
+    """Make an edge that also serves operations below ``projects/*``."""
     return OperationsEdge(counting.service, parents=["projects/*"], **options)
 
 
 class Wrapped:
-    """A store that calls a function before each of the named verbs, to inject faults."""
+    """A store that calls a function before each of the named methods, to inject faults."""
 
     def __init__(self, before: Callable[[], None], *verbs: str) -> None:
         self._store = MemoryStore(lambda: NOW)
@@ -127,7 +127,7 @@ class Wrapped:
 
 
 def ask(method: str, target: str, body: bytes | object = b"", **headers: str) -> HttpRequest:
-    """Make a request; a body other than bytes becomes JSON, ``_`` in header names means ``-``."""
+    """Make a request; a body other than bytes becomes JSON, and ``_`` in header names ``-``."""
     path, _, query = target.partition("?")
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -135,14 +135,14 @@ def ask(method: str, target: str, body: bytes | object = b"", **headers: str) ->
 
 
 def headers_of(reply: HttpReply) -> Mapping[str, str]:
-    """Return the headers of a reply, and check that each occurs once."""
+    """Return the headers of a reply, after checking that each occurs once."""
     headers = dict(reply.headers)
     assert len(headers) == len(reply.headers)
     return headers
 
 
 def details_of(body: bytes | Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-    """Return the details of an error body by simple type name, and check that each is unique."""
+    """Return an error body's details by simple type name, after checking that each is unique."""
     value = json.loads(body) if isinstance(body, bytes) else body
     listed = value["error"]["details"]
     found = {detail["@type"].removeprefix(URL + "google.rpc."): detail for detail in listed}
@@ -152,7 +152,7 @@ def details_of(body: bytes | Mapping[str, Any]) -> Mapping[str, Mapping[str, Any
 
 
 def check_error(reply: HttpReply, http: int, code: lro.Code, reason: str) -> dict[str, Any]:
-    """Check what every error reply has (spec §5.12, §5.14, §6.3), and return the error object."""
+    """Check what all error replies must contain (§5.12, §5.14, §6.3); return the error object."""
     assert (reply.status, headers_of(reply)["content-type"]) == (
         http,
         "application/json; charset=utf-8",

@@ -1,4 +1,4 @@
-"""Ways to call an application from a test: in this process, or through a real server."""
+"""Ways for a test to call an application: within the process, or through a real server."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ HOST = "127.0.0.1"
 
 def listening(port: int = 0) -> socket.socket:
     """Return a listening socket, by default on a free port."""
-    # The protocol is named, as asyncio would otherwise not disable Nagle's algorithm.
+    # Without the protocol argument, asyncio would not disable Nagle's algorithm.
     line = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a restart may reuse its port
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # for restarts
     line.bind((HOST, port))
     line.listen(500)
     return line
@@ -35,7 +35,7 @@ def listening(port: int = 0) -> socket.socket:
 
 @contextlib.contextmanager
 def in_thread(run: Callable[[], object], stop: Callable[[], object]) -> Iterator[None]:
-    """Run a server in a thread, and stop it at the end."""
+    """Run a server in a thread, and stop the server at the end."""
     thread = threading.Thread(target=run)
     thread.start()
     try:
@@ -47,7 +47,7 @@ def in_thread(run: Callable[[], object], stop: Callable[[], object]) -> Iterator
 
 @contextlib.contextmanager
 def uvicorn_serving(app: Any, at: int = 0, **options: Any) -> Iterator[int]:
-    """Serve an application with uvicorn in a thread, and yield its port; by default a free one."""
+    """Serve an application with uvicorn in a thread; yield the port, by default a free one."""
     uvicorn = pytest.importorskip("uvicorn")
     options = {"log_config": None, "http": "h11", "ws": "none", "loop": "asyncio", **options}
     options.setdefault("timeout_graceful_shutdown", 60)  # a failed test must not hang
@@ -59,11 +59,11 @@ def uvicorn_serving(app: Any, at: int = 0, **options: Any) -> Iterator[int]:
 
 @contextlib.contextmanager
 def waitress_serving(app: Any, threads: int = 4) -> Iterator[int]:
-    """Serve an application with waitress in a thread, and yield its port."""
+    """Serve an application with waitress in a thread; yield the port."""
     waitress = pytest.importorskip("waitress.server")
     server = waitress.create_server(app, sockets=[listening()], threads=threads)
 
-    def close() -> None:  # runs in the server's thread, whose loop ends when all is closed
+    def close() -> None:  # runs in the server's thread
         for channel in list(server._map.values()):
             channel.close()
 
@@ -96,7 +96,7 @@ def wsgi_socket(app: Any) -> Iterator[Caller]:
 
 @contextlib.contextmanager
 def asgi_inside(app: Any) -> Iterator[Caller]:
-    """Call an application without a socket, through httpx's transport."""
+    """Call an ASGI application without a socket, through httpx's transport."""
 
     async def one(method: str, path: str, **more: Any) -> httpx.Response:
         transport = httpx.ASGITransport(app)
@@ -108,13 +108,13 @@ def asgi_inside(app: Any) -> Iterator[Caller]:
 
 @contextlib.contextmanager
 def wsgi_inside(app: Any) -> Iterator[Caller]:
-    """Call an application without a socket, through httpx's transport."""
+    """Call a WSGI application without a socket, through httpx's transport."""
     with httpx.Client(transport=httpx.WSGITransport(app), base_url="http://here") as client:
         yield client.request
 
 
 def environ_of_wsgiref(method: str, path: str, *lines: str) -> dict[str, Any]:
-    """Return the environ that the standard library's server makes of these header lines."""
+    """Return the environ that the standard library's server makes from these header lines."""
     handler = WSGIRequestHandler.__new__(WSGIRequestHandler)  # needs no socket
     handler.server = SimpleNamespace(base_environ={})  # type: ignore[assignment]
     handler.client_address = (HOST, 1)

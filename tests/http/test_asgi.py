@@ -1,4 +1,4 @@
-"""The edge as an ASGI application, message by message."""
+"""The edge as an ASGI application, tested by its ASGI messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Message = MutableMapping[str, Any]
 
 
 def scope_of(method: str, raw: str, **more: Any) -> Message:
-    """Return the scope of a request for a raw path, which may have a query."""
+    """Return the scope of a request with this raw path, which may include a query."""
     raw, _, query = raw.partition("?")
     return {
         "type": "http",
@@ -58,7 +58,7 @@ class Line:
 
     @property
     def reply(self) -> tuple[int, dict[bytes, bytes], Any]:
-        """Status, headers and body of the only reply."""
+        """The status, headers and parsed body of the only reply."""
         start, end = self.sent
         headers = dict(start["headers"])
         assert len(headers) == len(start["headers"])
@@ -94,7 +94,7 @@ def test_reply_has_status_headers_and_body(more: dict[str, Any]) -> None:
 
 
 def test_head_and_options_have_no_body() -> None:
-    """A HEAD reply has the length of the GET reply; a 204 has none."""
+    """A HEAD reply has the length of the GET reply; a 204 reply has no length."""
     app = OperationsApp(build().service)
     got = serve(app, scope_of("GET", "/v1/operations/x"))
     head = serve(app, scope_of("HEAD", "/v1/operations/x"))
@@ -105,7 +105,7 @@ def test_head_and_options_have_no_body() -> None:
 
 
 def test_hook_sees_all_values_of_a_repeated_header() -> None:
-    """A hook sees all values of a header, so that no value can hide another."""
+    """A hook gets all values of a repeated header, so that no value can hide another."""
     seen: list[Any] = []
 
     def authenticate(headers: Any) -> str:
@@ -119,7 +119,7 @@ def test_hook_sees_all_values_of_a_repeated_header() -> None:
 
 
 def test_hook_that_needs_a_second_argument_gets_the_scope() -> None:
-    """The hook can use a caller that a middleware has put into the scope."""
+    """A hook can thus use a caller that a middleware has put into the scope."""
     seen: list[Any] = []
 
     def authenticate(headers: Any, scope: Any, more: str = "") -> str:
@@ -132,7 +132,7 @@ def test_hook_that_needs_a_second_argument_gets_the_scope() -> None:
 
 
 def test_body_in_several_parts_is_joined() -> None:
-    """The parts of a body are joined."""
+    """The edge joins the parts of a body."""
     counting, name = begun()
     app = OperationsApp(counting.service)
     parts = [part(b'{"time', True), part(b"", True), part(b'out": "0s"', True), part(b"}")]
@@ -141,7 +141,7 @@ def test_body_in_several_parts_is_joined() -> None:
 
 @pytest.mark.parametrize("size", [1, 10, 11, 50])
 def test_body_over_the_limit_is_read_no_further(size: int) -> None:
-    """A stream is read until it exceeds the limit."""
+    """The body is read only until it exceeds the limit, and the reply is 413."""
     app = OperationsApp(build().service, max_body=100)
     line = serve(app, scope_of("POST", "/v1/operations/x:wait"), *[part(b" " * size, True)] * 1000)
     status, _, body = line.reply
@@ -160,7 +160,7 @@ def test_request_cut_by_a_disconnect_gets_no_reply(messages: list[Message]) -> N
 
 @pytest.mark.parametrize("blocks", [True, False])
 def test_blocking_store_calls_and_large_replies_run_in_a_thread(blocks: bool) -> None:
-    """The event loop runs no blocking store call, no list and no batch."""
+    """Blocking store calls, List and BatchGet run in a thread, not on the event loop."""
     threads: set[int] = set()
     store = Wrapped(lambda: threads.add(threading.get_ident()), "get", "update", "page", "find")
     store.reads_block = store.writes_block = blocks  # type: ignore[attr-defined]
@@ -187,7 +187,7 @@ def calling(counting: CountService, scope: Message, line: Line) -> asyncio.Futur
 
 
 def wait(counting: CountService, line: Line, during: Callable[[str], object]) -> str:
-    """Call :wait, run ``during`` while it waits, and return the name of the operation."""
+    """Call :wait, run ``during`` while the call waits, and return the operation's name."""
     name = counting.start()
 
     async def both() -> None:
@@ -208,17 +208,17 @@ def wait(counting: CountService, line: Line, during: Callable[[str], object]) ->
 def test_wait_ends_when_the_operation_ends_or_is_deleted(
     messages: list[Message], end: str, status: int
 ) -> None:
-    """Servers may repeat the end of the request, even for ever; only a disconnect ends the wait."""
+    """The wait ends with the operation, even if the server repeats the end of the request."""
     counting = build()
     line = Line(messages)
     ends = {"finish": counting.finish, "delete": counting.service.delete}
     wait(counting, line, ends[end])
     assert line.reply[0] == status
-    assert line.taken == min(len(messages), 3)  # the loop must not spin
+    assert line.taken == min(len(messages), 3)  # the edge must not loop
 
 
 def later(answer: Message | Exception) -> tuple[asyncio.Event, Callable[[], Awaitable[Message]]]:
-    """Return an event, and a ``receive`` that waits for it and then gives ``answer``."""
+    """Return an event, and a ``receive`` that waits for the event and then returns ``answer``."""
     event = asyncio.Event()
 
     async def receive() -> Message:
@@ -231,7 +231,7 @@ def later(answer: Message | Exception) -> tuple[asyncio.Event, Callable[[], Awai
 
 
 def test_disconnect_at_the_end_of_an_operation_is_harmless(counting: CountService) -> None:
-    """If both happen at the same time, the reply is sent, and nobody reads it."""
+    """If the caller disconnects when the operation ends, the reply is sent, but nobody reads it."""
     ended, gone = later(GONE)
 
     def end(name: str) -> None:
@@ -244,7 +244,7 @@ def test_disconnect_at_the_end_of_an_operation_is_harmless(counting: CountServic
 
 
 def test_error_of_receive_is_raised_to_the_server() -> None:
-    """The wait ends and leaves no waiter."""
+    """The error ends the wait, and no waiter is left."""
     broken, fail = later(ConnectionError("the line is dead"))
     with pytest.raises(ConnectionError, match="dead"):
         wait(build(), Line([part(b"")], fail), lambda _: broken.set())
@@ -252,7 +252,7 @@ def test_error_of_receive_is_raised_to_the_server() -> None:
 
 @pytest.mark.parametrize("verb", ["wait", "watch"])
 def test_wait_cancelled_by_the_stopping_server_gets_503(verb: str, counting: CountService) -> None:
-    """When the server stops, a wait gets 503 with Retry-After, and a stream its normal end."""
+    """When the server stops, a wait gets 503 with Retry-After, and a stream ends normally."""
     name, line = counting.start(), Line([part(b"")])
 
     async def both() -> None:
@@ -277,7 +277,7 @@ def test_wait_cancelled_by_the_stopping_server_gets_503(verb: str, counting: Cou
 
 
 def test_watch_of_a_stopping_service_gets_503() -> None:
-    """Watch gets 503 like other calls, instead of a stream that ends at once."""
+    """Like other calls, Watch gets a 503, and not a stream that ends at once."""
     counting, name = begun()
     counting.service.edges.end_waits()
     line = serve(OperationsApp(counting.service), scope_of("GET", f"/v1/{name}:watch"))
@@ -302,7 +302,7 @@ def test_watch_of_a_stopping_service_gets_503() -> None:
     ],
 )
 def test_raw_path_is_read_below_the_mount(more: dict[str, Any], resource: str) -> None:
-    """The prefix of the mount is removed from the raw path."""
+    """The path of the mount point is removed from the raw path."""
     prefix = more.pop("prefix", "")
     scope = {**scope_of("GET", f"{prefix}/v1/operations/a%2Fb"), **more}
     status, _, body = serve(OperationsApp(build().service), scope).reply
@@ -337,7 +337,7 @@ async def other(scope: Message, receive: Any, send: Any) -> None:
     ],
 )
 def test_fallback_gets_paths_that_are_not_served(scope: Message, status: int) -> None:
-    """The edge passes on every path that is not one of its routes."""
+    """The edge passes every request to the fallback whose path is not one of its routes."""
     assert serve(OperationsApp(build().service, fallback=other), scope).reply[0] == status
 
 
@@ -346,14 +346,14 @@ async def without_lifespan(scope: Message, receive: Any, send: Any) -> None:
 
 
 async def hasty(scope: Message, receive: Any, send: Any) -> None:
-    """An application for requests only, which raises after it has received the startup event."""
+    """An application for requests only, which fails after it has received the startup event."""
     await receive()
     raise KeyError("path")
 
 
 @pytest.mark.parametrize("behind", [None, without_lifespan, hasty])
 def test_lifespan_closes_the_service(behind: Any, counting: CountService) -> None:
-    """Whatever the fallback does, the shutdown of the server closes the service."""
+    """Whatever the fallback does, the shutdown event of the server closes the service."""
     starts = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
     line = serve(OperationsApp(counting.service, fallback=behind), {"type": "lifespan"}, *starts)
     wanted = ["lifespan.startup.complete", "lifespan.shutdown.complete"]
@@ -363,7 +363,7 @@ def test_lifespan_closes_the_service(behind: Any, counting: CountService) -> Non
 
 
 def test_lifespan_events_reach_the_mounted_application(counting: CountService) -> None:
-    """Both events arrive, the second after the service is closed; errors reach the server."""
+    """The fallback gets both events, shutdown after the service closed; errors reach the server."""
 
     async def listening(scope: Message, receive: Any, send: Any) -> None:
         while (message := await receive())["type"] != "lifespan.shutdown":
@@ -382,13 +382,13 @@ def test_websockets_are_refused() -> None:
     """The caller gets 403, and the server logs no traceback."""
     scope = {"type": "websocket", "path": "/v1/operations"}
     assert serve(OperationsApp(build().service), scope).sent == [{"type": "websocket.close"}]
-    with pytest.raises(ValueError, match="not telnet"):  # as ASGI requires
+    with pytest.raises(ValueError, match="not telnet"):  # ASGI requires an error
         serve(OperationsApp(build().service), {"type": "telnet"})
 
 
 @pytest.mark.parametrize("make", [asgi.OperationsApp, wsgi.OperationsApp])
 def test_wrong_arguments_of_an_application_are_refused(make: Any, counting: CountService) -> None:
-    """The service must be a Service, and the fallback callable."""
+    """The service must be a Service, and the fallback a callable."""
     with pytest.raises(lro.DeclarationError, match="service: must be a Service"):
         make(counting)
     with pytest.raises(lro.DeclarationError, match=r"fallback: must be an? (A|W)SGI"):
@@ -408,7 +408,7 @@ class Application:
 
 
 def test_wsgi_fallback_of_an_asgi_application_is_refused() -> None:
-    """The wrong kind of application would fail only at its first request."""
+    """Without this check, a fallback of the wrong kind would fail only at its first request."""
     service = build().service
     made: dict[Any, tuple[str, list[Any], list[Any]]] = {
         asgi.OperationsApp: (
@@ -419,7 +419,7 @@ def test_wsgi_fallback_of_an_asgi_application_is_refused() -> None:
         wsgi.OperationsApp: (
             "a WSGI application, which takes environ and start_response, got ",
             [other, asgi.OperationsApp(service)],
-            [wsgi_app, max],  # Python may not know the parameters of a C function
+            [wsgi_app, max],  # Python may not know the parameters of C functions
         ),
     }
     for make, (wanted, wrong, right) in made.items():

@@ -54,7 +54,7 @@ LONG = f'{JSON}; a="{";" * 200}"'
 
 @pytest.mark.parametrize("header", [LONG, LONG[:201], LONG * 10_000])
 def test_long_content_type_is_refused(header: str) -> None:
-    """A header of more than 200 characters is refused unread, whatever the body."""
+    """A header of more than 200 characters is refused without parsing, whatever the body."""
     edge = OperationsEdge(build().service)
     for body in (b"{}", b"", b"{"):
         reply = edge.handle(ask("POST", "/v1/operations/x:cancel", body, content_type=header))
@@ -63,7 +63,7 @@ def test_long_content_type_is_refused(header: str) -> None:
 
 
 def test_json_object_or_blank_body_is_accepted() -> None:
-    """JSON in UTF-8 is accepted, and a blank body is an empty object."""
+    """JSON in UTF-8 is accepted, and a blank body counts as an empty object."""
     for header in (JSON, f"{JSON};charset=utf8", f"{JSON}; v=1", "", None):
         for body in (b'{"a": 1}', b"\t{}\r\n", b"", b" \n", b'{"\\ud83d\\ude00": "\\\\ud800"}'):
             assert read_object(header, body) == json.loads(body.strip() or b"{}")
@@ -85,7 +85,7 @@ def test_json_object_or_blank_body_is_accepted() -> None:
     ],
 )
 def test_body_that_is_not_an_object_is_malformed(body: bytes, why: str) -> None:
-    """The error says why."""
+    """The error says what is wrong with the body."""
     with pytest.raises(MalformedRequest, match=why) as refused:
         read_object(None, body)
     assert refused.value.field == "body"
@@ -93,7 +93,7 @@ def test_body_that_is_not_an_object_is_malformed(body: bytes, why: str) -> None:
 
 @pytest.mark.parametrize("text", ["[]," * 100_001, '["a"],' * 100_001])
 def test_body_of_too_many_lists_is_refused(text: str) -> None:
-    """Parsing very many lists would block the interpreter, in whatever thread."""
+    """Very many lists are refused, because parsing them would block all threads."""
     body = f'{{"a": [{text[:-1]}]}}'.encode()
     with pytest.raises(MalformedRequest, match="more than 100000 lists"):
         read_object(JSON, body)
@@ -110,7 +110,7 @@ def test_brackets_in_strings_do_not_count_as_lists() -> None:
 @pytest.mark.parametrize("path", ["/v1/operations/x:cancel", "/v1/operations:batchGet"])
 @pytest.mark.parametrize(("size", "long"), [(MANY_BYTES - 1, False), (MANY_BYTES, True)])
 def test_long_body_is_read_in_a_thread(path: str, size: int, long: bool) -> None:
-    """The event loop parses shorter bodies itself, which is quicker."""
+    """Long bodies are parsed in a thread; the event loop parses shorter ones faster itself."""
     body = b'{"names": ["operations/x"]}' if "batch" in path else b"{}"
     exchange = OperationsEdge(build().service).exchange(ask("POST", path, body.ljust(size)))
     step = next(exchange)

@@ -65,7 +65,7 @@ RED = TYPES.pack(Picture(colour=Colour.RED))
 
 
 def shown(message: Any) -> Any:
-    """Return the JSON of a message as it appears in a response."""
+    """Return the JSON of a message in a response that has enum numbers."""
     packed = message if isinstance(message, lro.AnyMessage) else TYPES.pack(message)
     operation = lro.Operation(name="operations/x", done=True, result=packed)
     response = lro.wire.operation_to_json(with_enum_numbers(operation, TYPES), TYPES)["response"]
@@ -96,12 +96,12 @@ def shown(message: Any) -> Any:
     ],
 )
 def test_enum_fields_are_numbers(message: Any, wanted: Any) -> None:
-    """Every value of an enum field becomes its number, and other texts stay as they are."""
+    """Each value of an enum field becomes its number; other texts stay unchanged."""
     assert shown(message) == wanted
 
 
 def test_enums_in_nested_any_are_numbers() -> None:
-    """An enum is replaced three levels deep."""
+    """An enum in an Any inside two others becomes its number."""
     inner = {"@type": URL + "acme.v1.Picture", "colour": "RED"}
     middle = {"@type": URL + "google.protobuf.Any", "value": inner}
     outer = lro.AnyMessage(URL + "google.protobuf.Any", middle)
@@ -123,12 +123,12 @@ def test_enums_in_nested_any_are_numbers() -> None:
     ],
 )
 def test_payload_of_other_shape_is_unchanged(payload: dict[str, Any]) -> None:
-    """If another program wrote the payload, only the fields that fit their types are changed."""
+    """If another program wrote the payload, only fields that fit their types are changed."""
     assert shown(lro.AnyMessage(URL + "acme.v1.Picture", dict(payload))) == payload
 
 
 def test_enum_field_is_found_by_proto_name_and_enum_alias() -> None:
-    """A field is found by either of its names; FINE is an alias of GOOD."""
+    """A field is found by either of its names, and a value by its alias (FINE means GOOD)."""
     picture = lro.AnyMessage(URL + "acme.v1.Picture", {"by_name": {"a": "RED"}, "quality": "FINE"})
     assert shown(picture) == {"by_name": {"a": 1}, "quality": "FINE"}
     assert shown(lro.AnyMessage(URL + "acme.v1.CountResponse", {"quality": "FINE"})) == {
@@ -137,7 +137,7 @@ def test_enum_field_is_found_by_proto_name_and_enum_alias() -> None:
 
 
 def test_enums_in_all_messages_of_an_operation_are_numbers() -> None:
-    """Enums in metadata, response and error details are replaced."""
+    """Enums in metadata, response and error details become numbers."""
     failed = lro.Operation(
         name="operations/x",
         done=True,
@@ -161,7 +161,7 @@ def test_enums_in_all_messages_of_an_operation_are_numbers() -> None:
 
 
 def test_binary_payloads_are_not_changed() -> None:
-    """A binary or missing payload stays as it is."""
+    """A binary or missing payload stays unchanged."""
     binary = lro.Operation(
         name="operations/x", metadata=lro.AnyMessage(URL + "acme.v1.Picture", b"\0")
     )
@@ -171,7 +171,7 @@ def test_binary_payloads_are_not_changed() -> None:
 
 @pytest.mark.parametrize("alt", ["$alt=json%3Benum-encoding%3Dint", "alt=json;enum-encoding=int"])
 def test_enum_numbers_are_returned_only_on_request(alt: str) -> None:
-    """Get, Wait, List and BatchGet return numbers only on request."""
+    """Get, Wait, List and BatchGet return enum numbers only on request."""
     counting, name = begun(metadata=CountMetadata(phase=Phase.COUNTING))
     edge = OperationsEdge(counting.service)
     wait = {"timeout": "0s"}

@@ -1,4 +1,4 @@
-"""Errors of invalid filters have the position, and what was expected there."""
+"""The error of an invalid filter says where the mistake is and what was expected there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.http.counting_service import DOMAIN, NOW, CountRequest, details_of
 from tests.http.servers import Caller, asgi_inside
 
 HERE = "‸"
-"""Marks the error position in the filters below: it stands before the wrong character."""
+"""Marks the error position in the filters below: the character after it is wrong."""
 
 LITERALS = "expected a field, a function, a value or '('"
 FIELDS = "expected one of the fields name, done, error, metadata, response or a function"
@@ -142,7 +142,7 @@ def service() -> Iterator[lro.Service]:
 
 @pytest.fixture(scope="module")
 def call(service: lro.Service) -> Iterator[Caller]:
-    """Call the service over HTTP, within this process."""
+    """A function that calls the service over HTTP, within this process."""
     with asgi_inside(OperationsApp(service)) as call:
         yield call
 
@@ -151,7 +151,7 @@ def call(service: lro.Service) -> Iterator[Caller]:
 def test_filter_error_shows_the_position_of_the_mistake(
     mistake: str, service: lro.Service, call: Caller
 ) -> None:
-    """A caller in the process and a caller over HTTP get the same position and message."""
+    """Callers in the process and over HTTP get the same position and message."""
     marked, sentence = MISTAKES[mistake]
     position, text = marked.index(HERE), marked.replace(HERE, "")
     with pytest.raises(lro.errors.InvalidFilter) as caught:
@@ -184,14 +184,14 @@ def test_operators_of_other_languages_are_search_words(call: Caller) -> None:
 
 
 def test_invalid_filter_is_reported_without_a_store_call(service: lro.Service) -> None:
-    """The error comes even for an empty parent, where no filter would match (spec §7.15)."""
+    """An invalid filter is an error even for a parent without operations (spec §7.15)."""
     request = lro.wire.ListOperationsRequest("projects/none", "metadata.verb > 5 AND (", 10)
     with pytest.raises(lro.errors.InvalidFilter, match="at character 23: expected a field"):
         service.list(request)
 
 
 def test_filter_error_for_several_types_shows_the_one_parsed_furthest(service: lro.Service) -> None:
-    """Of several types the error of the one that parsed furthest is shown, with a note on all."""
+    """If several types are possible, the error of the one parsed furthest mentions the others."""
     with lro.Service(MemoryStore(), InlineExecutor(), maintenance=False) as two:
         for number, response in enumerate((ExportResponse, ExportMetadata)):
             two.declare(f"acme.v1.Things.Do{number}", response=response, **KINDS)

@@ -1,4 +1,4 @@
-"""The edge mounted in Starlette and beside Flask; tests/integrations tests their own routes."""
+"""The edge mounted in Starlette and in Flask; their own routes are in tests/integrations."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def starlette_app(counting: CountService, prefix: str) -> Any:
     app = Starlette(routes=[Route(OWN, start, methods=["POST"]), ready])
     if prefix:
         app.mount(prefix, asgi.OperationsApp(service))
-    else:  # a mount at the root would not match paths that contain a newline
+    else:  # a mount at the root would not match a newline
         app.router.default = asgi.OperationsApp(service)
     return app
 
@@ -81,7 +81,7 @@ def flask_app(counting: CountService, prefix: str) -> Any:
     ("make", "serve"), [(starlette_app, servers.asgi_socket), (flask_app, servers.wsgi_socket)]
 )
 def test_edge_is_mounted_in_an_application(make: Any, serve: Any, prefix: str) -> None:
-    """Operations work there, raw paths arrive unchanged, and each side answers its own errors."""
+    """Operations work when mounted, raw paths stay unchanged, and each side answers its errors."""
     counting = build()
     at = f"{quote(prefix)}/v1"
     with serve(make(counting, prefix)) as call:
@@ -117,7 +117,7 @@ def test_edge_is_mounted_in_an_application(make: Any, serve: Any, prefix: str) -
 
 
 def check_resource(call: Caller, path: str, resource: str) -> None:
-    """Check the resource name that the edge has read from the path, by its 404."""
+    """Check that the edge reads this resource name from the path, as its 404 reply says."""
     reply = call("GET", path)
     assert reply.status_code == 404, reply.text
     assert details_of(reply.json())["ResourceInfo"]["resourceName"] == resource
@@ -125,7 +125,7 @@ def check_resource(call: Caller, path: str, resource: str) -> None:
 
 @pytest.mark.parametrize("prefix", ["/inner", "/outer/inner"])
 def test_root_path_of_nested_mounts_and_proxies_is_removed_once(prefix: str) -> None:
-    """Each mount adds its prefix to root_path, which may already have the proxy's prefix."""
+    """Each mount appends its prefix to root_path, which may already have a proxy's prefix."""
     inner = starlette_app(build(), "/inner")
     outer = Starlette(routes=[Mount("/outer", inner)])
 
@@ -140,7 +140,7 @@ def test_root_path_of_nested_mounts_and_proxies_is_removed_once(prefix: str) -> 
 
 
 def test_body_that_a_middleware_has_read_is_read_again() -> None:
-    """Starlette's base middleware passes the body again, and after it only the disconnect."""
+    """Starlette's base middleware passes a body that it has read again, then the disconnect."""
     counting, name = begun(metadata=CountMetadata(percent=1))
 
     async def read(request: Request, call_next: Any) -> Any:

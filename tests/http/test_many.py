@@ -46,7 +46,7 @@ EACH = pytest.mark.parametrize(
 
 
 def prefix_of(path: str) -> str:
-    """Return the prefix of the names in a collection."""
+    """Return the prefix of the operation names in a collection."""
     return "projects/p/operations/" if path.startswith(PARENT) else "operations/"
 
 
@@ -61,7 +61,7 @@ def answer(counting: CountService, path: str, body: Any, **options: Any) -> Http
     headers = tuple((k.decode(), v.decode()) for k, v in start["headers"])
     headers = tuple(each for each in headers if each[0] != "content-length")
     reply = HttpReply(start["status"], headers, end["body"])
-    if not path.endswith(":watch"):  # the same in a thread
+    if not path.endswith(":watch"):  # a thread sends the same
         assert edge_of(counting, **options).handle(ask("POST", path, body)) == reply
     return reply
 
@@ -85,14 +85,14 @@ def answer(counting: CountService, path: str, body: Any, **options: Any) -> Http
 def test_extension_routes_take_the_name_from_the_path(
     method: str, path: str, rpc: str, name: str
 ) -> None:
-    """A verb ends the path, as for other routes; an id that ends like a verb must be escaped."""
+    """A path ends with its verb, so an id that ends like a verb must be escaped."""
     table = RouteTable((*default_routes(["projects/*"]), *extension_routes(["projects/*"])))
     found = table.find(method, path)
     assert (found.rpc, found.bindings) == (rpc, {"name": name})
 
 
 def test_405_and_options_list_the_allowed_methods() -> None:
-    """405 and OPTIONS list the allowed methods to every caller (spec §5.7(4))."""
+    """Every caller gets the allowed methods, in a 405 and for OPTIONS (spec §5.7(4))."""
 
     edge = edge_of(build(), authenticate=refuse_caller)
     for path, allow in {
@@ -118,7 +118,7 @@ def test_405_and_options_list_the_allowed_methods() -> None:
 def test_batch_reply_has_the_order_of_the_request(
     view: str, parent: str, counting: CountService
 ) -> None:
-    """The reply has each operation once, as Get shows it in that view, and the missing names."""
+    """The reply has each operation once, as Get returns it in this view, and the missing names."""
     first = counting.start(parent, metadata=CountMetadata(percent=1))
     second = counting.start(parent)
     counting.finish(second)
@@ -154,7 +154,7 @@ def test_batch_reply_has_the_order_of_the_request(
 def test_view_that_does_not_exist_is_refused_by_the_edge(
     call: tuple[str, str], view: str, counting: CountService
 ) -> None:
-    """An empty view means BASIC; other verbs have no views."""
+    """An unknown view is refused; an empty one means BASIC, and other verbs have no views."""
     method, path = call
     edge = edge_of(counting)
     refused = edge.handle(ask(method, f"{path}?view={view}"))
@@ -168,7 +168,7 @@ def test_view_that_does_not_exist_is_refused_by_the_edge(
 
 
 def test_large_operation_is_returned_with_its_view(counting: CountService) -> None:
-    """A large operation is read again once there is room for its reply."""
+    """A large operation is read again once there is memory for its reply."""
     method = counting.declare("acme.v1.Things.Spell", response=lro.types.StringValue)
     name = method.start(CountRequest()).name
     counting.service.reporter(name).complete(lro.types.StringValue("x" * 200_000))
@@ -183,7 +183,7 @@ def descriptions_of(reply: HttpReply) -> list[Any]:
 
 
 def retrying(**options: Any) -> tuple[CountService, str]:
-    """Make a counting service, and the name of an operation whose first attempt has failed."""
+    """Make a counting service, and an operation whose first attempt failed; return its name."""
     counting = build(**options)
 
     @counting.service.method("acme.v1.Things.Fail", retry=lro.Retry(jitter=0))
@@ -194,7 +194,7 @@ def retrying(**options: Any) -> tuple[CountService, str]:
 
 
 def test_errors_of_attempts_are_shown_to_operators_only() -> None:
-    """Callers get times and counts; errors need a verb that is off by default, and permission."""
+    """All callers get times and counts; errors require a verb that is off by default."""
 
     def authorize(caller: str, verb: str, name: str) -> bool:
         return verb != "InspectOperation" or caller == "operator"
@@ -224,7 +224,7 @@ def test_errors_of_attempts_are_shown_to_operators_only() -> None:
 
 
 def test_view_has_expiry_of_waiting_work_and_origin_of_a_rerun() -> None:
-    """Waiting work has its expiry, and a rerun its origin."""
+    """A FULL view contains the expiry of work that has not begun, and the origin of a rerun."""
     counting, _ = retrying()
     minute = timedelta(minutes=1)
     late = counting.service.start(
@@ -274,7 +274,7 @@ def test_hostile_body_is_refused_with_its_field(
 
 @EACH
 def test_names_of_another_collection_are_refused(path: str) -> None:
-    """A proxy that allows one collection has not allowed others (spec §3.11)."""
+    """All names must be in the collection of the path, which a proxy may have checked (§3.11)."""
     counting = build(Wrapped(pytest.fail, "find"))
     mine = f"{prefix_of(path)}a"
     for other in ("operations/a", "projects/p/operations/a", "projects/p/x/y/operations/a"):
@@ -286,7 +286,7 @@ def test_names_of_another_collection_are_refused(path: str) -> None:
 
 @EACH
 def test_body_of_other_media_type_or_too_long_is_refused(path: str) -> None:
-    """The error is 415 or 413, before any of the body is parsed."""
+    """The error is 415 or 413, and no part of the body is parsed."""
     edge = edge_of(build(), max_body=1000)
     for headers, size, status, reason in (
         ({"content_type": "text/plain"}, 1, 415, "UNSUPPORTED_MEDIA_TYPE"),
@@ -305,7 +305,7 @@ def test_names_in_the_query_are_refused(path: str) -> None:
 
 @EACH
 def test_calls_for_many_operations_are_checked_in_the_specified_order(path: str) -> None:
-    """The order is: supported, authenticated, well-formed, permitted (spec §3.1(5))."""
+    """Calls are checked in the order supported, authenticated, well-formed, permitted (§3.1(5))."""
     said: list[str] = []
 
     def authenticate(_: object) -> str:
@@ -337,7 +337,7 @@ def test_calls_for_many_operations_are_checked_in_the_specified_order(path: str)
 
 
 def away() -> None:
-    """Fail as a store that cannot be reached."""
+    """Fail like a store that cannot be reached."""
     raise lro.errors.Unavailable("the database is away")
 
 
@@ -352,7 +352,7 @@ def test_unavailable_store_is_answered_503(path: str) -> None:
 
 
 def events_of(pieces: bytes) -> list[tuple[str, Any]]:
-    """Return the kind and data of each event, and check that the ids count from 1."""
+    """Return the kind and data of each event, after checking that the ids count from 1."""
     found = []
     for block in pieces.decode().removesuffix("\n\n").split("\n\n"):
         if block == ":":
@@ -394,7 +394,7 @@ def follow(
     target: str = WATCH,
     **options: Any,
 ) -> Stream:
-    """Follow a stream to its end."""
+    """Read a stream to its end, and return the connection."""
     path, _, query = target.partition("?")
     method = "POST" if names else "GET"
     stream = Stream(json.dumps({"names": names}).encode() if names else b"", *acts)
@@ -405,7 +405,7 @@ def follow(
 
 
 def test_stream_sends_snapshots_changes_and_its_end(counting: CountService) -> None:
-    """The stream has snapshots, changes and an end, and headers that prevent buffering."""
+    """A stream has the first states, then changes, then its end; headers prevent buffering."""
     first, second = counting.start(metadata=CountMetadata(percent=1)), counting.start()
     stream = follow(
         counting,
@@ -443,7 +443,7 @@ def test_stream_sends_snapshots_changes_and_its_end(counting: CountService) -> N
 
 @pytest.mark.parametrize("parent", ["", "projects/p"])
 def test_watch_by_get_streams_one_operation(parent: str) -> None:
-    """GET works too, with enum values as numbers on request."""
+    """A GET watches one operation, and on request has enum values as numbers."""
     counting, name = begun(parent, metadata=CountMetadata(phase=Phase.COUNTING))
     for query, phase in (("", "COUNTING"), ("?$alt=json;enum-encoding=int", 1)):
         stream = follow(counting, [], lambda: "leave", target=f"/v1/{name}:watch{query}")
@@ -456,7 +456,7 @@ def test_watch_by_get_streams_one_operation(parent: str) -> None:
 
 @pytest.mark.parametrize("path", [WATCH, "/v1/operations/-:watch"])
 def test_watch_of_a_collection_as_a_name_is_refused(path: str) -> None:
-    """A collection is not an operation."""
+    """A collection is refused, because it is not the name of an operation."""
     status, _, body = serve(OperationsApp(build().service), scope_of("GET", path)).reply
     assert (status, details_of(body)["ErrorInfo"]["reason"]) == (400, "INVALID_OPERATION_NAME")
 
@@ -470,7 +470,7 @@ def test_head_of_a_stream_leaves_no_watch() -> None:
 
 
 def test_stream_without_events_sends_comments() -> None:
-    """Comments are sent while there is no event."""
+    """While there is no event, the stream sends comments."""
     counting, name = begun()
     acts = (lambda: None, lambda: None, lambda: counting.finish(name))
     stream = follow(counting, [name], *acts, heartbeat_seconds=0.01)
@@ -480,14 +480,14 @@ def test_stream_without_events_sends_comments() -> None:
 
 
 def test_heartbeats_are_every_15_seconds_at_least() -> None:
-    """Longer intervals are refused."""
+    """Intervals longer than 15 s are refused."""
     for seconds in (0, -1, 15.1, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="at most 15"):
             edge_of(build(), heartbeat_seconds=seconds)
 
 
 def test_broken_connection_frees_its_stream() -> None:
-    """The server gets the original error."""
+    """The server gets the original error, and no watch is left."""
     counting, name = begun()
 
     def snap() -> None:
@@ -499,13 +499,13 @@ def test_broken_connection_frees_its_stream() -> None:
 
 
 def test_closing_service_ends_its_streams(counting: CountService) -> None:
-    """The stream ends as if everything had been sent."""
+    """If the service closes, the stream ends normally."""
     stream = follow(counting, [counting.start()], counting.service.close)
     assert stream.sent[-1] == {"type": "http.response.body", "body": b""}
 
 
 def test_large_operations_are_sent_piece_by_piece(counting: CountService) -> None:
-    """Each large operation is sent on its own, without waiting for the next."""
+    """Each large operation is sent on its own, without waiting for the next one."""
     names = [counting.start() for _ in "abc"]
     for name in names:
         assert counting.service.reporter(name).fail(lro.StatusError(Code.ABORTED, "x" * 40_000))
@@ -517,7 +517,7 @@ def test_large_operations_are_sent_piece_by_piece(counting: CountService) -> Non
 
 @pytest.mark.parametrize("query", ["", "?$alt=json;enum-encoding=int"])
 def test_message_of_an_unknown_type_hides_no_operation(query: str) -> None:
-    """In lists an ErrorInfo replaces the message; a single read is an error (spec §1.14(3))."""
+    """Lists contain an ErrorInfo instead of the message; Get and Wait fail (spec §1.14(3))."""
     store = MemoryStore(lambda: NOW)
     counting = build(store)
     good, bad = counting.start(), counting.start()
@@ -543,7 +543,7 @@ def test_message_of_an_unknown_type_hides_no_operation(query: str) -> None:
 
 
 def test_watch_under_wsgi_is_refused_with_501() -> None:
-    """The error is 501 with the reason (spec §3.11)."""
+    """Under WSGI, Watch is refused with 501 and the reason (spec §3.11)."""
     counting, name = begun()
     edge = edge_of(counting)
     for request in (ask("GET", f"/v1/{name}:watch"), ask("POST", WATCH, {"names": [name]})):

@@ -1,4 +1,4 @@
-"""Raw paths below mount points, and compared with decoded paths."""
+"""Raw paths: below mount points, and compared with decoded paths."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ SEGMENTS = st.lists(TEXT.filter(lambda text: "/" not in text), min_size=1, max_s
 def test_mount_is_removed_from_the_raw_path_at_a_segment_end(
     path: str, mount: str, below: str | None
 ) -> None:
-    """A mount point ends only where a segment ends."""
+    """A mount point matches only whole segments of a path."""
     assert strip_mount(path, mount) == below
 
 
 @given(SEGMENTS, SEGMENTS)
 def test_strip_mount_returns_the_rest_of_a_joined_path(mount: list[str], rest: list[str]) -> None:
-    """The rest of the path comes back unchanged, however both parts are escaped."""
+    """The path below the mount point stays unchanged, however both parts are escaped."""
     below = "".join("/" + quote(segment, safe="") for segment in rest)
     whole = "".join("/" + quote(segment, safe="") for segment in mount) + below
     assert strip_mount(whole, "/" + "/".join(mount)) == below
@@ -64,13 +64,13 @@ def test_raw_path_is_ignored_unless_it_decodes_to_the_path(
 
 @given(st.text(st.characters(exclude_categories=["Cs"])), st.text(st.characters()))
 def test_routed_path_equals_the_decoded_path(decoded: str, raw: str) -> None:
-    """Whatever the server passes as raw path, the routed path equals the decoded one."""
+    """Whatever raw path the server passes, the routed path equals the decoded one."""
     assert unquote(raw_form(raw, decoded)) == decoded
 
 
 @given(st.binary())
 def test_bytes_of_a_path_survive_decoding(data: bytes) -> None:
-    """Bytes survive whether or not they are UTF-8."""
+    """The bytes of a path stay unchanged, whether or not they are UTF-8."""
     assert wire_text(data).encode("utf-8", "surrogateescape") == data
 
 
@@ -78,6 +78,6 @@ def test_bytes_of_a_path_survive_decoding(data: bytes) -> None:
     ("raw", "decoded"), [("/%41" * 5000, "/A" * 5000), ("", "/v1/" + "é" * 16381)]
 )
 def test_path_that_is_too_long_is_not_decoded(raw: str, decoded: str) -> None:
-    """The path is not decoded for a comparison, since no route has such a long path."""
+    """Such a long path is not decoded for a comparison, because it matches no route."""
     assert raw_form(raw, decoded) == (raw or decoded)
     assert strip_mount(raw_form(raw, decoded), "/A") is None

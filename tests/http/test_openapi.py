@@ -32,7 +32,7 @@ VERBS = ("GetOperation", "ListOperations", "DeleteOperation", "CancelOperation",
 
 
 def valid(document: Mapping[str, Any]) -> Any:
-    """Return the document after a validator has accepted it."""
+    """Return the document after checking it with a validator."""
     pytest.importorskip("openapi_spec_validator").validate(document)
     return document
 
@@ -89,7 +89,7 @@ def service_of_all(**options: Any) -> lro.Service:
 def test_document_of_every_kind_of_message_is_valid(
     parents: Sequence[str], verbs: Sequence[str]
 ) -> None:
-    """The messages include recursive and well-known types; parents and verbs vary."""
+    """The document is valid with recursive and well-known types, and with all parents and verbs."""
     service = service_of_all(verbs=verbs) if verbs else service_of_all()
     document = valid(describe(service, parents=parents))
     ids = [call["operationId"] for path in document["paths"].values() for call in path.values()]
@@ -99,7 +99,7 @@ def test_document_of_every_kind_of_message_is_valid(
 
 @pytest.mark.parametrize("off", [(), ("ListOperations", "WaitOperation"), VERBS[1:]])
 def test_document_has_the_enabled_verbs(off: Sequence[str]) -> None:
-    """The start links to the verbs that are on."""
+    """The document has only the enabled verbs, and a start links only to these."""
     from lro._engine.access import VERBS as every
 
     document = valid(describe(service_of_all(verbs=[verb for verb in every if verb not in off])))
@@ -211,7 +211,7 @@ class ResizeRequest:
 def test_start_by_an_http_rule_has_its_parameters(
     rule: dict[str, str], path: str, parameters: Mapping[str, str], body: set[str] | None
 ) -> None:
-    """The document has path variables, other fields in the query, and the body (spec §5.16)."""
+    """The document has path variables, query parameters for other fields, and the body (§5.16)."""
     service = build().service
 
     @service.method("acme.v1.Disks.Resize", **rule)
@@ -249,7 +249,7 @@ class MakeOperation:
 
 @attrs.frozen
 class Thing:
-    """A message whose name with a suffix equals that of another, except for the dot."""
+    """A message whose name plus a suffix equals another name, apart from dots."""
 
     start: ThingStart | None = None
     input: ThingInput | None = None
@@ -258,7 +258,7 @@ class Thing:
 
 
 def test_names_of_schemas_differ_by_more_than_dots_and_case() -> None:
-    """Code generators keep only letters and digits, and drop both of two equal names."""
+    """Code generators keep only letters and digits of names, and drop types with equal names."""
     service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
     make = service.declare("a.v1.Things.Make", request=Thing, response=Thing)
     document = valid(describe(OperationsEdge(service, starts={"/v1/things:make": make})))
@@ -284,7 +284,7 @@ def test_document_has_title_servers_and_security() -> None:
 
 
 def test_document_of_a_service_is_as_the_snapshot(counting: CountService) -> None:
-    """A change affects everyone who generates clients: review it, then delete the file."""
+    """A change affects everyone who generates clients: review it, then delete the snapshot."""
     made = describe(counting.service, starts={PATH: counting.count}, parents=["projects/*"])
     text = json.dumps(made, indent=1) + "\n"
     if not SNAPSHOT.exists():
@@ -308,7 +308,7 @@ def refuse(headers: Mapping[str, str]) -> str:
 
 @INSIDE
 def test_document_is_served_without_authentication(application: Application, inside: Any) -> None:
-    """Other paths require authentication; without the option there is no document."""
+    """The document needs no authentication, but is served only if the option is set."""
     counting = build()
     starts = {PATH: counting.count}
     app = application(counting.service, starts=starts, authenticate=refuse, openapi=Document())
@@ -330,7 +330,7 @@ def test_document_is_served_without_authentication(application: Application, ins
 
 
 def test_openapi_option_sets_path_and_title_of_the_document() -> None:
-    """``openapi`` sets the path and title; :func:`describe` can make another document."""
+    """``openapi`` sets the path and title; ``describe`` can make another document."""
     app = asgi.OperationsApp(build().service, openapi=Document(path="/v1/t.json", title="Things"))
     with servers.asgi_inside(app) as call:
         assert call("GET", "/v1/t.json").json()["info"]["title"] == "Things"
@@ -340,7 +340,7 @@ def test_openapi_option_sets_path_and_title_of_the_document() -> None:
 
 @pytest.mark.parametrize("path", ["/v1/operations", "/v1/operations/x", "/v1/operations/x:watch"])
 def test_path_that_is_served_already_is_refused(path: str) -> None:
-    """The error says what the path serves."""
+    """The error names the verb that the path already serves."""
     with pytest.raises(lro.DeclarationError, match=r"is served already, as .*Operation"):
         OperationsEdge(build().service, openapi=Document(path=path))
 
@@ -364,7 +364,7 @@ def test_path_that_is_served_already_is_refused(path: str) -> None:
     ],
 )
 def test_argument_of_the_wrong_form_is_refused(make: Callable[[], object]) -> None:
-    """The error is raised where the argument is passed."""
+    """The error is raised when the argument is passed."""
     with pytest.raises(lro.DeclarationError):
         make()
 
@@ -373,7 +373,7 @@ def test_argument_of_the_wrong_form_is_refused(make: Callable[[], object]) -> No
 
 
 def test_fastapi_document_has_our_paths_beside_its_own(counting: CountService) -> None:
-    """Routes that are added later are included; if both have a path, FastAPI's description wins."""
+    """Routes added later are included; for a path that both have, FastAPI's description is used."""
     fastapi = pytest.importorskip("fastapi")
     security = {"token": {"type": "http", "scheme": "bearer"}}
     operations = asgi.OperationsApp(
@@ -407,12 +407,12 @@ def test_fastapi_document_has_our_paths_beside_its_own(counting: CountService) -
         @app.get("/v1/later")
         def later() -> None: ...
 
-        app.openapi_schema = None  # as versions before 0.165 need
+        app.openapi_schema = None  # versions before 0.165 cache the document
         assert "/v1/later" in call("GET", "/openapi.json").json()["paths"]
 
 
 def test_paths_of_a_mounted_application_have_the_prefix() -> None:
-    """A FastAPI application without routes shows only our paths, and the webhooks of both."""
+    """If FastAPI has no routes, the document has only our paths, and the webhooks of both."""
     app = pytest.importorskip("fastapi").FastAPI()
     operations = asgi.OperationsApp(service_of_all(webhooks=Webhooks()), starts=True)
 
@@ -430,7 +430,7 @@ def test_paths_of_a_mounted_application_have_the_prefix() -> None:
 
 
 def test_document_has_the_webhooks_that_the_service_sends() -> None:
-    """Each event has an entry with the Standard Webhooks headers; without webhooks none exist."""
+    """Each webhook event has an entry with its headers; without webhooks there are no entries."""
     assert "webhooks" not in describe(service_of_all())
     document = valid(describe(service_of_all(webhooks=Webhooks())))
     assert [*document["webhooks"]] == [*EVENTS]

@@ -43,7 +43,7 @@ EACH_ONE = pytest.mark.parametrize("verb", ONES)
 
 
 def json_of(reply: HttpReply) -> Any:
-    """Check the headers of a good reply (spec §5.10, §5.14), and return its body."""
+    """Check the headers of a successful reply (spec §5.10, §5.14), and return its body."""
     headers = headers_of(reply)
     assert reply.status == 200
     assert headers["content-type"] == "application/json; charset=utf-8"
@@ -91,7 +91,7 @@ def test_every_verb_answers_through_the_life_of_an_operation(
     ],
 )
 def test_head_is_get_without_a_body(request_: HttpRequest) -> None:
-    """HEAD has the status and headers of GET, including the length, for good replies and errors."""
+    """HEAD has the status and headers of GET, with the length, for errors too."""
     edge = edge_of(build())
     got = edge.handle(request_)
     head = edge.handle(attrs.evolve(request_, method="HEAD"))
@@ -110,7 +110,7 @@ def refuse_caller(headers: Mapping[str, str]) -> str:
 @EACH_ONE
 @pytest.mark.parametrize("name", ["operations/nope", "operations/a/b", "projects/p/operations/x"])
 def test_name_without_record_is_not_found(verb: str, name: str) -> None:
-    """A well-formed name without a record is NOT_FOUND, with the resource in the details."""
+    """A valid name without a record is NOT_FOUND, with the resource in the details."""
     reply = edge_of(build()).handle(VERBS[verb](name))
     error = check_error(reply, 404, Code.NOT_FOUND, "OPERATION_NOT_FOUND")
     details = details_of(reply.body)
@@ -136,7 +136,7 @@ def test_malformed_name_is_refused_before_the_store_is_asked(verb: str, bad: str
 
 
 def test_caller_set_by_a_framework_is_not_authenticated_again() -> None:
-    """If a framework has set the caller, only ``authorize`` is called, with that name."""
+    """If a framework has set the caller, only ``authorize`` is called, with that caller."""
     seen: list[str] = []
     counting = build(authorize=lambda caller, *_: seen.append(caller))
     edge = edge_of(counting, authenticate=refuse_caller)
@@ -145,7 +145,7 @@ def test_caller_set_by_a_framework_is_not_authenticated_again() -> None:
 
 
 class AnyName(str):
-    """A text that claims to equal every text, like a class that ignores case."""
+    """A text that claims to equal every text, like a class that ignores letter case."""
 
     __slots__ = ()
     __hash__ = str.__hash__
@@ -155,7 +155,7 @@ class AnyName(str):
 
 
 def test_caller_name_with_its_own_eq_sees_only_its_own_operations() -> None:
-    """Owners are compared as plain texts, whatever ``__eq__`` of their class says."""
+    """Callers are compared as plain texts, whatever ``__eq__`` of their class returns."""
     counting = build(owner_only=True)
     name = counting.count.start(CountRequest(), caller="bob").name
     edge = edge_of(counting, authenticate=lambda headers: AnyName("ann"))
@@ -199,7 +199,7 @@ def leave(_: object) -> str:
 def test_challenge_that_no_header_can_hold_is_refused(
     challenge: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Such a challenge could inject a header; if it is set later, Bearer is sent instead."""
+    """Such a challenge could inject a header; if a subclass sets one, Bearer is sent instead."""
     with pytest.raises(ValueError, match="challenge: must be printable ASCII, 1 to 1000 char"):
         lro.errors.Unauthenticated("who?", challenge)
 
@@ -217,7 +217,7 @@ def test_challenge_that_no_header_can_hold_is_refused(
 
 @EACH_VERB
 def test_calls_are_checked_in_order(verb: str) -> None:
-    """The order is: supported, authenticated, well-formed, permitted, existing (spec §3.1(5))."""
+    """Calls are checked: supported, authenticated, well-formed, permitted, existing (§3.1(5))."""
     asked: list[str] = []
 
     def authenticate(headers: Mapping[str, str]) -> str:
@@ -240,7 +240,7 @@ def test_calls_are_checked_in_order(verb: str) -> None:
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "GetOperation"])
 @pytest.mark.parametrize("query", ["", "colour=red"])
 def test_disabled_verb_is_unimplemented(verb: str, query: str) -> None:
-    """Every call is refused, before the caller is authenticated (spec §3.9)."""
+    """A disabled verb is refused before the caller is authenticated (spec §3.9)."""
     edge = edge_of(build(verbs=["GetOperation"]), authenticate=refuse_caller)
     for name in ("operations/x", "operations/.."):
         reply = edge.handle(attrs.evolve(VERBS[verb](name), query=query, body=b"\xff"))
@@ -250,7 +250,7 @@ def test_disabled_verb_is_unimplemented(verb: str, query: str) -> None:
 
 @EACH_VERB
 def test_unavailable_store_gives_503_with_a_time_to_retry_after(verb: str) -> None:
-    """An unreachable store gives UNAVAILABLE with a time to retry after."""
+    """If the store cannot be reached, the error is UNAVAILABLE with the time for a retry."""
     for delay, header in ((2.5, "3"), (1, "1"), (0, "1"), (3600, "3600"), (0.001, "1")):
         span = timedelta(seconds=delay)
 
@@ -273,7 +273,7 @@ def explode() -> None:
 def test_defect_is_internal_and_discloses_nothing(
     verb: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log has the whole exception."""
+    """The log contains the whole exception, but the reply none of it."""
     edge = edge_of(build(Wrapped(explode, "get", "update", "page")))
     reply = edge.handle(VERBS[verb]("operations/x"))
     error = check_error(reply, 500, Code.INTERNAL, "INTERNAL")
@@ -384,7 +384,7 @@ def test_deadline_header_is_read() -> None:
 
 
 def test_deadline_header_bounds_the_wait() -> None:
-    """The header overrides a longer timeout, and the reply is no error (spec §4.4)."""
+    """A shorter X-Server-Timeout replaces the body's timeout, and causes no error (spec §4.4)."""
     counting, name = begun()
     request = ask("POST", f"/v1/{name}:wait", {"timeout": "30s"}, x_server_timeout="0.02")
     assert json_of(edge_of(counting).handle(request)) == {"name": name}
@@ -414,7 +414,7 @@ def test_error_of_a_hook_reaches_the_caller(
 def test_hook_error_with_an_internal_code_is_sent_without_its_message(
     code: Code, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The reply keeps the reason, and drops the message and details."""
+    """The reply keeps the reason of the error, but not its message and details."""
     detail = lro.types.DebugInfo(detail="disk 7")
     reply = raising(lro.StatusError(code, "disk 7 at fault", (detail,), why="DISK"))
     assert check_error(reply, 500, code, "DISK")["message"] == "the server failed internally"
@@ -423,7 +423,7 @@ def test_hook_error_with_an_internal_code_is_sent_without_its_message(
 
 
 def test_error_with_code_ok_becomes_unknown(caplog: pytest.LogCaptureFixture) -> None:
-    """The code OK in an error is a mistake of the application, and never a success."""
+    """An error with the code OK is a mistake of the application, and is never a success."""
     check_error(raising(lro.StatusError(Code.OK, "fine")), 500, Code.UNKNOWN, "UNKNOWN")
     assert "fine" in caplog.text
 
@@ -431,7 +431,7 @@ def test_error_with_code_ok_becomes_unknown(caplog: pytest.LogCaptureFixture) ->
 def test_metadata_or_detail_of_unknown_type_does_not_fail_the_call(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """An ErrorInfo replaces such metadata, and such a detail is left out (spec §1.14(3))."""
+    """An ErrorInfo replaces unknown metadata, and unknown details are left out (§1.14(3))."""
     counting, name = begun(metadata=lro.AnyMessage(URL + "acme.v1.Secret", b"\0"))
     error = lro.StatusError(Code.NOT_FOUND, "no", (lro.AnyMessage(URL + "acme.v1.Secret", b"\0"),))
     counting.service.reporter(name).fail(error)
@@ -453,6 +453,6 @@ def raising(error: Exception) -> HttpReply:
 
 
 def test_status_499_has_a_phrase() -> None:
-    """The standard library does not know this status."""
+    """The edge supplies the phrase, because the standard library does not know this status."""
     assert HttpReply(499, ()).status_line == "499 Client Closed Request"
     assert HttpReply(404, ()).status_line == "404 Not Found"

@@ -53,7 +53,7 @@ PATH = "/v1/things:count"
         ('respond-async="";x=y,,\t,wait=0012', Preferences(12, True)),
         ('foo="a, wait=3", wait=4', Preferences(4)),
         ("wait=0", Preferences(0)),
-        # The first of several values is used.
+        # Of several values, the first is used.
         ("wait=1, wait=2, respond-async, respond-async=no", Preferences(1, True)),
         ("wait=never, wait=2", NO_PREFERENCES),
         # Malformed preferences are ignored.
@@ -64,15 +64,15 @@ PATH = "/v1/things:count"
     ],
 )
 def test_prefer_header_is_read_as_the_rfc_says(header: str, wanted: Preferences) -> None:
-    """Letter case and quotes do not matter; of several values the first is used."""
+    """Letter case and quotes do not matter; of several values, the first is used."""
     assert read_preferences(header) == wanted
 
 
 @contextlib.contextmanager
 def serving_work(kind: str, *, accepted: bool = False, **options: Any) -> Iterator[Any]:
-    """Serve work that ends once ``end`` is set, and yield the service and ways to call it.
+    """Serve work that ends once ``end`` is set; yield the service and ways to call it.
 
-    Work with a size ends as soon as a caller waits for it.
+    Work with a size ends as soon as a caller waits for the work.
     """
     service = lro.Service(MemoryStore(), ThreadExecutor(4), **options)
     end = threading.Event()
@@ -134,7 +134,7 @@ def test_start_that_is_not_done_is_answered_202(
 @KINDS
 @pytest.mark.parametrize("prefer", ["wait=60", "respond-async, wait=60", "wait=99999999999"])
 def test_start_that_prefers_to_wait_returns_the_finished_operation(kind: str, prefer: str) -> None:
-    """One call starts and waits, at most for the service's longest wait."""
+    """One call starts the work and waits for it, at most for the service's longest wait."""
     with serving_work(kind, accepted=True) as at:
         reply = at.post(prefer, {"size": 1})
         assert (reply.status_code, reply.json()["done"]) == (200, True)
@@ -145,7 +145,7 @@ def test_start_that_prefers_to_wait_returns_the_finished_operation(kind: str, pr
 
 @KINDS
 def test_start_that_prefers_to_wait_returns_at_the_limit(kind: str) -> None:
-    """The operation continues; Preference-Applied has the service's limit in whole seconds."""
+    """The work continues; Preference-Applied has the service's longest wait in whole seconds."""
     with serving_work(kind, max_wait=timedelta(milliseconds=1)) as at:
         reply = at.post("respond-async, wait=5")
         assert (reply.status_code, "done" in reply.json()) == (202, False)
@@ -153,7 +153,7 @@ def test_start_that_prefers_to_wait_returns_at_the_limit(kind: str) -> None:
 
 
 def test_operation_that_is_done_at_once_is_answered_200() -> None:
-    """An operation that is already done gets 200; a validated one has no path."""
+    """An operation that is already done gets 200; the result of a dry run has no path."""
     with serving_work("asgi", accepted=True) as at:
         at.end.set()
         reply = at.post("respond-async, wait=60", {"validateOnly": True})
@@ -181,7 +181,7 @@ def fail_at_wait(caller: str, verb: str, name: str) -> bool:
 def test_start_of_a_caller_who_may_not_wait_returns_at_once(
     kind: str, options: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The stored operation is returned in its present state; only a defect is logged."""
+    """The operation is returned in its present state; the log has only the bug of the hook."""
     with serving_work(kind, **options) as at, caplog.at_level(logging.ERROR):
         reply = at.post("respond-async, wait=60", {"size": 1})
         assert (reply.status_code, "done" in reply.json()) == (202, False)
@@ -192,7 +192,7 @@ def test_start_of_a_caller_who_may_not_wait_returns_at_once(
 @KINDS
 @pytest.mark.parametrize("why", ["too many wait", "the service stops"])
 def test_start_returns_at_once_if_no_further_wait_is_allowed(kind: str, why: str) -> None:
-    """The operation is stored, so it is returned in its present state instead of an error."""
+    """The operation is stored, so the reply has its present state, and is no error."""
     with serving_work(kind, limits=lro.Limits(waits=1)) as at, ThreadPoolExecutor(1) as pool:
         if why == "the service stops":
             at.service.edges.end_waits()
@@ -207,7 +207,7 @@ def test_start_returns_at_once_if_no_further_wait_is_allowed(kind: str, why: str
 
 
 def test_starts_that_wait_on_an_event_loop_use_no_thread(counting: CountService) -> None:
-    """They wait as coroutines, so more of them can wait than any pool has threads."""
+    """The calls wait as coroutines, so their number is not limited by that of threads."""
     app = asgi.OperationsApp(counting.service, starts={PATH: counting.count})
 
     async def start_many() -> list[httpx.Response]:
@@ -245,7 +245,7 @@ def test_caller_who_leaves_ends_the_wait_and_not_the_operation(counting: CountSe
 
 
 def test_start_cancelled_by_the_server_ends_its_wait(counting: CountService) -> None:
-    """No thread continues the wait, which only the caller needed."""
+    """No thread continues a wait that only the caller needed."""
     edge = OperationsEdge(counting.service, starts={PATH: counting.count})
 
     async def cancel() -> None:
@@ -270,12 +270,12 @@ scope_of = functools.partial(asgi_scope, "POST")
     [
         ("", scope_of(PATH)),
         ("/api", scope_of("/api" + PATH, root_path="/api")),
-        # A proxy has cut off the part before the mount, or the whole mount.
+        # A proxy has removed the part before the mount point, or the whole mount point.
         ("/api", scope_of(PATH, root_path="/api")),
         ("/api", scope_of(PATH, root_path="/api/")),
         ("/out/in", scope_of("/in" + PATH, root_path="/out/in", app_root_path="/out")),
         ("/out/in", scope_of("/out/in" + PATH, root_path="/out/in", app_root_path="/out")),
-        # Names that need escapes, and one that a browser would read as a host.
+        # Names that need escapes, and one that a browser would take for a host.
         (
             "/a%20b",
             {**scope_of("/a b" + PATH, root_path="/a b"), "raw_path": b"/a%20b/v1/things:count"},
@@ -285,7 +285,7 @@ scope_of = functools.partial(asgi_scope, "POST")
     ],
 )
 def test_location_has_the_asgi_mount(mount: str, scope: Any) -> None:
-    """Servers and frameworks pass the mount as ``root_path`` and ``app_root_path``."""
+    """Servers and frameworks pass the mount point as ``root_path`` and ``app_root_path``."""
     counting = build()
     app = asgi.OperationsApp(counting.service, starts={PATH: counting.count}, accepted=True)
     status, headers, body = serve(app, scope, part(b"{}")).reply
@@ -304,7 +304,7 @@ def test_location_has_the_asgi_mount(mount: str, scope: Any) -> None:
     ],
 )
 def test_location_has_the_wsgi_script_name(mount: str, environ: Mapping[str, str]) -> None:
-    """Under WSGI the script name is the mount, whatever the raw path is."""
+    """Under WSGI, SCRIPT_NAME is the mount point, whatever the raw path is."""
     counting = build()
     app = wsgi.OperationsApp(counting.service, starts={PATH: counting.count}, accepted=True)
     made = servers.environ_of_wsgiref("POST", PATH) | dict(environ)
@@ -325,7 +325,7 @@ def test_mount_is_unknown_if_the_path_was_rewritten() -> None:
 
 
 def test_location_has_the_parent(counting: CountService) -> None:
-    """The parent is percent-encoded; if its path is not served, there is no Location."""
+    """The parent is percent-encoded; if the parent's path is not served, there is no Location."""
     for parent, parents in (("projects/a b", ["projects/*"]), ("shelves/a", [])):
         start = Start(counting.count, parent=lambda request, parent=parent: parent)
         options: Any = {"accepted": True, "parents": parents}
@@ -337,7 +337,7 @@ def test_location_has_the_parent(counting: CountService) -> None:
 
 
 def test_our_client_accepts_202() -> None:
-    """A server may answer 202, and the client's headers may have preferences."""
+    """The client accepts a 202, and preferences in its own headers."""
     with serving_work("wsgi", accepted=True) as at:
         wire = httpx.WSGITransport(wsgi.OperationsApp(at.service, starts=True, accepted=True))
         for prefer in ("respond-async", "wait=60"):

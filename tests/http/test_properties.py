@@ -52,7 +52,7 @@ FINE = {501, 503, 504}
 
 
 def counting() -> Any:
-    """Make a service whose waits return at once, with two operations."""
+    """Make a service with two operations, whose waits return at once."""
     built = build(max_wait=timedelta(0))
     for parent in ("", "projects/p"):
         built.start(parent, metadata=CountMetadata(percent=1))
@@ -68,7 +68,7 @@ OPTIONS: dict[str, Any] = {
 
 
 def check(method: str, reply: HttpReply) -> None:
-    """Check that the reply is complete, and not the result of a defect."""
+    """Check that the reply is complete, and not caused by a bug."""
     headers = dict(reply.headers)
     assert len(headers) == len(reply.headers)
     assert headers["cache-control"] == "no-store"

@@ -36,7 +36,7 @@ def test_error_with_details_in_unknown_bytes_is_internal_and_logged(
 
 
 def test_details_of_an_error_are_read_once() -> None:
-    """A second reading could fail, so the details of the first one are sent."""
+    """A second read of the details could fail, so the details are read only once."""
     reply = error_reply(Once(Code.NOT_FOUND, "gone"), TypeRegistry(), "acme.test")
     assert (reply.status, dict(reply.headers)["retry-after"]) == (404, "7")
 
@@ -77,7 +77,7 @@ def test_fault_without_error_info_has_the_reason_of_its_code(
 
 @pytest.mark.parametrize("kind", [ResourceExhausted, Unavailable])
 def test_repeated_refusal_is_the_same_object(kind: type[ResourceExhausted | Unavailable]) -> None:
-    """The reply is cached, so that a flood of calls is refused cheaply."""
+    """The reply is cached, so that a flood of calls is refused at little cost."""
     types = TypeRegistry()
     replies = [
         error_reply(kind("full", timedelta(seconds=after)), types, domain)
@@ -91,7 +91,7 @@ def test_repeated_refusal_is_the_same_object(kind: type[ResourceExhausted | Unav
 
 @pytest.mark.parametrize("wrong", ["description", "retry_after"])
 def test_error_with_parts_spoilt_by_the_application_is_internal(wrong: str) -> None:
-    """The application has spoilt the error, and the caller gets INTERNAL."""
+    """If the application sets an attribute of the error to a wrong type, the reply is INTERNAL."""
     error = ResourceExhausted("full")
     setattr(error, wrong, {"a": 1})
     assert error_reply(error, TypeRegistry(), "acme.test").status == 500

@@ -21,7 +21,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
 def test_query_gives_the_fields_of_its_vector(case: dict[str, Any]) -> None:
-    """Every case of http_query.json gives its fields or its error."""
+    """Each query of http_query.json gives its fields or its error."""
     expect = case["expect"]
     if "error" in expect:
         with pytest.raises(LroError) as refused:
@@ -45,7 +45,7 @@ def test_query_gives_the_fields_of_its_vector(case: dict[str, Any]) -> None:
 )
 @pytest.mark.parametrize("rpc", RPCS)
 def test_system_parameters_are_accepted(rpc: str, query: str, wanted: bool) -> None:
-    """Every RPC accepts them; only the enum encoding of alt has an effect."""
+    """Every RPC accepts system parameters; only the enum encoding of ``alt`` has an effect."""
     assert parse_query(rpc, query) == Query({}, enum_numbers=wanted)
 
 
@@ -84,13 +84,13 @@ def test_query_error_names_the_parameter(
 @pytest.mark.parametrize("rpc", [*RPCS[1:], "BatchGetOperations"])
 @pytest.mark.parametrize("parameter", ["filter=a", "pageSize=1", "returnPartialSuccess=true"])
 def test_only_list_has_fields_in_its_query(rpc: str, parameter: str) -> None:
-    """Other RPCs refuse the fields of List."""
+    """Other RPCs refuse the query fields of List."""
     with pytest.raises(MalformedRequest, match=r"it knows (none|view)$"):
         parse_query(rpc, parameter)
 
 
 def test_page_size_may_have_leading_zeros() -> None:
-    """A page size may have any number of leading zeros, and both limits of int32 are valid."""
+    """A page size may have any number of leading zeros; both limits of int32 are valid."""
     for number in (0, 7, 2**31 - 1):
         query = f"pageSize={'0' * 5000}{number}"
         assert parse_query("ListOperations", query).fields == {"page_size": number}
@@ -106,6 +106,6 @@ def test_query_by_urlencode_is_read_back(text: str, size: int, token: str) -> No
 
 
 def test_longest_filter_fits_into_a_query() -> None:
-    """Even if each character takes twelve when escaped, the query is not too long."""
+    """The longest filter fits, even if each character is escaped to twelve."""
     text = "\U0001f600" * 8192
     assert parse_query("ListOperations", "filter=" + quote(text)).fields == {"filter": text}

@@ -19,7 +19,7 @@ VECTORS = vectors("http_route")
 
 
 def answer_of(table: RouteTable, method: str, path: str) -> dict[str, Any]:
-    """Return the answer of a table in the format of the vectors."""
+    """Return what a route table answers, in the format of the vectors."""
     try:
         found = table.find(method, path)
     except HttpMethodNotAllowed as refused:
@@ -34,13 +34,13 @@ def answer_of(table: RouteTable, method: str, path: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", VECTORS["cases"], ids=lambda case: case["id"])
 def test_request_takes_the_route_of_its_vector(case: dict[str, Any]) -> None:
-    """Every request of http_route.json takes the route that the case names."""
+    """Each request of http_route.json takes the route that the case names."""
     table = RouteTable(default_routes(case["extra_parents"]))
     assert answer_of(table, case["method"], case["path"]) == case["expect"]
 
 
 def test_the_default_routes_are_those_of_the_vectors() -> None:
-    """The five rules, and the five for each parent, are written as in the vectors."""
+    """The five rules without a parent, and the five of each parent, are as in the vectors."""
     rules = [f"{rule['method']} {rule['template']}" for rule in VECTORS["routes"]]
     for parent in ("projects/*", "projects/*/locations/*"):
         rules += [rule.replace("PARENT", parent) for rule in VECTORS["extra_parent_templates"]]
@@ -59,7 +59,7 @@ def test_the_default_routes_are_those_of_the_vectors() -> None:
     ],
 )
 def test_parent_pattern_without_findable_operations_is_refused(parent: str) -> None:
-    """A parent pattern under which no operation could be found is refused."""
+    """A parent pattern below which no operation could be found is refused."""
     with pytest.raises(DeclarationError) as refused:
         default_routes([parent])
     wanted = "parents: must be patterns such as projects/*/locations/*, got "
@@ -69,7 +69,7 @@ def test_parent_pattern_without_findable_operations_is_refused(parent: str) -> N
 
 @pytest.mark.parametrize("parent", ["projects/my-project", "a/*/b/c/d/*", "caf%C3%A9s/a%2Fb"])
 def test_a_parent_may_have_literal_ids(parent: str) -> None:
-    """Ids of a parent may be fixed, and any character may be escaped."""
+    """Ids in a parent pattern may be fixed, and any character may be escaped."""
     table = RouteTable(default_routes([parent]))
     path = f"/v1/{parent.replace('*', 'x')}/operations"
     assert answer_of(table, "GET", path)["rpc"] == "ListOperations"
@@ -77,20 +77,20 @@ def test_a_parent_may_have_literal_ids(parent: str) -> None:
 
 @pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "", "GET,PUT", "G\r\n"])
 def test_a_method_that_cannot_be_routed_is_refused(method: str) -> None:
-    """HEAD and OPTIONS belong to the table; other methods must be valid tokens."""
+    """The table itself answers HEAD and OPTIONS; other methods must be valid tokens."""
     with pytest.raises(DeclarationError, match="cannot be routed"):
         Route(method=method, template="/v1/x", rpc="X")
 
 
 def test_invalid_template_of_a_route_is_refused() -> None:
-    """A template may be passed as text, and is checked."""
+    """A template may be passed as text, and is checked then."""
     assert Route(method="GET", template="/v1/x", rpc="X").template == Template.parse("/v1/x")
     with pytest.raises(DeclarationError, match="no segment begins"):
         Route(method="GET", template="/v1/", rpc="X")
 
 
 def test_the_more_specific_route_wins_and_of_equals_the_first() -> None:
-    """Specificity decides before registration order, but only among routes with the method."""
+    """Of the routes with the method, the most specific one wins; of equal ones, the first."""
     texts = ["/v1/{x=**}", "/v1/{x=a/**}", "/v1/{x=*}", "/v1/{y=*}", "/v1/{x=a}"]
     routes = [Route(method="GET", template=text, rpc=text) for text in texts]
     put = Route(method="PUT", template="/v1/a/b", rpc="Put")
@@ -102,7 +102,7 @@ def test_the_more_specific_route_wins_and_of_equals_the_first() -> None:
 
 
 def test_path_with_a_registered_verb_is_not_read_as_an_id() -> None:
-    """A path with a known verb is never read as an id with a colon, whatever the method."""
+    """A path that ends with a known verb is never read as an id with a colon."""
     table = RouteTable(
         [
             *default_routes(),
@@ -121,7 +121,7 @@ def test_path_with_a_registered_verb_is_not_read_as_an_id() -> None:
 
 
 def test_fast_routing_and_template_routing_agree() -> None:
-    """Escapes, escaped slashes in literals, and bytes that are not UTF-8 give the same results."""
+    """Fast routing gives the same results as templates for escapes, slashes and invalid UTF-8."""
     table = RouteTable([*default_routes(), Route(method="GET", template="/v1/a%2Fb", rpc="Odd")])
     head = Match(rpc="GetOperation", bindings={"name": "operations/aa"}, head=True)
     assert table.find("HEAD", "/v1/operations/aa") == table.find("HEAD", "/v1/operations/%61a")
@@ -159,7 +159,7 @@ def routes(draw: st.DrawFn) -> Route:
 
 
 def escaped(path: str) -> str:
-    """Return the same path with every letter escaped."""
+    """Return the path with every letter escaped."""
     return "".join(
         one if one in "/:" else quote(one).replace(one, f"%{ord(one):02x}") for one in path
     )
@@ -169,14 +169,14 @@ def escaped(path: str) -> str:
 def test_percent_encoded_letters_do_not_change_the_route(
     rules: list[Route], method: str, path: str
 ) -> None:
-    """Paths without escapes are looked up in one step, others template by template."""
+    """A path takes the same route with and without escapes, though the lookup is different."""
     for table in (RouteTable(rules), RouteTable([*default_routes(["a/*"]), *rules])):
         assert answer_of(table, method, path) == answer_of(table, method, escaped(path))
 
 
 @given(METHODS, st.text(max_size=20) | st.text("/v1%:a\udc80", max_size=20))
 def test_default_table_routes_or_refuses_every_path(method: str, path: str) -> None:
-    """Every path gives a route, or one of our errors."""
+    """Every path gives a route or one of the library's errors."""
     table = RouteTable(default_routes(["projects/*", "projects/*/locations/*"]))
     assert answer_of(table, method, path)
 
@@ -194,5 +194,5 @@ def test_default_table_routes_or_refuses_every_path(method: str, path: str) -> N
 def test_route_parameter_is_named_by_variable_or_collection(
     template: str, names: list[str]
 ) -> None:
-    """Frameworks accept only identifiers, and each only once."""
+    """Frameworks accept only unique identifiers as names of parameters."""
     assert parameter_names(Template.parse(template)) == names

@@ -1,4 +1,4 @@
-"""The edge behind real servers, byte by byte: waits, disconnects, junk (spec §4.8, §5.9)."""
+"""The edge behind real servers, at the level of bytes (spec §4.8, §5.9)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Line:
         return self
 
     def reply(self, method: str = "GET") -> tuple[int, http.client.HTTPMessage, Any]:
-        """Return the status, headers and JSON of the next reply."""
+        """Return the status, headers and parsed body of the next reply."""
         response = http.client.HTTPResponse(self.socket, method=method)
         response.begin()
         body = response.read()
@@ -50,7 +50,7 @@ class Line:
 
 
 class Server:
-    """A counting service behind a server, with connections to it."""
+    """A counting service behind a server, with connections to the server."""
 
     def __init__(self, kind: str, counting: CountService, port: int) -> None:
         self.kind = kind
@@ -91,7 +91,7 @@ def served(kind: str, counting: CountService, **options: Any) -> Iterator[Server
 
 @pytest.fixture(params=SERVERS, scope="module")
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """A counting service, behind each of the servers in turn."""
+    """A counting service behind a server; tests run with each server."""
     with served(request.param, build(), max_body=10_000) as found:
         yield found
 
@@ -139,7 +139,7 @@ def test_a_watcher_who_disconnects_frees_everything(
 
 
 def test_wsgi_wait_ends_with_operation_or_its_deletion(counting: CountService) -> None:
-    """Under WSGI a wait holds a thread of the server, and ends in the same ways."""
+    """Under WSGI, a wait holds a thread of the server until the operation ends or is deleted."""
     with served("waitress", counting) as server:
         for end, status in ((counting.finish, 200), (counting.service.delete, 404)):
             name = counting.start()
@@ -150,7 +150,7 @@ def test_wsgi_wait_ends_with_operation_or_its_deletion(counting: CountService) -
 
 
 def test_requests_on_one_connection_follow_each_other(server: Server) -> None:
-    """A HEAD, an error and good replies follow each other; each ends where its headers say."""
+    """Replies to HEAD, errors and good replies each end where their headers say."""
     name = server.counting.start()
     line = server.line()
     assert line.send("HEAD", f"/v1/{name}").reply("HEAD")[0] == 200
@@ -171,7 +171,7 @@ def test_unexpected_body_of_get_or_delete_is_ignored(server: Server) -> None:
 
 
 def test_only_headers_with_a_meaning_are_checked(server: Server) -> None:
-    """Only headers that have a meaning are checked."""
+    """The edge checks Content-Type and X-Server-Timeout, and ignores other odd headers."""
     for status, *headers in (
         (415, "Content-Type: ;;;=\xff"),
         (400, "X-Server-Timeout: 1", "X-Server-Timeout: 2"),
@@ -184,7 +184,7 @@ def test_only_headers_with_a_meaning_are_checked(server: Server) -> None:
 
 
 def test_paths_and_queries_arrive_unnormalized(server: Server) -> None:
-    """Nothing between the socket and the routes normalizes a path."""
+    """Neither the server nor the edge normalizes a path or query before it is routed."""
     for path, status, reason in (
         ("operations/%ff", 400, "MALFORMED_REQUEST"),
         ("operations/%", 400, "MALFORMED_REQUEST"),
@@ -221,7 +221,7 @@ def test_wrong_content_length_is_refused_and_others_are_served(server: Server) -
     ],
 )
 def test_caller_who_breaks_off_changes_nothing(server: Server, half: bytes) -> None:
-    """An incomplete request changes nothing, and others are served."""
+    """An incomplete request changes nothing, and other requests are served."""
     line = server.line()
     line.socket.sendall(half)
     line.close()
@@ -230,7 +230,7 @@ def test_caller_who_breaks_off_changes_nothing(server: Server, half: bytes) -> N
 
 
 def test_chunked_body_is_read_to_its_end(server: Server) -> None:
-    """A body without a length is read to its end."""
+    """A chunked body, which has no length, is read to its end."""
     name = server.counting.start()
     chunks = b'5\r\n{"tim\r\nb\r\neout":"0s"}\r\n0\r\n\r\n'
     line = server.line().send("POST", f"/v1/{name}:wait", chunks, "Transfer-Encoding: chunked")
@@ -238,12 +238,12 @@ def test_chunked_body_is_read_to_its_end(server: Server) -> None:
 
 
 def test_body_over_the_limit_is_refused_by_the_edge(server: Server) -> None:
-    """The edge answers 413, even if the body has no end."""
+    """The edge answers 413, even if the body never ends."""
     path = "/v1/operations/none:cancel"
     status, headers, reply = server.line().send("POST", path, b" " * 10_001).reply()
     assert (status, headers["cache-control"]) == (413, "no-store")
     assert details_of(reply)["ErrorInfo"]["reason"] == "REQUEST_TOO_LARGE"
-    if server.kind == "uvicorn":  # waitress reads the whole body before its call
+    if server.kind == "uvicorn":  # waitress reads the whole body before it calls the application
         line = server.line().send("POST", path, b"", "Transfer-Encoding: chunked")
         line.socket.sendall(b"4e20\r\n" + b" " * 20_000 + b"\r\n")
         assert line.reply()[0] == 413

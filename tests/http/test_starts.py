@@ -54,7 +54,7 @@ START_OPTIONS = frozenset({"parent", "metadata", "notify", "raw"})
 
 
 def edge_for(service: lro.Service, method: Any, path: Any = PATH, **options: Any) -> OperationsEdge:
-    """Make an edge that serves one start; the options are those of the start and of the edge."""
+    """Make an edge that serves one start; options are passed to the start or the edge."""
     mine = {name: options.pop(name) for name in START_OPTIONS & {*options}}
     return OperationsEdge(service, starts={path: Start(method, **mine)}, **options)
 
@@ -68,7 +68,7 @@ def post(body: Any, **headers: str) -> HttpRequest:
 
 
 def started(reply: HttpReply) -> Mapping[str, Any]:
-    """Check that the reply is good, and return its operation."""
+    """Check that the reply is successful, and return its operation."""
     assert reply.status == 200, reply.body
     operation: Mapping[str, Any] = json.loads(reply.body)
     return operation
@@ -81,7 +81,7 @@ def names(counting: CountService) -> list[str]:
 
 @pytest.mark.parametrize("content_type", ["application/json", "APPLICATION/JSON; v=1", ""])
 def test_json_body_starts_an_operation(content_type: str, counting: CountService) -> None:
-    """The operation is returned at once, uncacheable, and with a polling interval."""
+    """The reply is sent at once, must not be cached, and has a polling interval."""
     body = {"steps": 2, "label": "ü", "requestId": None, "validate_only": None}
     reply = edge_of(counting, poll_seconds=3).handle(post(body, content_type=content_type))
     name = started(reply)["name"]
@@ -131,7 +131,7 @@ def test_application_makes_webhook_endpoints_from_the_request() -> None:
 def test_repeated_start_with_a_request_id_returns_the_same_operation(
     spelling: str, counting: CountService
 ) -> None:
-    """The same id gives the same operation; with another request it is a conflict."""
+    """The same id returns the same operation; with another request, the id is a conflict."""
     edge = edge_of(counting)
     first = started(edge.handle(post({"steps": 1, spelling: UUID})))
     said = {"requestId": None, "steps": 1, spelling: UUID.upper()}
@@ -143,7 +143,7 @@ def test_repeated_start_with_a_request_id_returns_the_same_operation(
 
 @pytest.mark.parametrize("spelling", ["validateOnly", "validate_only"])
 def test_validate_only_stores_nothing(spelling: str, counting: CountService) -> None:
-    """All checks run and a finished operation is returned, but no record is stored (spec §9.7)."""
+    """All checks run, and the reply is a finished operation, but nothing is stored (spec §9.7)."""
     reply = edge_of(counting).handle(post({"steps": 1, spelling: True}))
     assert started(reply) == {"done": True, "response": {"@type": URL + "google.protobuf.Empty"}}
     assert "retry-after" not in headers_of(reply)
@@ -174,7 +174,7 @@ def test_invalid_body_starts_nothing_and_names_the_field(
 ) -> None:
     """Unknown fields, wrong types and bad JSON start nothing, and the error names the field.
 
-    Observers see a refused start, though the edge has no message for it.
+    Observers are notified of a refused start, although the edge has no message for it.
     """
     starts = Starts()
     counting = build(observers=[starts])
@@ -187,7 +187,7 @@ def test_invalid_body_starts_nothing_and_names_the_field(
 
 
 class Starts(Observer):
-    """Records the outcome of each start."""
+    """An observer that records the outcome of each start."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, str]] = []
@@ -199,7 +199,7 @@ class Starts(Observer):
 @pytest.mark.parametrize("kind", ["application/a+json; x=" + "a" * 99, "a/JSON;charset=latin-1"])
 @pytest.mark.parametrize("rest", ["", '"a": 1, "a": 2, ', '"a": NaN, '])
 def test_validate_only_is_read_from_a_body_that_the_application_reads(kind: str, rest: str) -> None:
-    """JSON of any media type may have the field; JSON that our parser refuses is an error."""
+    """``validateOnly`` is read from JSON of any media type; malformed JSON is an error."""
     counting = build()
     body = f'{{{rest}"validateOnly": true}}'.encode()
     asked = attrs.evolve(post({}), headers={"content-type": kind}, body=body)
@@ -229,7 +229,7 @@ class OwnRequest:
 
 
 def test_request_id_of_the_message_prevents_a_repeated_start(counting: CountService) -> None:
-    """The id prevents a repeated start, and the message has it too."""
+    """A repeated id in the message starts nothing, and the work gets the id in its request."""
     edge = edge_for(counting.service, counting.declare("acme.v1.Things.Own", request=OwnRequest))
     name = started(edge.handle(post({"steps": 1, "requestId": UUID})))["name"]
     assert started(edge.handle(post({"steps": 1, "request_id": UUID})))["name"] == name
@@ -250,7 +250,7 @@ def read_image(media: str, body: bytes) -> CountRequest | None:
 
 
 def test_raw_body_of_another_media_type_is_read_by_the_application(counting: CountService) -> None:
-    """A body of another media type is read by the application."""
+    """The application reads the bodies of media types that its ``raw`` function accepts."""
     for kind in ("image/png", "IMAGE/PNG; name=x"):
         reply = edge_of(counting, raw=read_image).handle(post(b"\x89PNG\xff", content_type=kind))
         packed = counting.service.store.request(started(reply)["name"])
@@ -258,7 +258,7 @@ def test_raw_body_of_another_media_type_is_read_by_the_application(counting: Cou
 
 
 def test_json_is_accepted_beside_raw_bodies() -> None:
-    """JSON is still accepted, with or without a media type; the limit applies to every body."""
+    """JSON is still accepted, with or without a media type; the size limit is the same."""
     edge = edge_of(build(), raw=read_image, max_body=20)
     for body, kind, status, reason in (
         (b'{"steps": 1}', "application/json", 200, ""),
@@ -286,7 +286,7 @@ def test_json_is_accepted_beside_raw_bodies() -> None:
 def test_body_already_read_by_the_application_is_refused(
     kind: str, length: str, status: int
 ) -> None:
-    """Without its body the request would get default values that nobody meant."""
+    """Without its body, the request would have default values that nobody meant."""
     reply = edge_of(build()).handle(post(b"", content_type=kind, content_length=length))
     assert reply.status == status
 
@@ -308,7 +308,7 @@ def test_start_path_allows_only_post() -> None:
 
 
 def test_start_on_a_busy_target_is_aborted(counting: CountService) -> None:
-    """Work that needs a target exclusively is ABORTED while other work has it (spec §9.5)."""
+    """A start is ABORTED while other work holds its exclusive target (spec §9.5)."""
     target = lambda request: f"things/{request.steps}"  # noqa: E731
     edge = edge_for(counting.service, declare(counting, "Lock", exclusive_target=target))
     started(edge.handle(post({"steps": 1})))
@@ -342,7 +342,7 @@ def test_start_on_a_full_queue_gets_429_and_stores_nothing() -> None:
 
 
 def test_operation_that_ends_within_the_start_is_returned_done(counting: CountService) -> None:
-    """Work that ends within the call is returned done, without a polling interval (spec §9.8)."""
+    """If the work ends within the call, the reply is done, and has no polling interval (§9.8)."""
 
     def quick(request: CountRequest) -> CountResponse:
         return CountResponse(total=request.steps)
@@ -371,7 +371,7 @@ def test_answer_returns_the_started_operation(counting: CountService) -> None:
 
 
 def test_answer_returns_the_error_of_a_refused_start() -> None:
-    """A refused start becomes an error reply, while an exception of another library passes through.
+    """Our refusal becomes an error reply, but another library's exception is raised unchanged.
 
     For instance, a framework's 422 does not become INTERNAL.
     """
@@ -419,7 +419,7 @@ def test_starts_are_served_at_the_paths_of_the_dict(counting: CountService) -> N
 
 
 def test_all_methods_that_have_a_path_are_served_there(counting: CountService) -> None:
-    """With ``starts=True`` methods without ``path=``, or declared later, are not served."""
+    """``starts=True`` serves only methods that have ``path=`` and are declared before the edge."""
     declare(counting, "Count", path=OWN_PATH)
     edge = OperationsEdge(counting.service, starts=True)
     declare(counting, "Later", path="/v1/later")
@@ -430,7 +430,7 @@ def test_all_methods_that_have_a_path_are_served_there(counting: CountService) -
 
 
 def test_path_that_is_served_twice_is_refused(counting: CountService) -> None:
-    """The error names what is served there; with a dict only one of two methods can be served."""
+    """The error says what the path already serves; a dict can serve one of the two methods."""
     one = declare(counting, "One", path=OWN_PATH)
     declare(counting, "Two", path=OWN_PATH)
     count = counting.count
@@ -448,7 +448,7 @@ def test_path_that_is_served_twice_is_refused(counting: CountService) -> None:
 
 
 def test_start_with_a_query_is_refused(counting: CountService) -> None:
-    """All fields are in the body (spec §5.8): a query must not turn a validation into a start."""
+    """All fields must be in the body (spec §5.8), so that none in the query is overlooked."""
     edge = edge_of(counting)
     for query in ("validateOnly=true", "requestId=a", "nonsense=1", "alt=proto", "%zz", "name=x"):
         reply = edge.handle(ask("POST", f"{PATH}?{query}", {}))
@@ -474,7 +474,7 @@ async def awaited(*_: object) -> str:
 
 
 def leave(*_: object) -> Any:
-    """Raise an exception that would end the server, or the thread that serves."""
+    """Raise an exception that would end the server, or one of its threads."""
     raise SystemExit
 
 
@@ -485,7 +485,7 @@ class Leaving(ValueError):
 
 
 def refuse(*_: object) -> None:
-    """Raise an error that has no text."""
+    """Raise an error whose text cannot be read."""
     raise Leaving
 
 
@@ -503,7 +503,7 @@ def test_function_that_raises_system_exit_fails_its_own_call_only(
 ) -> None:
     """On an event loop SystemExit would stop the server; the caller gets INTERNAL instead.
 
-    The same holds if the text of a result or error raises it.
+    This also holds if reading the text of a result or error raises SystemExit.
     """
     counting = build()
     of_method = {wrong: function} if wrong in ("validate", "exclusive_target") else {}

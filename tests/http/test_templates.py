@@ -22,7 +22,7 @@ def of_kind(kind: str) -> list[Any]:
 
 @pytest.mark.parametrize("case", of_kind("match"))
 def test_template_matches_as_the_vector_says(case: dict[str, Any]) -> None:
-    """Every match of path_match.json gives its bindings, no match, or its error."""
+    """Each path of path_match.json gives its bindings, no match, or its error."""
     template, expect = Template.parse(case["template"]), case["expect"]
     if "error" in expect:
         with pytest.raises(MalformedRequest) as refused:
@@ -34,7 +34,7 @@ def test_template_matches_as_the_vector_says(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", of_kind("template_error"))
 def test_invalid_template_has_the_error_of_the_vector(case: dict[str, Any]) -> None:
-    """Every invalid template of path_match.json is refused with its text."""
+    """Each invalid template of path_match.json is refused, and the error contains the template."""
     with pytest.raises(DeclarationError) as refused:
         Template.parse(case["template"])
     assert refused.value.subject == case["template"]
@@ -42,7 +42,7 @@ def test_invalid_template_has_the_error_of_the_vector(case: dict[str, Any]) -> N
 
 @pytest.mark.parametrize("case", of_kind("expand"))
 def test_template_expands_as_the_vector_says(case: dict[str, Any]) -> None:
-    """Every path of path_match.json is built, or its bindings are refused."""
+    """Each template of path_match.json expands to its path, or refuses its bindings."""
     template, expect = Template.parse(case["template"]), case["expect"]
     if "error" in expect:
         with pytest.raises(InvalidArgument) as refused:
@@ -124,7 +124,7 @@ def test_a_malformed_path_is_refused_before_it_is_matched(path: str) -> None:
 def test_bindings_that_do_not_fit_are_refused(
     template: str, bindings: dict[str, str], says: str
 ) -> None:
-    """The error names the field, its value and the form that it needs."""
+    """The error names the field, its value and the form that the value must have."""
     with pytest.raises(InvalidArgument) as refused:
         Template.parse(template).expand(bindings)
     assert str(refused.value) == says
@@ -132,20 +132,20 @@ def test_bindings_that_do_not_fit_are_refused(
 
 @pytest.mark.parametrize("text", ["/v1/*/x", "/v1/**", "/v1/{a}/*"])
 def test_wildcard_outside_a_variable_cannot_be_expanded(text: str) -> None:
-    """A wildcard outside a variable has no value."""
+    """A wildcard outside a variable has no value that could be inserted."""
     with pytest.raises(DeclarationError, match="stands outside a variable"):
         Template.parse(text).expand({"a": "1"})
 
 
 def test_expand_keeps_literals_and_verbs_as_written() -> None:
-    """Literals and verbs stay as written; an empty ** leaves no slash; others are ignored."""
+    """Literals and verbs stay as written; an empty ** adds no slash; other bindings are ignored."""
     template = Template.parse("/v%31/a@b/{x=**}:d%6F")
     assert template.expand({"x": "", "other": "?"}) == "/v%31/a@b:d%6F"
     assert template.expand({"x": "a@b"}) == "/v%31/a@b/a%40b:d%6F"
 
 
 def test_the_more_specific_template_sorts_first() -> None:
-    """Segment by segment, a literal comes before *, and * before **; an exact end before **."""
+    """In each segment, a literal sorts before * and * before **; an exact end sorts before **."""
     ordered = ["/a/b", "/a/b/**", "/a/*", "/a/{x=*/**}", "/a/**", "/{x}/b", "/{x}/*", "/{x=**}"]
     shuffled = [Template.parse(text) for text in sorted(ordered)]
     assert [t.text for t in sorted(shuffled, key=lambda t: t.specificity)] == ordered
@@ -171,7 +171,7 @@ BINDINGS = st.fixed_dictionaries(
 def test_bindings_survive_expand_and_match_or_are_refused(
     template: Template, bindings: dict[str, str]
 ) -> None:
-    """Matching the path that was built from a valid value returns the value."""
+    """Matching a path that was built from valid values returns these values."""
     fields = {variable.field for variable in template.variables}
     try:
         path = template.expand(bindings)

@@ -1,4 +1,4 @@
-"""Starts whose request comes from the path, the query and the body (google.api.http, AIP-127)."""
+"""Starts whose request is in the path, the query and the body (google.api.http, AIP-127)."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def method_of(service: lro.Service) -> Any:
 def call(
     target: str, sent: Any = None, *, path: str = "/v1/{parent=rooms/*}/shelves", **options: Any
 ) -> HttpReply:
-    """Call the method, declared with this path and options, and return the reply."""
+    """Call a method that is declared with this path and options; return the reply."""
     method = options.get("http_method", "POST")
     with service_of(path, **{"body": "shelf", **options}) as service:
         edge = OperationsEdge(service, starts=True)
@@ -140,12 +140,12 @@ def test_a_request_has_its_fields_from_path_body_and_query() -> None:
     ],
 )
 def test_field_outside_path_and_body_is_a_query_parameter(query: str, fields: Any) -> None:
-    """Both spellings work, and every type that a text can express."""
+    """A parameter may have either spelling, and any type that a text can express."""
     assert request_of(call(f"/v1/rooms/r/shelves?{query}")) == {"parent": "rooms/r", **fields}
 
 
 def test_enums_of_a_reply_are_numbers_on_request() -> None:
-    """Google's generated clients request this."""
+    """Google's generated clients request enum numbers."""
     found = call("/v1/rooms/r/shelves?tier=BASIC&$alt=json;enum-encoding%3Dint")
     assert request_of(found)["tier"] == 1
 
@@ -169,7 +169,7 @@ def test_enums_of_a_reply_are_numbers_on_request() -> None:
     ],
 )
 def test_query_parameter_that_is_not_a_field_is_refused(query: str, field: str | None) -> None:
-    """The error names the field; an enum class allows only the numbers of its members."""
+    """The error names the field; an enum allows only the numbers of its members."""
     found = refused_field(call(f"/v1/rooms/r/shelves?{query}"))
     assert field in (None, found.partition("[")[0])
 
@@ -189,7 +189,7 @@ def test_validate_only_as_a_parameter_starts_nothing() -> None:
     ],
 )
 def test_path_variable_may_be_a_field_of_the_body(body: Any, shelf: Any) -> None:
-    """The body may repeat the variable's value, as updates by Google's clients do."""
+    """The body may repeat the value of the path variable, as updates by Google's clients do."""
     target = "/v1/rooms/r/shelves/s?mask=size"
     found = request_of(call(target, body, path=NESTED, http_method="PATCH"))
     assert found == {"mask": "size", "shelf": shelf}
@@ -223,7 +223,7 @@ def keep(request: TwoRequest) -> None: ...
 
 
 def test_both_spellings_of_one_object_are_refused() -> None:
-    """It would be unclear which of the two objects the path's variable belongs to."""
+    """It would be unclear to which of the two objects the path's variable belongs."""
     with lro.Service(MemoryStore(), InlineExecutor(), maintenance=False) as service:
         service.method("acme.v1.Rooms.Keep", path="/v1/{big_shelf.name}:keep")(keep)
         edge = OperationsEdge(service, starts=True)
@@ -233,7 +233,7 @@ def test_both_spellings_of_one_object_are_refused() -> None:
 
 
 def test_body_star_has_all_fields_that_are_not_in_the_path() -> None:
-    """The request id is one of these fields."""
+    """With the body ``*``, the body has all fields that are not in the path, and the request id."""
     path = "/v1/{parent=rooms/*}:fill"
     found = call("/v1/rooms/r:fill", {"tags": ["a"], "requestId": UUID}, path=path, body="*")
     assert request_of(found) == {"parent": "rooms/r", "tags": ["a"]}
@@ -246,7 +246,7 @@ def test_delete_reads_no_body() -> None:
 
 
 def test_start_may_replace_the_http_rule_of_its_method() -> None:
-    """A start may replace the rule of its declaration; one method may have several starts."""
+    """A start may replace the HTTP rule of its method, and a method may have several starts."""
     with service_of("/v1/shelves:make", body="shelf") as service:
         method = method_of(service)
         starts = {
@@ -294,7 +294,7 @@ def test_impossible_http_rule_is_refused_at_declaration(options: Any, sentence: 
 
 
 def test_http_rule_for_an_unknown_request_type_or_raw_is_refused() -> None:
-    """The request type must have known fields, and ``raw`` already returns a whole request."""
+    """A rule needs a request type with known fields, and ``raw`` returns the whole request."""
     unknown: Any = {"request": lro.Struct, "options": lro.Options(path="/v1/{parent}")}
     with service_of("/v1/{parent=rooms/*}/shelves") as service:
         with pytest.raises(lro.DeclarationError, match="are not known"):
@@ -305,7 +305,7 @@ def test_http_rule_for_an_unknown_request_type_or_raw_is_refused() -> None:
 
 
 def test_two_starts_may_share_a_path_with_different_methods() -> None:
-    """The same method and path is refused, whatever its variables, as are operations' paths."""
+    """A repeated pair of method and path is refused, and so is a path of the operations."""
     with service_of("/v1/{parent=rooms/*}") as service:
         other = "/v1/{shelf_id=rooms/*}"
         service.method("acme.v1.Rooms.Drop", path=other, http_method="DELETE")(make)
@@ -322,7 +322,7 @@ def test_two_starts_may_share_a_path_with_different_methods() -> None:
 
 @pytest.mark.parametrize("given", ["", "rooms/mine"])
 def test_operation_has_the_parent_of_its_method(given: str) -> None:
-    """Every start uses that parent, unless the start itself passes another."""
+    """The parent of the declaration is used, unless the start passes another parent."""
     options: Any = {"body": "shelf", "parent": lambda request: request.parent}
     with service_of("/v1/{parent=rooms/*}/shelves", **options) as service:
         request = ShelfRequest(parent="rooms/r")
@@ -333,7 +333,7 @@ def test_operation_has_the_parent_of_its_method(given: str) -> None:
 
 
 def test_other_methods_of_the_path_of_a_start_reach_the_fallback() -> None:
-    """The application can list the resources that a POST creates; operations' paths stay ours."""
+    """The application can list what a POST creates; operations' paths have no fallback."""
     with service_of("/v1/{parent=rooms/*}/shelves", body="shelf") as service:
         for fallback, status in ((other, 299), (None, 405)):
             app = OperationsApp(service, starts=True, fallback=fallback)

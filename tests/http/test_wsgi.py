@@ -16,7 +16,7 @@ from tests.http.servers import environ_of_wsgiref
 
 
 def environ_of(method: str, path: str, body: bytes = b"", **more: Any) -> dict[str, Any]:
-    """Return the environ of a request; ``path`` is raw, and so is REQUEST_URI unless changed."""
+    """Return the environ of a request; ``path`` is raw, and also the default of REQUEST_URI."""
     return {
         "REQUEST_METHOD": method,
         "SCRIPT_NAME": "",
@@ -30,7 +30,7 @@ def environ_of(method: str, path: str, body: bytes = b"", **more: Any) -> dict[s
 
 
 def serve(app: Any, environ: dict[str, Any]) -> tuple[str, dict[str, str], Any]:
-    """Return the status line, headers and JSON of the reply."""
+    """Return the status line, headers and parsed body of the reply."""
     said: list[Any] = []
     chunks: Iterable[bytes] = app(environ, lambda *args: said.extend(args))
     status, headers = said
@@ -82,7 +82,7 @@ def test_header_names_with_underscores_are_those_with_hyphens() -> None:
 
 
 def test_hook_that_needs_a_second_argument_gets_the_environ() -> None:
-    """The hook can use a caller that a middleware has put into the environ."""
+    """A hook can thus use a caller that a middleware has put into the environ."""
     seen: list[str] = []
 
     def authenticate(headers: Any, environ: Any) -> None:
@@ -94,7 +94,7 @@ def test_hook_that_needs_a_second_argument_gets_the_environ() -> None:
 
 
 def test_query_headers_and_body_are_passed_on() -> None:
-    """All parts of a request arrive; hooks see header names in lower case."""
+    """All parts of a request reach the edge; hooks get header names in lower case."""
     seen: dict[str, str] = {}
 
     def authenticate(headers: Any) -> str:
@@ -127,9 +127,9 @@ def test_query_headers_and_body_are_passed_on() -> None:
     ],
 )
 def test_body_must_have_its_content_length(length: str | None, body: bytes, status: str) -> None:
-    """The body must have exactly that length, within the limit; junk is refused.
+    """The body must have the length in the header, within the limit; invalid lengths are refused.
 
-    A body that ends too early could become another request: an empty one is a start with defaults.
+    A truncated body could become another request: an empty one is a start with defaults.
     """
     app = OperationsApp(build().service, max_body=100)
     environ = environ_of("POST", "/v1/operations/x:cancel", body, CONTENT_LENGTH=length)
@@ -153,7 +153,7 @@ def test_terminated_stream_is_read_without_a_content_length(
 ) -> None:
     """If the server marks the end of the stream, as for chunks, no length is needed.
 
-    The stream also ends if the connection breaks, which a given length reveals.
+    The stream also ends if the connection breaks, which only a given length reveals.
     """
     app = OperationsApp(build().service, max_body=100)
     environ = environ_of("POST", "/v1/operations/x:cancel", b" " * size, CONTENT_LENGTH=length)
@@ -170,7 +170,7 @@ class Broken(io.BytesIO):
 
 
 def test_body_that_breaks_off_gets_400() -> None:
-    """A stream that fails is the caller's fault, and gets 400."""
+    """A body whose stream fails is the caller's fault, and gets 400."""
     environ = environ_of("POST", "/v1/operations/x:cancel", b"{}")
     environ["wsgi.input"] = Broken()
     status, _, body = serve(OperationsApp(build().service), environ)
@@ -191,7 +191,7 @@ def test_body_that_breaks_off_gets_400() -> None:
     ],
 )
 def test_raw_path_is_read_below_the_mount(more: dict[str, Any], resource: str) -> None:
-    """The raw path is used if, without the mount's path, it equals PATH_INFO."""
+    """The raw path is used if it equals PATH_INFO once the mount point is removed."""
     path = "/v1/operations/%C3%BC%2Fb"
     environ = environ_of("GET", path)
     environ["REQUEST_URI"] = more.pop("prefix", "") + path
@@ -210,7 +210,7 @@ def test_bytes_that_are_not_utf_8_are_refused() -> None:
 
 
 def test_path_info_beyond_latin_1_is_used_unchanged() -> None:
-    """Text beyond Latin-1 cannot be bytes, so it is used unchanged."""
+    """Text beyond Latin-1 cannot be undecoded bytes, so the edge uses it unchanged."""
     environ = environ_of("GET", quote("/v1/operations/日"), PATH_INFO="/v1/operations/日")
     body = serve(OperationsApp(build().service), environ)[2]
     assert body["error"]["details"][1]["resourceName"] == "operations/日"
@@ -227,7 +227,7 @@ def test_path_info_beyond_latin_1_is_used_unchanged() -> None:
     ],
 )
 def test_fallback_gets_paths_that_are_not_served(method: str, path: str, status: str) -> None:
-    """The edge passes on every path that is not one of its routes, with the body unread."""
+    """The fallback gets every request whose path is not one of the routes, with an unread body."""
 
     def other(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         assert environ["wsgi.input"].read() == b"{}"
