@@ -27,7 +27,7 @@ WRITING_ROUNDS = 25
 
 
 def places(folder: str) -> list[Place]:
-    """Return a new SQLite file and, if a PostgreSQL server can be started, a new schema."""
+    """Return the place of a new SQLite file and, if PostgreSQL can be started, of a new schema."""
     found: list[Place] = [("sqlite", str(Path(folder, "operations.db")), "-")]
     server = postgres_server()
     if server is not None:
@@ -36,7 +36,7 @@ def places(folder: str) -> list[Place]:
 
 
 def postgres_server() -> Any:
-    """Return the tests' server, which ends with this process, or None if there is none."""
+    """Return the tests' PostgreSQL server, which ends with this process, or None if unavailable."""
     try:
         import pytest
 
@@ -50,7 +50,7 @@ def postgres_server() -> Any:
 
 
 def wakes(place: Place, command: Callable[[str, str], float]) -> list[float]:
-    """Return the seconds from commits in the other process to the replies of waits here."""
+    """Return the seconds from each commit in the other process to the reply of a wait here."""
     service, method = declared(open_store(*place))
     draw = random.Random(1)
 
@@ -75,7 +75,7 @@ def wakes(place: Place, command: Callable[[str, str], float]) -> list[float]:
 
 
 def sqlite_floor(where: str, command: Callable[[str, str], float]) -> list[float]:
-    """Measure the same for a bare loop that polls the change counter at our interval."""
+    """Return the seconds until a bare loop that polls SQLite's change counter sees each commit."""
     file = sqlite3.connect(f"{where}.floor", isolation_level=None, check_same_thread=False)
     never = threading.Event()
     draw = random.Random(2)
@@ -101,7 +101,7 @@ def sqlite_floor(where: str, command: Callable[[str, str], float]) -> list[float
 
 
 def postgres_floor(where: str, command: Callable[[str, str], float]) -> list[float]:
-    """Measure the same for a bare NOTIFY and a listening connection."""
+    """Return the seconds from each bare NOTIFY until a listening connection gets it."""
     import psycopg
 
     found = []
@@ -124,7 +124,7 @@ def postgres_floor(where: str, command: Callable[[str, str], float]) -> list[flo
 
 
 def writing(step: Callable[[int], object]) -> float:
-    """Return the seconds per write while several threads write at the same time."""
+    """Return the seconds per write while several threads call ``step`` at the same time."""
     end = time.monotonic() + WRITING_SECONDS
     written = itertools.count()
 
@@ -140,7 +140,7 @@ def writing(step: Callable[[int], object]) -> float:
 
 
 def notifications(place: Place, command: Callable[[str, str], float]) -> Iterator[str]:
-    """Measure the cost of our notifications, and of a NOTIFY in each write's transaction."""
+    """Measure what our notifications cost the writers, and what a bare NOTIFY costs."""
     store = open_store(*place)
     service, method = declared(store)
     names = [method.start(Request()).name for _ in range(WRITERS)]
@@ -168,7 +168,7 @@ def notifications(place: Place, command: Callable[[str, str], float]) -> Iterato
 
 
 def bare_notifications(where: str) -> Iterator[str]:
-    """Measure the same for bare connections: an UPDATE by key, with and without a NOTIFY."""
+    """Measure an UPDATE by key on bare connections, with and without a NOTIFY."""
     import psycopg
 
     connections = [psycopg.connect(where, autocommit=True) for _ in range(WRITERS)]

@@ -55,7 +55,7 @@ DRAWN: Final = """
         requestAnimationFrame(() => setTimeout(() => { window.drawn = performance.now(); }));
     }).observe(document, { childList: true, subtree: true });
 """
-"""Records when the first rows are on the screen."""
+"""JavaScript that records when the first rows are on the screen."""
 
 WATCHED: Final = """
     window.events = 0; window.long = []; window.frames = [];
@@ -75,7 +75,7 @@ WATCHED: Final = """
     };
     requestAnimationFrame(frame);
 """
-"""Counts events, and records long tasks and the times between frames."""
+"""JavaScript that counts events, and records long tasks and the times between frames."""
 
 
 @contextlib.contextmanager
@@ -94,7 +94,7 @@ def chromium() -> Iterator[Any]:
 
 
 def first_loads(browser: Any, url: str, slower: int) -> str:
-    """Measure when the first rows are drawn, with an empty browser cache."""
+    """Measure the time until the first rows are drawn, with an empty browser cache."""
     times, sizes = [], []
     for _ in range(LOADS):
         with browser.new_context(viewport={"width": 1280, "height": 900}) as context:
@@ -123,7 +123,7 @@ def first_loads(browser: Any, url: str, slower: int) -> str:
 
 
 def idle_pages(browser: Any, port: int, pages: int, seconds: int) -> str:
-    """Measure the server's CPU for many open pages, and their requests."""
+    """Measure the server's CPU and the number of requests while many pages are open and idle."""
     asked = 0
 
     def count(_: Any) -> None:
@@ -155,7 +155,7 @@ def idle_pages(browser: Any, port: int, pages: int, seconds: int) -> str:
 
 
 def flood(browser: Any, port: int, slower: int) -> str:
-    """Measure a page that receives many events in a short time."""
+    """Measure the frames of a page that receives many events in a short time."""
     client = Client(port)
     with browser.new_context(viewport={"width": 1280, "height": 900}) as context:
         page = context.new_page()
@@ -167,7 +167,7 @@ def flood(browser: Any, port: int, slower: int) -> str:
             client.call(PATH, {"seconds": FLOOD_SECONDS + 20})
         page.goto(f"http://127.0.0.1:{port}/console/")
         page.locator("table.ops tbody tr").first.wait_for()
-        page.get_by_role("button", name="Show more").click()  # the page now watches all
+        page.get_by_role("button", name="Show more").click()  # now the page watches all operations
         page.wait_for_timeout(5000)
         heap = _heap(cdp)
         page.evaluate("window.events = 0, window.long = [], window.frames = []")
@@ -217,7 +217,7 @@ class ReportRequest:
 
 
 def main(kind: str, where: str, port: int) -> None:
-    """Serve a console and a method that reports progress all the time."""
+    """Serve a console and a method whose work reports progress all the time."""
     import uvicorn
 
     executor = AsyncioExecutor(2 * REPORTING, loop="running")

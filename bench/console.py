@@ -48,18 +48,18 @@ SLOW: Final = 0.6
 
 
 class Client:
-    """A server connection that is kept open, as in a browser."""
+    """A client with one connection that is kept open, as in a browser."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._open = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
 
     def call(self, path: str, body: Any = None) -> Any:
-        """Call a path, and return the JSON."""
+        """Call a path, and return the JSON of the reply."""
         return json.loads(self.raw(path, body))
 
     def raw(self, path: str, body: Any = None) -> bytes:
-        """Call a path, and return the body."""
+        """Call a path, and return the body of the reply."""
         sent = None if body is None else json.dumps(body).encode()
         headers = {} if body is None else {"content-type": "application/json"}
         self._open.request("GET" if body is None else "POST", path, sent, headers)
@@ -69,7 +69,7 @@ class Client:
         return content
 
     def watch(self, names: Sequence[str]) -> None:
-        """Watch operations until each has had its first event."""
+        """Watch operations until the first event of each has arrived."""
         one = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
         body = json.dumps({"names": names}).encode()
         headers = {"content-type": "application/json", "accept": "text/event-stream"}
@@ -85,7 +85,7 @@ class Client:
 
 @attrs.frozen
 class Measured:
-    """A call of the page, as a function that makes it once, and its target in seconds."""
+    """A call of the page: a function that makes the call once, and the target in seconds."""
 
     label: str
     call: Callable[[], object]
@@ -131,7 +131,7 @@ def calls(client: Client, calls_each: int) -> Iterator[Measured]:
     yield filtered("a word", RARE, SLOW)
     yield filtered("no match, no index", 'metadata.owner = "unknown"', SLOW)
 
-    # These come from the whole list, so that no earlier call has cached them.
+    # The names come from the list of all operations, so that no earlier call has cached them.
     names: list[str] = []
     token = ""
     for _ in range(max(2, calls_each // 8)):
@@ -182,7 +182,7 @@ def server(kind: str, where: str, module: str = "bench.million") -> Iterator[int
 
 
 def line(one: Measured, number: int) -> str:
-    """Return a call's row in the table, after three calls that are not counted."""
+    """Return the table's row for a call, which is made three times before the measurement."""
     for _ in range(3):
         one.call()
     times = []

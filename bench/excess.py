@@ -22,7 +22,7 @@ from bench.measure import percentile
 from bench.operated import operated
 
 AHEAD_SECONDS: Final = 1.5
-"""The time that a client has to prepare its handles."""
+"""The seconds that a client has to prepare its handles."""
 
 BEGUN_WITHIN_SECONDS: Final = 3.0
 SPREAD: Final = 0.25
@@ -35,7 +35,7 @@ PARSER.add_argument("--rounds", type=int, default=2)
 
 @attrs.frozen
 class Cell:
-    """A client, the way it is used, and the server's features."""
+    """A cell of the table: a client, the way it is used, and the server's features."""
 
     label: str
     client: str
@@ -64,7 +64,7 @@ CELLS: Final = tuple(_cells())
 
 @attrs.define
 class Found:
-    """Results of a cell: excess in seconds and as a share of the run time, and calls."""
+    """A cell's results: the delay in seconds and as a share of the run time, and the calls."""
 
     excess: list[float] = attrs.field(factory=list)
     shares: list[float] = attrs.field(factory=list)
@@ -81,7 +81,7 @@ class Found:
 
 
 def measure(cell: Cell, seconds: float, operations: int, found: Found) -> None:
-    """Measure operations of about this length, all at once, and add the results to ``found``."""
+    """Measure operations of about this run time, all at once, and add the results to ``found``."""
     try:
         with (
             operated(cell.face) as server,
@@ -108,7 +108,7 @@ def measure(cell: Cell, seconds: float, operations: int, found: Found) -> None:
 
 
 def run(options: argparse.Namespace) -> Iterator[str]:
-    """Measure our cells one by one, and the peers' together, because those mostly sleep."""
+    """Measure our clients one by one, and other clients together, because those mostly sleep."""
     yield f"{'':<48} {'p50':>8}  {'p95':>8}"
     for seconds in options.seconds:
         found = {cell: Found() for cell in CELLS}

@@ -31,13 +31,13 @@ from lro.stores.sqlite import SQLiteStore
 from lro.stores.sqlite import _statements as sqlite_statements
 
 DATASETS: Final = 200
-"""The number of values of ``metadata.dataset``, and of ``metadata.owner``."""
+"""The number of different values of ``metadata.dataset``, and of ``metadata.owner``."""
 PARENT: Final = "projects/main"
 OTHER_PARENT: Final = "projects/other"
 SPREAD: Final = timedelta(days=30)
 RUN_TIME: Final = timedelta(minutes=1)
 RARE: Final = "zircon"
-"""A word in the note of one operation in ``DATASETS``."""
+"""A word that is in the note of one of ``DATASETS`` operations."""
 _BATCH: Final = 20_000
 _REQUEST: Final = lro.AnyMessage("type.googleapis.com/bench.v1.RunRequest", {})
 _WORDS: Final = (
@@ -95,7 +95,7 @@ class Facts:
 
 @attrs.frozen(kw_only=True)
 class Population:
-    """Operations by number, the newest first; ended ones expire ``expiry`` after their end."""
+    """Operations by number, newest first; ended operations expire ``expiry`` after their end."""
 
     size: int
     newest: datetime
@@ -132,7 +132,7 @@ class Population:
 
 
 def keyed(record: lro.adapters.Record, spec: MethodSpec) -> lro.adapters.Record:
-    """Return the record with the keys of its indexed metadata, as a service writes it."""
+    """Return the record with the index keys of its metadata, as a service would store it."""
     return spec.stamp(record)
 
 
@@ -147,7 +147,7 @@ def make_record(
     expiry: timedelta,
     metadata: type[RunMetadata] = RunMetadata,
 ) -> lro.adapters.Record:
-    """Return the record of an operation, without the keys of indexed metadata."""
+    """Return the record of an operation, without index keys."""
     done, end_time = facts.state.done, facts.end_time
     return lro.adapters.Record(
         name=_name(parent, facts),
@@ -198,7 +198,7 @@ def _result(facts: Facts, spec: MethodSpec) -> lro.AnyMessage | lro.Status | Non
 
 
 def declared(store: Any) -> tuple[lro.Service, Any]:
-    """Return a service without maintenance and its method; ``dataset`` is indexed if possible."""
+    """Return a service without maintenance, and its method; ``dataset`` is indexed if possible."""
     service = lro.Service(store, InlineExecutor(), maintenance=False)
     indexed: dict[str, Any] = {}
     if any(field.name == "indexed_paths" for field in attrs.fields(lro.Options)):
@@ -214,13 +214,13 @@ def declared(store: Any) -> tuple[lro.Service, Any]:
 
 
 def spec_of(service: lro.Service) -> MethodSpec:
-    """Return the service's only method."""
+    """Return the specification of the service's only method."""
     (spec,) = service.edges.specs.values()
     return spec
 
 
 def started(record: lro.adapters.Record) -> lro.adapters.RequestKey:
-    """Return a request key for the record's start."""
+    """Return a request key for the start that created this record."""
     digest = hashlib.sha256(record.name.encode()).digest()
     request_id = str(uuid.UUID(bytes=digest[:16]))
     return lro.adapters.RequestKey(record.method, "", request_id, digest.hex())
@@ -228,19 +228,19 @@ def started(record: lro.adapters.Record) -> lro.adapters.RequestKey:
 
 Records = Iterable[lro.adapters.Record]
 Fill = Callable[[Records, bool], None]
-"""Adds records to a store and, if the flag is set, a request key for each."""
+"""A function that adds records to a store and, if the flag is set, a request key for each."""
 
 
 @attrs.frozen
 class Database:
-    """A kind of store: ``make`` returns a new, empty one and a function that fills it."""
+    """A kind of store: ``make`` returns a new, empty store and a function that fills the store."""
 
     label: str
     make: Callable[[], tuple[Any, Fill]]
 
 
 def databases(stack: contextlib.ExitStack) -> Iterator[Database]:
-    """Yield all three, or those that ``LRO_BENCH_STORES`` names: ``memory,sqlite,postgres``."""
+    """Yield all kinds of stores, or those in ``LRO_BENCH_STORES``: ``memory,sqlite,postgres``."""
     chosen = os.environ.get("LRO_BENCH_STORES", "memory,sqlite,postgres").split(",")
     if "memory" in chosen:
         yield Database("memory", memory_store)
@@ -264,7 +264,7 @@ def memory_store() -> tuple[MemoryStore, Fill]:
 
 
 def sqlite_database(folder: Path) -> Database:
-    """Return a kind of store that makes new files in this folder."""
+    """Return SQLite as a kind of store, with new files in this folder."""
     numbers = itertools.count()
 
     def make() -> tuple[SQLiteStore, Fill]:
@@ -291,7 +291,7 @@ def fill_sqlite(path: Path | str, records: Records, keys: bool) -> None:
 
 
 def postgres_database(server: Any) -> Database:
-    """Return a kind of store that makes new schemas on a server of our own."""
+    """Return PostgreSQL as a kind of store, with new schemas on a server of our own."""
 
     def make() -> tuple[Any, Fill]:
         from lro.stores.postgres import PostgresStore
@@ -318,7 +318,7 @@ def fill_postgres(url: str, schema: str, records: Records, keys: bool) -> None:
                 with link.cursor().copy("COPY starts FROM STDIN") as copy:
                     for record, row in pairs:
                         copy.write_row(_postgres_start(record, row))
-        for table in ("operations", "starts"):  # as autovacuum would
+        for table in ("operations", "starts"):  # autovacuum would do this later
             link.execute(f"VACUUM (ANALYZE) {table}")
 
 

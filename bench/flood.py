@@ -43,7 +43,7 @@ class Flood:
         self._over = False
 
     async def go(self, connections: int, starts: int) -> float:
-        """Start everything while polling, and return the seconds that it took."""
+        """Send all starts while polling, and return the seconds until all starts are answered."""
         name = await self._first()
         pollers = [asyncio.create_task(self._poll(name)) for _ in range(_POLLERS)]
         began = time.perf_counter()

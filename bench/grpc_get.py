@@ -48,7 +48,7 @@ def service_of(kind: str) -> tuple[lro.Service, str]:
 
 
 class Fixed(grpc.GenericRpcHandler):
-    """The least that a servicer can do: answer a path with a function's bytes."""
+    """The simplest servicer: for one path, it returns the bytes that a function makes."""
 
     def __init__(self, path: str, give: Callable[[], bytes], on_asyncio: bool) -> None:
         async def aserve(_: bytes, __: Any) -> bytes:
@@ -65,7 +65,7 @@ class Fixed(grpc.GenericRpcHandler):
 
 
 def fill(server: Any, kind: str, on_asyncio: bool) -> str:
-    """Add what is measured to a server, and return the operation's name."""
+    """Add the servicer of this kind to a server, and return the operation's name."""
     service, name = service_of(kind)
     if kind == "bare":
         shown = operation_to_proto(service.get(name), service.types).SerializeToString()

@@ -28,7 +28,7 @@ PARSER.add_argument("--requests", type=int, default=4000)
 
 _QUIET_SECONDS: Final = 0.2
 _QUIET_CPU: Final = 0.002
-"""The work is done once a server uses less CPU than this in ``_QUIET_SECONDS``."""
+"""If a server uses fewer seconds of CPU in ``_QUIET_SECONDS``, its work is done."""
 
 _POST: Final = (
     f"POST {PATH} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
@@ -59,13 +59,13 @@ class Server:
 
     @classmethod
     def at(cls, port: int) -> Server:
-        """Return the server at a port, which another process has started."""
+        """Return a server that another process has started at this port."""
         server = cls.__new__(cls)
         server.port = port
         return server
 
     def round(self, connections: int, requests: int) -> Found:
-        """Send this many starts, on this many connections at once."""
+        """Send this many starts, on this many connections at the same time."""
         return asyncio.run(self._round(connections, requests))
 
     def cpu(self) -> float:

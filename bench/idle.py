@@ -14,7 +14,7 @@ from bench.start_to_result import Progress, Request, RunResponse
 from lro.executors.threads import ThreadExecutor
 
 SECONDS: Final = 60.0
-"""Four leases, so that each measurement includes a check for orphans."""
+"""The length of four leases, so that each measurement includes a check for orphans."""
 WAITERS: Final = 100
 
 ASKED: Final = (
@@ -34,7 +34,7 @@ ASKED: Final = (
 
 
 class Counted:
-    """A store that counts the calls of its verbs."""
+    """A store that counts the calls of its methods."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -47,12 +47,12 @@ class Counted:
 
 
 def work(request: Request, _: lro.Job[Progress]) -> RunResponse:
-    """Return the result; this method exists, but is never started."""
+    """Do the work of an operation; no operation of this method is ever started."""
     return RunResponse(request.steps)
 
 
 def idle_load(stores: Mapping[str, Callable[[], Any]]) -> Iterator[str]:
-    """Measure store calls and this process's CPU, for a service on each store at the same time."""
+    """Measure store calls and the process's CPU, with an idle service on each store at once."""
     counted = {label: Counted(make()) for label, make in stores.items()}
     services = [
         lro.Service(store, ThreadExecutor(2), max_wait=timedelta(minutes=5))

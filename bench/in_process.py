@@ -22,7 +22,7 @@ ROUNDS: Final = 20
 STARTS: Final = 640
 CALLERS: Final = 32
 HELD: Final = 200
-"""Starts that wait for their commit while their objects are counted."""
+"""The number of starts that wait for their commit while their objects are counted."""
 
 _BODY: Final = b'{"steps": 1}'
 _HEADERS: Final = (
@@ -33,7 +33,7 @@ _HEADERS: Final = (
 
 
 async def call(app: Any, path: str) -> int:
-    """POST to a path, and return the status code."""
+    """POST to a path, and return the status code of the reply."""
     scope = {
         "type": "http", "method": "POST", "path": path, "raw_path": path.encode(),
         "query_string": b"", "headers": list(_HEADERS), "scheme": "http", "root_path": "",
@@ -51,7 +51,7 @@ async def call(app: Any, path: str) -> int:
 
 
 async def starts(app: Any, path: str) -> set[int]:
-    """Start from many callers until all work is done, and return the status codes."""
+    """Send starts from many callers until all work is done, and return the status codes."""
 
     async def some() -> set[int]:
         found = set()
@@ -77,7 +77,7 @@ async def cpu(app: Any, path: str, status: int) -> float:
 
 
 async def calls(app: Any) -> float:
-    """Return the function calls per start, C functions included."""
+    """Return the number of function calls per start, C functions included."""
     profile = cProfile.Profile()
     profile.enable()
     await starts(app, PATH)
@@ -86,7 +86,7 @@ async def calls(app: Any) -> float:
 
 
 async def tracked(path: Path) -> float:
-    """Return the objects tracked by the garbage collector per start that waits for its commit."""
+    """Return the number of objects that a start keeps in memory while it waits for its commit."""
     app = ours(SQLiteStore(path))
     assert await call(app, PATH) == 200
     while app.edge.service.edges.work.held():
@@ -110,7 +110,7 @@ async def tracked(path: Path) -> float:
 
 async def filled(app: Any) -> None:
     """Fill the queue, so that further starts are refused."""
-    for _ in range(3):  # a slot is free only shortly after its work has ended
+    for _ in range(3):  # a slot becomes free only shortly after the work in it has ended
         while await call(app, SLOW_PATH) == 200:
             pass
         await asyncio.sleep(0.05)

@@ -39,7 +39,7 @@ def run() -> Iterator[str]:
 
 
 def made(ending: str) -> bytes:
-    """Return a set in which each response has its method's name plus this ending."""
+    """Return a descriptor set in which each response has its method's name plus ``ending``."""
     files = FileDescriptorSet()
     files.file.add().ParseFromString(operations_pb2.DESCRIPTOR.serialized_pb)
     for number in range(FILES):

@@ -35,10 +35,10 @@ from lro._model.page_tokens import encode_page_token
 
 PAGE: Final = 100
 CALLS: Final = 40
-"""Pages per round: alternately the first page and one from the middle."""
+"""Pages per round: alternately the first page and a page from a random position."""
 ROUNDS: Final = 5
 ROUND_SECONDS: Final = 2.0
-"""A round of slow pages ends with the page that is being read after this time."""
+"""A round ends with the page that is being read after this time, even if pages are slow."""
 WALK_SECONDS: Final = 60.0
 KEPT: Final = timedelta(days=90)
 DATASET: Final = "d17"
@@ -107,7 +107,7 @@ class Filled:
     population: Population
     matches: Mapping[str, Sequence[int]]
     seconds: float
-    """The time that filling took."""
+    """The time that it took to fill the store, in seconds."""
 
     @classmethod
     def of(cls, database: Database, size: int, now: datetime, wanted: Sequence[Wanted]) -> Filled:
@@ -146,7 +146,7 @@ class Filled:
 
 
 class Pages:
-    """Pages of one list, from its beginning and from random positions; each is verified."""
+    """Pages of one list, from its beginning and from random positions; each page is checked."""
 
     def __init__(self, filled: Filled, wanted: Wanted, size: int = PAGE) -> None:
         self._filled = filled
@@ -191,10 +191,10 @@ class Pages:
 
 
 def row(database: Database, small: Filled, large: Filled, wanted: Wanted) -> str:
-    """Return a row: times in both stores, and the ratio for pages of equal size."""
+    """Return a row of the table: times in both stores, and the ratio for pages of equal size."""
     pages = Pages(large, wanted), Pages(small, wanted)
     whole = growth(wanted, *pages)
-    same = min(PAGE, len(small.matches[wanted.text]) // 2)  # leaves room for random pages
+    same = min(PAGE, len(small.matches[wanted.text]) // 2)  # half, to leave room for random pages
     if 0 < same < PAGE:
         whole = growth(wanted, Pages(large, wanted, same), Pages(small, wanted, same))
     low, high = min(whole.rounds), max(whole.rounds)
@@ -208,7 +208,7 @@ def growth(wanted: Wanted, large: Pages, small: Pages) -> Ratio:
 
 
 def walk(database: Database, filled: Filled, wanted: Wanted, *, from_last: bool = False) -> str:
-    """Read all pages of a list in order, or only those from the last match on."""
+    """Read the pages of a list in order: all of them, or only those after the last match."""
     last = filled.matches[wanted.text][-1:] if from_last else ()
     tokens = [filled.token(wanted.text, number) for number in last] or [""]
     times: list[float] = []
@@ -228,7 +228,7 @@ def walk(database: Database, filled: Filled, wanted: Wanted, *, from_last: bool 
 
 
 def table(database: Database, sizes: Sequence[int]) -> Iterator[str]:
-    """Yield one store's rows; the two complete walks are on an unindexed path."""
+    """Yield the rows of one store; the two lists that are read whole have no index."""
     now = datetime.now(UTC).replace(microsecond=0)
     wanted = filters(now)
     with contextlib.ExitStack() as stack:

@@ -14,7 +14,7 @@ Sample = Callable[[], float]
 
 @attrs.frozen
 class Ratio:
-    """Ours over the floor: the medians of both in ``unit``, and the ratio of each round."""
+    """Our measurement and the floor's: both medians in ``unit``, and the ratio of each round."""
 
     name: str
     ours: float
@@ -37,7 +37,7 @@ class Ratio:
 def compare(
     name: str, ours: Sample, floor: Sample, *, rounds: int = 7, scale: float = 1e6, unit: str = "us"
 ) -> Ratio:
-    """Measure both alternately, after one round that is not counted."""
+    """Take both samples alternately, after one round that is not counted."""
     ours(), floor()
     pairs = []
     for number in range(rounds):

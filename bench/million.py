@@ -37,7 +37,7 @@ from lro.stores.sqlite import SQLiteStore
 METHODS: Final = 20
 PARENTS: Final = ("", *(f"projects/p{number}" for number in range(5)))
 SHARES: Final = (0.7, 0.1, 0.1, 0.05, 0.03, 0.02)
-"""The share of all operations that each parent has."""
+"""For each parent, the share of all operations that the parent has."""
 IN_PROGRESS: Final = 0.1
 """The share of operations in progress: a worst case, because usually far fewer are."""
 WORKERS: Final = 50
@@ -50,7 +50,7 @@ _CODES: Final = ("UNAVAILABLE", "INTERNAL", "DEADLINE_EXCEEDED", "INVALID_ARGUME
 
 @attrs.frozen(kw_only=True)
 class Crowd(Population):
-    """Operations of which many are in progress: half of these run, the others wait."""
+    """Operations of which many are in progress: half of these run, and half wait."""
 
     in_progress: float
 
@@ -71,7 +71,7 @@ _METADATA: Final = [
 def declared(
     store: Any, executor: Any = None, **options: Any
 ) -> tuple[lro.Service, list[MethodSpec]]:
-    """Return a service with the methods, each of which has an indexed path."""
+    """Return a service and its methods, each of which has an indexed path."""
     service = lro.Service(store, executor or InlineExecutor(), **options)
     for number, metadata in enumerate(_METADATA):
         service.declare(

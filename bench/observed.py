@@ -28,9 +28,9 @@ PARSER.add_argument("--rounds", type=int, default=40)
 
 STORES: Final = ("memory", "sqlite")
 STARTS: Final = {"memory": 1000, "sqlite": 400}
-"""Operations per sample."""
+"""The number of operations in a sample, by store."""
 PLAIN: Final = "statistics=False"
-"""The kind that the others are compared with."""
+"""The kind of service with which the other kinds are compared."""
 KINDS: Final = ("statistics=True", PLAIN, "one observer")
 
 
@@ -49,7 +49,7 @@ class Peer:
         )
 
     def sample(self) -> tuple[float, float]:
-        """Return the seconds of CPU and of time per operation."""
+        """Return the seconds of CPU and of real time per operation."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write("go\n")
@@ -65,7 +65,7 @@ class Peer:
 
 
 def options_of(kind: str) -> dict[str, Any]:
-    """Return the options for a service of a kind; the old version has none of them."""
+    """Return the options for a service of a kind; a service of the old version has no options."""
     if kind == "old":
         return {}
     from lro.adapters import Observer
@@ -116,7 +116,7 @@ def serve(kind: str, where: str) -> None:
 
 
 def compared(store: str, options: argparse.Namespace) -> Iterator[str]:
-    """Yield one store's rows: each kind relative to the one without statistics, interleaved."""
+    """Yield the rows of one store: each kind relative to the kind without statistics."""
     sources: dict[str, Path | None] = dict.fromkeys(KINDS)
     if options.old is not None:
         sources["old"] = options.old

@@ -41,7 +41,7 @@ FACES: Final[dict[str, tuple[str, ...]]] = {
     "plain": (),
     "hinted": (),
 }
-"""The verbs of each face besides Get. Only "hinted" recommends a polling interval: 1 s."""
+"""The verbs of each kind of server besides Get; only "hinted" recommends a polling interval."""
 
 METADATA: Final = {"verb": "export", "progressPercent": 40, "createTime": "2030-01-02T03:04:05Z"}
 BEGIN, STATUS = "/status/begin/", "/status/of/"
@@ -49,7 +49,7 @@ BEGIN, STATUS = "/status/begin/", "/status/of/"
 
 
 class Operated:
-    """The application, which counts requests and connections."""
+    """The application of the server, which counts requests and connections."""
 
     def __init__(self, face: str) -> None:
         self.service = lro.Service(MemoryStore(), InlineExecutor(), verbs=FACES[face])
@@ -112,7 +112,7 @@ class Operated:
         self._ends[name] = time.monotonic()
 
     async def counted(self) -> dict[str, Any]:
-        """Return end times, requests per path, the peak of connections, and seconds of CPU."""
+        """Return end times, requests per path, the most connections at once, and seconds of CPU."""
         cpu = time.process_time() - self._cpu
         return {"ends": self._ends, "asked": self._asked, "peak": self._peak, "cpu": cpu}
 
@@ -138,7 +138,7 @@ def _unhinted(send: Any) -> Any:
 
 
 class Remote:
-    """The parent's side of such a process; ``url`` is the server's address."""
+    """The parent's side of a server process; ``url`` is the server's address."""
 
     def __init__(self, process: subprocess.Popen[str], url: str) -> None:
         self._process = process
@@ -154,7 +154,7 @@ class Remote:
 
 @contextlib.contextmanager
 def operated(face: str) -> Iterator[Remote]:
-    """Run a server with that face in another process."""
+    """Run a server of this kind in another process."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -33,11 +33,11 @@ VERBS = frozenset(
     for name, verb in vars(Store).items()
     if callable(verb) and not name.startswith("_") and name not in ("now", "notify_others", "close")
 )
-"""The verbs that call the store."""
+"""The methods of a store whose calls are counted."""
 
 
 class Counted:
-    """A store that counts the calls of its verbs by name."""
+    """A store that counts the calls of its methods by name."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -57,7 +57,7 @@ def resident() -> int:
 
 
 def park(place: Place, names: int) -> dict[str, Any]:
-    """Park the waiters on this number of operations in turn, pause, and wake them.
+    """Measure waiters on this number of operations: their memory, their idle cost, their wake-up.
 
     The wake-up is measured only with a single operation, because otherwise commits dominate.
     """
@@ -99,7 +99,7 @@ def park(place: Place, names: int) -> dict[str, Any]:
 
 
 async def settled(store: Counted) -> None:
-    """Wait until each waiter has read its operation, and a poll of the states has seen them."""
+    """Wait until each waiter has read its operation, and the states have been polled once more."""
     before = -1
     while store.calls["get"] != before:
         before = store.calls["get"]
@@ -110,7 +110,7 @@ async def settled(store: Counted) -> None:
 
 
 async def wake(service: Any, place: Place, name: str, tasks: list[Any]) -> float:
-    """Return the seconds from the commit of the end to the last waiter's reply."""
+    """Return the seconds from the commit of the operation's end to the last waiter's reply."""
     awake: list[float] = []
     for task in tasks:
         task.add_done_callback(lambda _: awake.append(time.monotonic()))
@@ -126,7 +126,7 @@ async def wake(service: Any, place: Place, name: str, tasks: list[Any]) -> float
 
 
 def floor() -> float:
-    """Return the seconds until the last of equally many bare futures is awake."""
+    """Return the seconds until the last of ``WAITERS`` bare futures is awake."""
     return percentile([asyncio.run(bare())[0] for _ in range(ROUNDS)], 0.5)
 
 

@@ -22,13 +22,13 @@ from lro.executors.inline import InlineExecutor
 ROOT = Path(__file__).resolve().parent.parent
 CHANNEL = "floor"
 Place = tuple[str, str, str]
-"""The kind, path or URL, and schema of a store."""
+"""The kind of a store, its path or URL, and its schema."""
 
 FLOOR_TABLE = "CREATE TABLE IF NOT EXISTS kept (name TEXT PRIMARY KEY, value BIGINT)"
 
 
 def open_store(kind: str, where: str, schema: str) -> Any:
-    """Open a store of this kind: at a file, without a schema, or at a URL with a schema."""
+    """Open a store of this kind, at a file path or at a URL with a schema."""
     if kind == "memory":
         from lro.stores.memory import MemoryStore
 
@@ -74,7 +74,7 @@ class Peer:
         self._notify_others(name)
 
     def end(self, name: str) -> float:
-        """End an operation, and return when that was committed."""
+        """End an operation, and return the time of the commit."""
         self._service.reporter(name).complete(RunResponse(1))
         return self._at
 
@@ -84,12 +84,12 @@ class Peer:
         return time.monotonic()
 
     def commit(self, value: str) -> float:
-        """Commit to a bare file, and return when that was done."""
+        """Commit to a bare SQLite file, and return the time of the commit."""
         self._file.execute("INSERT OR REPLACE INTO kept VALUES ('x', ?)", (value,))
         return time.monotonic()
 
     def notify(self, payload: str) -> float:
-        """Send a bare NOTIFY, and return when that began."""
+        """Send a bare NOTIFY, and return the time at which sending began."""
         began = time.monotonic()
         self._connection.execute("SELECT pg_notify(%s, %s)", (CHANNEL, payload))
         return began
@@ -97,7 +97,7 @@ class Peer:
 
 @contextmanager
 def peer(kind: str, where: str, schema: str) -> Iterator[Any]:
-    """Run a process for the commands of :class:`Peer`: ``command("end", name)``."""
+    """Run a :class:`Peer` process, and yield the function ``command("end", name)``."""
     process = subprocess.Popen(
         [sys.executable, "-m", "bench.peer", kind, where, schema],
         cwd=ROOT,
@@ -122,7 +122,7 @@ def peer(kind: str, where: str, schema: str) -> Iterator[Any]:
 
 
 def main(kind: str, where: str, schema: str) -> None:
-    """Run the commands on standard input."""
+    """Run the commands that arrive on standard input."""
     this = Peer(kind, where, schema)
     for line in sys.stdin:
         verb, word = line.split()

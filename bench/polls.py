@@ -36,12 +36,12 @@ TYPES: Final[dict[str, Any]] = {"response": lro.types.StringValue, "metadata": l
 
 
 def counted(poll: Callable[[], object], times: int) -> Sample:
-    """Return a sample of the seconds of CPU per call."""
+    """Return a function that measures the seconds of CPU per call."""
     return polling(poll, times, lambda _: None)
 
 
 def polling(poll: Callable[[], object], times: int, sleep: Callable[[float], object]) -> Sample:
-    """Measure the same with a sleep of zero after each call, which is a system call."""
+    """Return a function that measures the CPU of a call and a sleep of zero, a system call."""
 
     def sample() -> float:
         cpu = time.process_time()
@@ -54,7 +54,7 @@ def polling(poll: Callable[[], object], times: int, sleep: Callable[[float], obj
 
 
 def awaited(loop: asyncio.Runner, poll: Callable[[], Awaitable[object]], times: int) -> Sample:
-    """Measure the same for calls on an event loop."""
+    """Return a function that measures the seconds of CPU per call on an event loop."""
 
     async def polls() -> float:
         cpu = time.process_time()
@@ -76,7 +76,7 @@ def waited(client: lro_client.Client, name: str) -> float:
 
 
 async def awaiting(client: lro_client.AsyncClient, name: str) -> float:
-    """Measure the same on an event loop."""
+    """Return the seconds of CPU per poll of a ``result()`` on an event loop."""
     cpu = time.process_time()
     try:
         await client.operation(name, **TYPES).result(timeout=RESULT_SECONDS)
@@ -157,12 +157,12 @@ async def _read(client: Any, where: str, sleep: Any = None) -> object:
 
 
 async def _made(make: Callable[[str], Any], url: str) -> Any:
-    return make(url)  # must run on the event loop
+    return make(url)  # clients must be created on the event loop
 
 
 def run(options: argparse.Namespace) -> Iterator[str]:
     """Measure each client and its floor alternately."""
-    logging.getLogger("lro_client").setLevel(logging.ERROR)  # every wait here times out
+    logging.getLogger("lro_client").setLevel(logging.ERROR)  # every wait of this bench times out
     with operated("plain") as server, asyncio.Runner() as loop:
         (name,) = server.call("make", [0])
         size = len(httpx.get(f"{server.url}/v1/{name}").content)

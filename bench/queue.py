@@ -47,7 +47,7 @@ class Response:
 
 
 def service_on(where: str, log: Path, workers: int) -> tuple[lro.Service, Any, Any]:
-    """Return a service on a store and its method twice, the second with fair concurrency keys.
+    """Return a service, its method, and the same method with fair concurrency keys.
 
     The function logs when it began and ended.
     """

@@ -98,7 +98,7 @@ def coroutine(client: AsyncClient, name: str) -> Iterator[Result]:
 
 
 def clients(port: int) -> dict[str, tuple[Any, Callable[[str], AbstractContextManager[Result]]]]:
-    """For each transport, return the function that serves it and one that makes a client."""
+    """Return for each transport a function that serves it, and a function that makes a client."""
     url, address = f"http://127.0.0.1:{port}", f"127.0.0.1:{port}"
     return {
         "Client, httpx": (over_http, lambda name: blocking(Client(url), name)),
@@ -138,7 +138,7 @@ def of_clients() -> Iterator[str]:
                 result()
             began = time.perf_counter()
             with ThreadPoolExecutor(1) as pool:
-                waiting = pool.submit(result)  # it polls while the server is away
+                waiting = pool.submit(result)  # the client polls while the server is away
                 time.sleep(AWAY_SECONDS)
                 with serve(service, port):
                     waiting.result()

@@ -50,7 +50,7 @@ def run() -> Iterator[str]:
 def measured(
     pool: concurrent.futures.Executor, kind: str, stores: Sequence[tuple[str, ...]]
 ) -> str:
-    """Measure the total starts per second of servers, each on one of these stores."""
+    """Measure the total starts per second of several servers, each on one of these stores."""
     with contextlib.ExitStack() as stack:
         servers = [Server(kind, *where) for where in stores]
         for one in servers:

@@ -43,7 +43,7 @@ class RunResponse:
 
 
 def make(store: Any, executor: Any, **options: Any) -> tuple[lro.Service, Any]:
-    """Return a service and its method, which does almost nothing."""
+    """Return a service and its method, whose work does almost nothing."""
     service = lro.Service(store, executor, **options)
 
     def run(request: Request, _: lro.Job[Progress]) -> RunResponse:
@@ -76,7 +76,7 @@ def one_by_one(service: lro.Service, method: Any, times: int = ONE_BY_ONE) -> Sa
 def in_flight(
     service: lro.Service, method: Any, times: int = IN_FLIGHT, callers: int = 1
 ) -> Sample:
-    """Measure the time per operation of many, from the first start to the last result.
+    """Measure the time per operation with many in flight, from first start to last result.
 
     Each caller is a thread, which starts its share before it waits for the first result.
     """
@@ -99,7 +99,7 @@ def in_flight(
 
 
 def dict_one_by_one() -> float:
-    """The floor: create a task, and await the value that it puts into a dictionary."""
+    """Measure the floor: create a task, and await the value that it puts into a dictionary."""
 
     async def main() -> float:
         kept: dict[int, object] = {}
@@ -120,7 +120,7 @@ def dict_one_by_one() -> float:
 
 
 def dict_in_flight() -> float:
-    """The floor for many operations: as many tasks at once."""
+    """Measure the floor for many operations: the same number of tasks at once."""
 
     async def main() -> float:
         kept: dict[int, object] = {}
@@ -165,7 +165,7 @@ def run() -> Iterator[str]:
 
 
 def with_statistics() -> Iterator[str]:
-    """Compare start to result with statistics and without."""
+    """Compare the time from start to result with statistics and without."""
     with tempfile.TemporaryDirectory() as folder:
         files = (SQLiteStore(f"{folder}/{number}.db") for number in itertools.count())
         for label, executor, store in (
@@ -185,7 +185,7 @@ def with_statistics() -> Iterator[str]:
 
 
 def with_telemetry() -> Iterator[str]:
-    """Compare start to result without a provider, without the API, and with spans, to off."""
+    """Compare telemetry without a provider, without the API, and with spans, to telemetry off."""
     from opentelemetry.sdk.trace import TracerProvider
 
     options = {

@@ -51,7 +51,7 @@ class FloorWriter:
         threading.Thread(target=self._live, daemon=True).start()
 
     async def write(self, *statements: tuple[str, tuple[Any, ...]]) -> None:
-        """Commit these statements, and return afterwards."""
+        """Return after these statements have been committed."""
         future = self._loop.create_future()
         self._queue.put((future, list(statements)))
         await future
@@ -82,7 +82,7 @@ class FloorWriter:
 
 
 def floor(path: str) -> Any:
-    """Return the cheapest durable start: no checks, no leases, no lists, no cancellation."""
+    """Return an application with the cheapest durable start, without checks, leases or lists."""
     writers: list[FloorWriter] = []
     tasks: set[asyncio.Task[None]] = set()
 

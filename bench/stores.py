@@ -26,7 +26,7 @@ from lro.stores.sqlite import SQLiteStore
 ONE_BY_ONE: Final = 300
 IN_FLIGHT: Final = 3200
 CALLERS: Final = 64
-"""The number of threads that start operations, and of threads that do the work."""
+"""The number of threads that start operations, and also of threads that do the work."""
 GROUP: Final = 50
 ROUNDS: Final = 5
 
@@ -40,7 +40,7 @@ _numbers = itertools.count()
 
 @attrs.frozen
 class Database:
-    """A kind of store, and the plain statements of its floor."""
+    """A kind of store, and the plain SQL statements of its floor."""
 
     label: str
     make_store: Callable[[], Any]
@@ -84,7 +84,7 @@ def floor_one_by_one(database: Database) -> Sample:
 
 
 def floor_in_groups(database: Database) -> Sample:
-    """Measure the time per operation if ``GROUP`` of them share two commits."""
+    """Measure the time per operation if ``GROUP`` operations share two commits."""
 
     def sample() -> float:
         began = time.perf_counter()
@@ -100,7 +100,7 @@ def floor_in_groups(database: Database) -> Sample:
 
 @contextlib.contextmanager
 def sqlite_database(folder: Path) -> Iterator[Database]:
-    """Yield a kind of store with new files in this folder."""
+    """Yield SQLite as a kind of store, with new files in this folder."""
     floor = sqlite3.connect(folder / "floor.db", isolation_level=None)
     floor.execute("PRAGMA journal_mode = WAL")
     floor.execute("PRAGMA synchronous = FULL")
@@ -128,7 +128,7 @@ def sqlite_database(folder: Path) -> Iterator[Database]:
 
 @contextlib.contextmanager
 def postgres_database(server: Any) -> Iterator[Database]:
-    """Yield a kind of store with new schemas on a server of our own."""
+    """Yield PostgreSQL as a kind of store, with new schemas on a server of our own."""
     import psycopg
 
     from lro.stores.postgres import PostgresStore

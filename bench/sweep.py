@@ -38,7 +38,7 @@ WRITERS: Final = 4
 PACE: Final = 50.0
 """Operations per second that each writer starts and ends, unless it has no limit."""
 ASIDE_SECONDS: Final = 10.0
-"""How long the writers are measured before the sweep, and after it."""
+"""The seconds for which the writers are measured before the sweep, and again after the sweep."""
 LONGEST_SECONDS: Final = 300.0
 """The time limit of a sweep."""
 DAY: Final = timedelta(days=1)
@@ -50,9 +50,9 @@ _RESPONSE: Final = RunResponse(items=17, location="gs://results/d17/o17/output.p
 
 @attrs.frozen(kw_only=True)
 class Beside:
-    """The writers' operations in a time span, in seconds.
+    """The durations of the writers' operations in a time span, in seconds.
 
-    ``calls`` are the times of each operation's two calls, ``late`` those since it was due.
+    ``calls`` are the durations of each operation's two calls, ``late`` those from its due time.
     """
 
     seconds: float
@@ -67,7 +67,7 @@ class Beside:
 
 
 class Writers:
-    """Threads that start and end operations until they are stopped, and record their times."""
+    """Threads that start and end operations until they are stopped, and record the times."""
 
     def __init__(self, service: lro.Service, method: Any, pace: float | None) -> None:
         self._service = service
@@ -116,7 +116,7 @@ class Writers:
 
 
 class Sweep:
-    """Maintenance in a thread, as usual, until nothing is left to remove."""
+    """A thread that runs maintenance, as a service does, until nothing is left to remove."""
 
     def __init__(self, service: lro.Service) -> None:
         self._service = service
@@ -125,7 +125,7 @@ class Sweep:
         self.removed = 0
         self.turns = 0
         self.longest = 0.0
-        """The longest call that removed operations, in seconds."""
+        """The duration of the longest call that removed operations, in seconds."""
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._live)
 

@@ -18,7 +18,7 @@ WAITERS = 10_000
 
 
 async def ours(many_names: bool) -> tuple[float, float]:
-    """Return the seconds until the last waiter is awake, and the median; no threads are added."""
+    """Return the seconds until the last and the median waiter are awake; no thread is added."""
     service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
     method = service.declare(
         "bench.v1.Bench.Run", request=Request, response=RunResponse, metadata=Progress
@@ -38,7 +38,7 @@ async def ours(many_names: bool) -> tuple[float, float]:
         await asyncio.sleep(0)
     assert threading.active_count() == threads
     reporters = [service.reporter(name) for name in names]
-    gc.collect()  # keeps garbage from parking out of the measurement
+    gc.collect()  # so that earlier garbage is not collected during the measurement
     began = time.perf_counter()
     for reporter in reporters:
         reporter.complete(RunResponse(1))
@@ -47,7 +47,7 @@ async def ours(many_names: bool) -> tuple[float, float]:
 
 
 async def bare() -> tuple[float, float]:
-    """Measure the same with bare futures and timeouts."""
+    """Return the same two times for bare futures with timeouts."""
     loop = asyncio.get_running_loop()
     futures = [loop.create_future() for _ in range(WAITERS)]
     awake: list[float] = []

@@ -21,7 +21,7 @@ from bench.measure import percentile
 from bench.operated import operated
 
 PEER_MOST: Final = 1000
-"""The limit for threads and for google-api-core, which would take minutes with more."""
+"""The most operations for threads and for google-api-core, which take minutes with more."""
 
 MEGABYTE: Final = 1e6
 WIDTHS: Final = {"cpu": 20, "grown": 7, "connections": 6, "calls": 8, "server_cpu": 9}
@@ -38,7 +38,7 @@ PARSER.add_argument("--only", nargs="+", default=[], help="variants whose label 
 
 @attrs.frozen
 class Variant:
-    """A client, the way it is used, the server's features, and the most operations it gets."""
+    """A client, the way it is used, the server's features, and the limit of operations."""
 
     label: str
     client: str
@@ -101,7 +101,7 @@ def measure(one: Variant, operations: int, within: Sequence[float]) -> Found:
 
 
 def line(label: str, rounds: Sequence[Found]) -> str:
-    """Return the medians of all rounds, and the spread of the CPU."""
+    """Return the table's row: the medians of all rounds, and the spread of the CPU."""
     if not any(one.excess for one in rounds):
         return f"{label:<36} {rounds[0].lacking}"
     parts = []

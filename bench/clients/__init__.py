@@ -24,7 +24,7 @@ class Absent(Exception):
 
 @attrs.frozen
 class Found:
-    """A client's results: the time of each, its CPU in seconds, its memory growth in bytes."""
+    """A client's results: the time of each result, seconds of CPU, and bytes of memory growth."""
 
     at: dict[str, float]
     cpu: float

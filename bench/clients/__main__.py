@@ -41,7 +41,7 @@ def obey(way: Way) -> None:
     while True:
         names, begins = json.loads(lines.get())
         gc.collect()
-        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+        Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM, the peak
         before, cpu = memory("VmRSS"), time.process_time()
         at = way(names, begins)
         answer: dict[str, Any] = {"at": at, "cpu": time.process_time() - cpu}
@@ -50,7 +50,7 @@ def obey(way: Way) -> None:
 
 
 def main(client: str, way: str, url: str) -> None:
-    """Import a client, and run its commands."""
+    """Import a client's module, and run the commands for the client."""
     try:
         module = importlib.import_module(f"bench.clients.on_{client}")
         ways = module.ways(url)

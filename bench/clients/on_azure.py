@@ -19,7 +19,7 @@ BEGIN = "/status/begin/"
 
 
 def ways(url: str) -> Mapping[str, Way]:
-    """Return ``threads`` with a client for each, and ``asyncio`` with one for all."""
+    """Return two ways: ``threads`` with a client for each operation, ``asyncio`` with only one."""
 
     def blocking(name: str) -> Callable[[], object]:
         client: Any = PipelineClient(url, transport=RequestsTransport())

@@ -15,13 +15,13 @@ import lro.wire
 from bench.clients.ways import Results, Way, together
 
 MOST = 1000
-"""The most names per call (spec §3.11)."""
+"""The maximum number of names in a call (spec §3.11)."""
 
 EVERY_SECONDS = 0.25
 
 
 def ways(url: str) -> Mapping[str, Way]:
-    """Return ``stream`` with asyncio only, and ``batch`` with httpx and JSON only."""
+    """Return two ways: ``stream`` with asyncio only, and ``batch`` with httpx and JSON only."""
     return {
         "stream": together(lambda names: streams(url, names)),
         "batch": together(lambda names: batches(url, names)),
@@ -33,7 +33,7 @@ def parts(names: Sequence[str]) -> list[Sequence[str]]:
 
 
 async def streams(url: str, names: Sequence[str]) -> Results:
-    """Read a bare stream for each full set of names."""
+    """Read one bare stream for each group of at most ``MOST`` names."""
     at: Results = {}
     host, port = urlsplit(url).hostname, urlsplit(url).port
 

@@ -42,7 +42,7 @@ def async_client(url: str) -> Any:
 
 
 def ways(url: str) -> Mapping[str, Way]:
-    """Return ``threads`` with a client for each, and ``asyncio`` with one for all."""
+    """Return two ways: ``threads`` with a client for each operation, ``asyncio`` with only one."""
 
     def blocking(name: str) -> Callable[[], object]:
         started = operations_pb2.Operation(name=name)

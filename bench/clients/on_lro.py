@@ -16,12 +16,12 @@ TYPES: dict[str, Any] = {"response": lro.types.StringValue, "metadata": lro.Stru
 
 
 def ways(url: str) -> Mapping[str, Way]:
-    """Return ``threads`` and ``asyncio`` with a client for each operation, so nothing is shared.
+    """Return the ways by name; in ``threads`` and ``asyncio`` each operation has its own client.
 
-    In ``group``, ``async_group`` and ``tasks`` all share one client; ``tasks`` uses ``result()``.
+    In ``group``, ``async_group`` and ``tasks`` one client is shared; ``tasks`` uses ``result()``.
     """
     _ = lro_client.Client, lro_client.AsyncClient  # the first use imports each class
-    context = httpx.create_ssl_context()  # creating it takes longer than the rest of a client
+    context = httpx.create_ssl_context()  # made once, because this takes longer than the rest
 
     def blocking(name: str) -> Callable[[], object]:
         client = lro_client.Client(url, http=httpx.Client(verify=context))

@@ -32,7 +32,7 @@ from bench.peers.queues import rows as queue_rows
 HERE: Final = Path(__file__).parent
 ROUNDS: Final = 3
 LIMIT_SECONDS: Final = 120.0
-"""A candidate that needs longer for its share of a round is not measured."""
+"""The time limit in seconds for a candidate's share of a round; slower ones are left out."""
 
 PARSER = argparse.ArgumentParser(prog="python -m bench peers")
 PARSER.add_argument("--rows", choices=("results", "queue"), help="only these rows")
@@ -50,7 +50,7 @@ REQUIREMENTS: Final = {
 
 @attrs.frozen(kw_only=True)
 class Candidate:
-    """A library in one setup: a script, its arguments, and the amount of work."""
+    """A library in one setup: its script, the script's arguments, and the amount of work."""
 
     label: str
     script: str
@@ -105,7 +105,7 @@ CANDIDATES: Final = (
 
 
 class Places:
-    """Servers and files of our own, in which every candidate gets a new place."""
+    """Servers and files of our own, which give each candidate a new database, file or Redis."""
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
         self._stack = stack
@@ -116,7 +116,7 @@ class Places:
         return Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
 
     def new(self, where: str) -> str:
-        """Create a new place, and return its address."""
+        """Create a new database, file or Redis, and return its address."""
         if where == "memory":
             return where
         if where == "SQLite":
@@ -147,7 +147,7 @@ class Places:
 
 
 def interpreter(script: str, home: Path) -> str:
-    """Return the Python of the peer's environment, which is created if needed; our own for lro."""
+    """Return the Python of the peer's environment, which is created if needed; for lro, our own."""
     if script == "lro":
         return sys.executable
     python = home / script / "bin" / "python"
@@ -166,7 +166,7 @@ def last_line(text: str) -> str:
 
 
 def measured(candidate: Candidate, python: str, address: str, log: Path) -> tuple[float, float]:
-    """Run a new process; return the median seconds of one at a time, and of each of many."""
+    """Return the median seconds of one piece of work at a time, and of each of many at once."""
     script = str(HERE / f"on_{candidate.script}.py")
     with log.open("w") as errors:
         process = subprocess.Popen(
@@ -175,7 +175,7 @@ def measured(candidate: Candidate, python: str, address: str, log: Path) -> tupl
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-            start_new_session=True,  # lets us kill its workers too
+            start_new_session=True,  # lets us kill the process's workers too
         )
     try:
         asked = f"one {candidate.one}\nmany {candidate.many}\n"

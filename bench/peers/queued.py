@@ -38,7 +38,7 @@ def work_until_told() -> None:
 
 
 def serve_front(fill: Callable[[int], object], one: Callable[[], object]) -> None:
-    """Run commands to the end of input."""
+    """Run the commands on standard input, to its end."""
     log = Path(os.environ[LOG])
     print("ready", flush=True)
     for line in sys.stdin:

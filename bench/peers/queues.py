@@ -57,7 +57,7 @@ class Failed(Exception):
 
 
 class Places(Protocol):
-    """The places where candidates keep their work; see ``bench.peers``."""
+    """Servers on which each candidate gets a new database or Redis; see ``bench.peers``."""
 
     def folder(self) -> Path: ...
 
@@ -66,7 +66,7 @@ class Places(Protocol):
 
 @attrs.frozen(kw_only=True)
 class Queue:
-    """A candidate: its script, the kind of place for its jobs, and further arguments."""
+    """A candidate: its script, the kind of its database, and further arguments."""
 
     label: str
     script: str
@@ -85,14 +85,14 @@ QUEUES: Final = (
 
 @attrs.frozen
 class Figures:
-    """Figures of one round: jobs per second, and the seconds until each begin if all are idle."""
+    """Figures of one round: jobs per second, and the delays in seconds with idle workers."""
 
     rate: float
     delays: Sequence[float]
 
 
 class Round:
-    """A round of one candidate: its place, its processes, and the log that its jobs write."""
+    """A round of one candidate: its address, its processes, and the log that its jobs write."""
 
     def __init__(self, queue: Queue, python: str, places: Places, stack: contextlib.ExitStack):
         self._queue, self._python, self._stack = queue, python, stack
@@ -105,7 +105,7 @@ class Round:
         self._ready([self._front])
 
     def measured(self) -> Figures:
-        """Measure the idle queue, then the drain."""
+        """Measure the delays with idle workers, and then the rate at which the queue drains."""
         with self._workers():
             self._asked(f"alone {WARM_UP}")
             delays = [float(one) for one in self._asked(f"alone {ALONE}").split()]
@@ -172,7 +172,7 @@ class Round:
                 stdout=subprocess.PIPE if role == "front" else file,
                 stderr=file,
                 text=True,
-                start_new_session=True,  # lets us kill a pool of processes too
+                start_new_session=True,  # lets us kill a process and its pool
             )
         (stack or self._stack).callback(_end, process)
         return process, output

@@ -28,7 +28,7 @@ class Refused(Exception):
 
 @attrs.define(eq=False)
 class OtherServer:
-    """An ASGI app with operations by name, newest first, and the calls it received."""
+    """An ASGI app with operations by name, newest first, and a list of the calls it received."""
 
     prefix: str
     token: str
@@ -121,7 +121,7 @@ class OtherServer:
 
 @contextmanager
 def other_server(prefix: str = "/v1", token: str = "") -> Iterator[OtherServer]:
-    """Serve such an app during the block."""
+    """Serve an ``OtherServer`` during the block."""
     server = OtherServer(prefix, token)
     with uvicorn_serving(server, lifespan="off") as server.server_port:
         yield server

@@ -1,4 +1,4 @@
-"""Consoles on real servers: hypercorn, and a proxy that strips its path prefix."""
+"""Consoles on real servers, hypercorn among them, and a proxy that strips its path prefix."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECURE = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-"""Headers that every reply of a console has."""
+"""Headers that every reply of a console must have."""
 
 
 @contextlib.contextmanager
@@ -41,7 +41,7 @@ def hypercorn_serving(app: Any) -> Iterator[int]:
     line, loop, over = listening(), asyncio.new_event_loop(), asyncio.Event()
     config = Config()
     port: int = line.getsockname()[1]
-    config.bind = [f"fd://{line.detach()}"]  # hypercorn closes it
+    config.bind = [f"fd://{line.detach()}"]  # hypercorn closes the socket
     config.accesslog = config.errorlog = None
 
     def run() -> None:
@@ -67,7 +67,7 @@ def authenticate(headers: Mapping[str, str]) -> str:
 
 
 def counting(**options: Any) -> Counting:
-    """Return a service whose operations every caller may see."""
+    """Return a service whose operations are visible to every caller."""
     return build(**{"owner_only": False, "authorize": None, **options})
 
 
@@ -75,7 +75,7 @@ def counting(**options: Any) -> Counting:
 def console(
     kind: str, made: Counting | None = None, base: str = "", fallback: Any = None, **options: Any
 ) -> Iterator[httpx.Client]:
-    """Serve a console on such a server, yield a client, and close the service afterwards."""
+    """Serve a console on this kind of server, yield a client, and close the service at the end."""
     serve, app = SERVERS[kind]
     made = made or counting()
     with (
@@ -86,12 +86,12 @@ def console(
         try:
             yield client
         finally:
-            made.go.set()  # otherwise the service waits for the work
+            made.go.set()  # otherwise the service would wait for the work
 
 
 @contextlib.contextmanager
 def cutting_proxy(port: int, prefix: str) -> Iterator[int]:
-    """Serve, below a prefix, what another server has without the prefix, and yield the port."""
+    """Serve another server's paths below a prefix, which is cut off, and yield the port."""
 
     class Proxy(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -1,4 +1,4 @@
-"""The console on real servers: its files, its own endpoints, and the calls its API allows."""
+"""The console on real servers: its files, its endpoints, and the calls that its API allows."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NAMED: Any = {"authenticate": authenticate}
 
 @pytest.fixture
 def made() -> Iterator[Counting]:
-    """Return a service whose operations wait until the test lets them go on."""
+    """Return a service whose operations wait until the test sets ``go``."""
     found = counting()
     yield found
     found.go.set()
@@ -48,7 +48,7 @@ def made() -> Iterator[Counting]:
 
 
 def hashed(name: str) -> str:
-    """Return the name with the hash under which a file is served."""
+    """Return the name under which a file is served, which includes a hash."""
     stem, _, suffix = name.rpartition(".")
     pattern = rf"/{stem}\.[0-9a-f]{{16}}\.{suffix}"
     (found,) = (path for path in page_files() if re.fullmatch(pattern, path))
@@ -57,7 +57,7 @@ def hashed(name: str) -> str:
 
 @pytest.mark.parametrize("kind", SERVERS)
 def test_page_and_files_come_with_their_headers(kind: str) -> None:
-    """The browser revalidates the page each time, and caches its files for a year."""
+    """The page is revalidated at each load; scripts and style sheets are cached for a year."""
     with console(kind) as client:
         page = client.get("/")
         assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
@@ -74,7 +74,7 @@ def test_page_and_files_come_with_their_headers(kind: str) -> None:
 
 
 def test_unchanged_page_is_answered_with_304(kind: str) -> None:
-    """An ETag in a list matches too; options may allow other sites to frame the page."""
+    """A request with the page's ETag gets 304; the page's headers name who may frame the page."""
     with console(kind, frame=("self", "https://portal.example.com")) as client:
         policy = client.get("/").headers["content-security-policy"]
         assert "frame-ancestors 'self' https://portal.example.com;" in policy
@@ -100,7 +100,7 @@ def test_file_is_compressed_if_gzip_is_accepted(accepted: str, packed: bool) -> 
 
 
 def test_unknown_paths_and_methods_are_refused(kind: str) -> None:
-    """HEAD is GET without a body; errors have the usual form, and the security headers."""
+    """Errors have a message and the security headers; HEAD and OPTIONS work as usual."""
     with console(kind) as client:
         head = client.head("/session")
         assert (head.status_code, head.content) == (200, b"")
@@ -121,7 +121,7 @@ def test_unknown_paths_and_methods_are_refused(kind: str) -> None:
 
 
 def test_session_lists_versions_verbs_and_methods(kind: str) -> None:
-    """The session lists versions, verbs, and methods with the fields that filters accept."""
+    """The session lists versions, verbs, and methods with the fields that filters may use."""
     links = {"trace": "https://t.example/{trace_id}"}
     with console(kind, **NAMED, title="Images", links=links) as c:
         assert c.get("/session").status_code == 401
@@ -169,7 +169,7 @@ def test_session_lists_versions_verbs_and_methods(kind: str) -> None:
 @lro.message("acme.v1.Deep")
 @attrs.frozen
 class Deep:
-    """A message with fields of many kinds."""
+    """A message that has fields of many kinds."""
 
     below: Deep | None = None
     labels: dict[str, str] = attrs.field(factory=dict)
@@ -182,7 +182,7 @@ Wide = lro.message("acme.v1.Wide")(attrs.make_class("Wide", _OWN, bases=(Deep,),
 
 
 def test_fields_of_a_deep_message_are_bounded() -> None:
-    """Recursive messages are followed only a few levels down, and at most 100 fields are listed."""
+    """Fields of a recursive message are listed a few levels deep, and at most 100 in total."""
     made = counting()
     from datetime import timedelta
 
@@ -202,7 +202,7 @@ def test_fields_of_a_deep_message_are_bounded() -> None:
 
 
 def test_operations_are_served_below_the_console(kind: str, made: Counting) -> None:
-    """The page's calls list, read, cancel, wait for and delete an operation."""
+    """The page can list, read, cancel, await and delete an operation below its own path."""
     name = made.count.start(CountRequest(steps=-1), caller="ann").name
     with console(kind, made, **NAMED) as client:
         client.headers.update(ANN)
@@ -218,7 +218,7 @@ def test_operations_are_served_below_the_console(kind: str, made: Counting) -> N
 
 
 def test_paused_method_is_shown_with_the_time(kind: str, made: Counting) -> None:
-    """If the store is unavailable, the page still loads."""
+    """The session has the time of a method's pause, or none if the store is unavailable."""
     made.service.pause("acme.v1.Things.Count")
     with console(kind, made) as client:
         (since,) = made.service.paused().values()
@@ -232,7 +232,7 @@ def test_paused_method_is_shown_with_the_time(kind: str, made: Counting) -> None
 def test_actions_are_logged_with_the_caller(
     made: Counting, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A caller's name cannot add lines to the log."""
+    """Each action is logged with the caller's name, which cannot add lines to the log."""
     names = [made.count.start(CountRequest(steps=-1)).name for _ in range(2)]
     with (
         caplog.at_level(logging.INFO, "lro"),
@@ -251,7 +251,7 @@ def test_actions_are_logged_with_the_caller(
 def test_rerun_is_offered_and_logged_if_the_service_offers_it(
     kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The rerun is logged like the other actions; a console without the action refuses it."""
+    """A rerun is offered and logged if the service has the verb and the console allows it."""
     made = counting(verbs=(*VERBS, "RerunOperation"))
     name = made.count.start(CountRequest(steps=-1)).name
     with caplog.at_level(logging.INFO, "lro"), console(kind, made) as client:
@@ -274,7 +274,7 @@ PAUSING = (*VERBS, "PauseMethod")
 
 
 def test_methods_are_paused_and_resumed(kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The service, the console and both hooks must allow it, and each call logs a line."""
+    """A caller whom both hooks allow can pause and resume a method; each call is logged."""
     asked = []
 
     def authorize(caller: str, verb: str, name: str) -> bool:
@@ -303,7 +303,7 @@ def test_methods_are_paused_and_resumed(kind: str, caplog: pytest.LogCaptureFixt
 
 
 def test_wrong_pause_is_refused(kind: str) -> None:
-    """The error says why, and has the headers of every reply."""
+    """An invalid pause request is refused with the reason and the usual headers."""
     with console(kind, counting(verbs=PAUSING)) as client:
         for body, said in (
             ({"method": "acme.v1.Things.Cuont"}, "is not declared by this service"),
@@ -322,7 +322,7 @@ def test_wrong_pause_is_refused(kind: str) -> None:
 
 
 def test_pause_needs_both_service_and_console(made: Counting) -> None:
-    """The hook ``allow`` gets the method's name, or an empty name when buttons are chosen."""
+    """Pausing needs the verb in the service, the action in the console, and the allow hook."""
     wanted: Any = {"method": COUNT}
     with console("uvicorn", made) as client:
         assert "pause" not in client.get("/session").json()["actions"]
@@ -343,7 +343,7 @@ def test_pause_needs_both_service_and_console(made: Counting) -> None:
 
 
 def test_read_only_console_refuses_actions_in_its_api(kind: str, made: Counting) -> None:
-    """The buttons are missing, and the calls are refused too."""
+    """A console without actions has no buttons, and refuses the calls behind them."""
     name = made.count.start(CountRequest(steps=-1)).name
     with console(kind, made, actions=()) as client:
         session = client.get("/session").json()
@@ -356,7 +356,7 @@ def test_read_only_console_refuses_actions_in_its_api(kind: str, made: Counting)
 
 
 def test_allow_hook_decides_for_each_caller_and_operation(made: Counting) -> None:
-    """When buttons are chosen, the hook gets an empty name."""
+    """The hook ``allow`` decides on each call, and on each button with an empty operation name."""
     mine, other = (made.count.start(CountRequest(steps=-1)).name for _ in range(2))
     asked = []
 
@@ -375,13 +375,13 @@ def test_allow_hook_decides_for_each_caller_and_operation(made: Counting) -> Non
 
 
 def hide(operation: dict[str, Any]) -> dict[str, Any]:
-    """Remove the percentage from the metadata, by changing the argument in place."""
+    """Remove the percentage from the metadata of the argument, which is changed in place."""
     operation.get("metadata", {}).pop("percent", None)
     return operation
 
 
 def test_every_call_is_redacted(made: Counting) -> None:
-    """Get, List, BatchGet, Wait and Watch are redacted; the record and descriptions are not."""
+    """Replies of Get, List, BatchGet, Wait and Watch are redacted; the record is not changed."""
     made.count.start(CountRequest(steps=3)).result(timeout=20)
     found = made.service.list(lro.wire.ListOperationsRequest("operations")).operations[0]
     with console("uvicorn", made, redact=hide) as client:
@@ -405,7 +405,7 @@ def test_every_call_is_redacted(made: Counting) -> None:
 
 @pytest.mark.parametrize("wrong", [None, "raises"])
 def test_redaction_that_fails_shows_nothing(wrong: Any, made: Counting) -> None:
-    """The call fails with INTERNAL, and a stream leaves the operation out."""
+    """If the ``redact`` hook fails, a call fails with 500, and a stream omits the operation."""
     made.count.start(CountRequest(steps=3)).result(timeout=20)
     found = made.service.list(lro.wire.ListOperationsRequest("operations")).operations[0]
 
@@ -422,7 +422,7 @@ def test_redaction_that_fails_shows_nothing(wrong: Any, made: Counting) -> None:
 
 
 def test_session_has_the_parents_that_the_caller_may_list(kind: str) -> None:
-    """Patterns are not offered; a caller who may list no parent gets no session."""
+    """The session lists the parents that the caller may list, without those that are patterns."""
 
     def authorize(caller: str, verb: str, name: str) -> bool:
         return caller == "ann" and name != "projects/b"
@@ -436,7 +436,7 @@ def test_session_has_the_parents_that_the_caller_may_list(kind: str) -> None:
 
 
 def test_console_has_buttons_only_for_verbs_of_the_service() -> None:
-    """Verbs that the service does not offer have no buttons."""
+    """The console has no buttons for verbs that the service does not offer."""
     with console("uvicorn", counting(verbs=("ListOperations", "CancelOperation"))) as client:
         session = client.get("/session").json()
         assert session["actions"] == ["cancel"]
@@ -445,7 +445,7 @@ def test_console_has_buttons_only_for_verbs_of_the_service() -> None:
 
 
 def test_cross_site_requests_are_refused(kind: str) -> None:
-    """Only trusted origins are excepted."""
+    """Cross-site requests are refused unless their origin is trusted."""
     made = counting(verbs=PAUSING)
     name = made.count.start(CountRequest(steps=-1)).name
     with console(kind, made, **NAMED, trusted_origins=["https://portal.example.com"]) as client:
@@ -470,7 +470,7 @@ def test_cross_site_requests_are_refused(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", SERVERS)
 def test_links_work_below_a_mount_and_a_proxy(kind: str) -> None:
-    """The page's relative links work at the URL the browser sees, with or without a slash."""
+    """The page's relative links work below a mount and a proxy, with or without a final slash."""
     with (
         console(kind, path="/in/console", **NAMED) as direct,
         cutting_proxy(direct.base_url.port or 0, "/a/b") as port,
@@ -490,13 +490,13 @@ def test_links_work_below_a_mount_and_a_proxy(kind: str) -> None:
     [("a=%C3%A9&b='\"", "a=%C3%A9&b='\""), ("\u0130 b", "%C4%B0%20b"), ("\udcff", "%FF")],
 )
 def test_redirect_to_the_slash_escapes_the_query(query: str, sent: str) -> None:
-    """Other characters would break the header; existing escapes are kept."""
+    """A redirect escapes characters that would break the header, and keeps existing escapes."""
     made = counting()
     edge = ConsoleEdge(made.service, path="/console", **NAMED)
     moved = edge.handle(HttpRequest(method="GET", path="/console", query=query))
     made.service.close()
     assert (moved.status, dict(moved.headers)["location"]) == (307, f"./console/?{sent}")
-    assert ConsoleEdge(made.service).path_at("/", "/a\udcff") == "a%FF"  # a mount
+    assert ConsoleEdge(made.service).path_at("/", "/a\udcff") == "a%FF"  # the path of a mount
 
 
 def test_mounted_console_redirects_to_its_slash() -> None:
@@ -519,7 +519,7 @@ def test_mounted_console_redirects_to_its_slash() -> None:
 
 
 def test_other_paths_reach_the_wrapped_application(kind: str) -> None:
-    """All paths below the console's own path belong to the console."""
+    """Only the console's path and the paths below it belong to the console."""
     made = counting()
     other = {"uvicorn": asgi, "hypercorn": asgi, "waitress": wsgi}[kind]
     fallback = other.OperationsApp(made.service)
@@ -555,7 +555,7 @@ async def allow_all(caller: str, action: str, name: str) -> bool:
 
 
 def test_wrong_option_of_the_console_is_refused_at_construction() -> None:
-    """Creating the application raises the error, not the first request."""
+    """A wrong option raises an error when the application is created, not at the first request."""
     made = counting()
     for options, named in WRONG:
         with pytest.raises(DeclarationError, match=named):
@@ -571,7 +571,7 @@ def test_wrong_option_of_the_console_is_refused_at_construction() -> None:
 
 
 def test_wrong_console_declaration_is_refused_at_construction() -> None:
-    """The error is raised before any integration uses the declaration."""
+    """A wrong option of ``Console`` raises an error before an integration uses the object."""
     shared = [one for one in WRONG if one[0].keys() <= ConsoleOptions.__optional_keys__]
     assert len(shared) > 8
     for options, named in shared:
@@ -584,7 +584,7 @@ def test_wrong_console_declaration_is_refused_at_construction() -> None:
 
 
 def test_service_with_owners_needs_authentication(tmp_path: Path) -> None:
-    """Callers then see only their own operations, and no statistics; blocking stores work too."""
+    """A service with owners needs authentication, and then shows callers only their operations."""
     made = counting(owner_only=True, store=SQLiteStore(tmp_path / "operations.db"))
     with pytest.raises(DeclarationError, match="authenticate"):
         ConsoleEdge(made.service)

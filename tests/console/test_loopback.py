@@ -1,4 +1,4 @@
-"""Without authentication a console answers only callers on its own machine."""
+"""A console without authentication answers only callers on its own machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ELSEWHERE: list[tuple[dict[str, str], str]] = [
     ({"host": "192.0.2.7"}, "for the host"),
     ({"host": "localhost.evil.example"}, "for the host"),
     ({"host": "127.0.0.1:x"}, "for the host"),
-    ({"x-forwarded-for": "192.0.2.7"}, "192.0.2.7"),  # uvicorn uses it as the peer's address
+    ({"x-forwarded-for": "192.0.2.7"}, "192.0.2.7"),  # for uvicorn, the peer's address
     ({"x-forwarded-host": "localhost"}, "sends x-forwarded-host"),
     ({"forwarded": "for=127.0.0.1"}, "sends forwarded"),
     ({"via": "1.1 proxy"}, "sends via"),
@@ -39,7 +39,7 @@ def test_call_that_may_come_from_another_machine_is_refused(kind: str) -> None:
     with console(kind) as client:
         for headers, why in ELSEWHERE:
             if kind == "waitress" and any("forwarded" in name for name in headers):
-                # waitress drops such headers unless it trusts the proxy, so the Host has to differ.
+                # waitress drops such headers unless it trusts the proxy; send another Host instead.
                 headers, why = {**headers, "host": "console.example.com"}, "for the host"
             elif "x-forwarded-for" in headers and kind != "uvicorn":
                 why = "sends x-forwarded-for"
@@ -53,7 +53,7 @@ def test_call_that_may_come_from_another_machine_is_refused(kind: str) -> None:
 
 
 def test_call_from_this_machine_is_answered(kind: str) -> None:
-    """Every name of this machine is accepted as Host."""
+    """Every name and loopback address of this machine is accepted as Host."""
     with console(kind) as client:
         for host in ("localhost", "LOCALHOST:8000", "127.0.0.1:1", "127.9.9.9", "[::1]:8"):
             headers = {"host": host, "origin": f"http://{host}"}
@@ -61,7 +61,7 @@ def test_call_from_this_machine_is_answered(kind: str) -> None:
 
 
 def test_authenticate_hook_allows_callers_of_other_machines(kind: str) -> None:
-    """Proxies are allowed too; a hook that returns None explicitly accepts anonymous callers."""
+    """With an authenticate hook, callers on other machines are allowed, even anonymous ones."""
     away = {"host": "console.example.com", "x-forwarded-for": "192.0.2.7"}
     with console(kind, authenticate=authenticate) as client:
         assert client.get("/", headers=away).status_code == 200
@@ -72,7 +72,7 @@ def test_authenticate_hook_allows_callers_of_other_machines(kind: str) -> None:
 
 
 def test_caller_on_a_unix_socket_does_not_count_as_local(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be a proxy that sends no headers about itself."""
+    """A caller on a Unix socket is refused, because it may be a proxy without proxy headers."""
     made, line = counting(), socket.socket(socket.AF_UNIX)
     monkeypatch.setattr("tests.http.servers.listening", lambda _: line)
     with tempfile.TemporaryDirectory() as folder, made.service:
@@ -94,7 +94,7 @@ def test_caller_on_a_unix_socket_does_not_count_as_local(monkeypatch: pytest.Mon
     [("127.0.0.1", 200), ("::1", 200), ("::ffff:127.0.0.1", 200), ("192.0.2.7", 403), ("", 403)],
 )
 def test_remote_addr_decides_under_wsgi(peer: str, status: int) -> None:
-    """The server sets REMOTE_ADDR."""
+    """Under WSGI, a call is local if the server sets REMOTE_ADDR to a loopback address."""
     made = counting()
     app = wsgi.EdgeApp(ConsoleEdge(made.service))
     environ = environ_of_wsgiref("GET", "/session", "Host: localhost")
@@ -105,7 +105,7 @@ def test_remote_addr_decides_under_wsgi(peer: str, status: int) -> None:
 
 
 def test_loopback_hosts_are_recognised() -> None:
-    """A Host that cannot be parsed is not loopback."""
+    """A Host header that cannot be parsed does not count as loopback."""
     assert is_loopback_host(f"{HOST}:80")
     assert not is_loopback_host("")
     assert not is_loopback_host("[::1")

@@ -27,7 +27,7 @@ MINUTE = datetime(2026, 11, 25, 11, 59, tzinfo=UTC)
 
 
 class CountedStore(MemoryStore):
-    """A store with some counts, which records how it was called."""
+    """A store with some counts, which records the arguments of its calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class CountedStore(MemoryStore):
         self.away = False
 
     def read_counts(self, since: datetime, limit: int = 10_000, step_minutes: int = 1) -> Any:
-        """Return counts of two methods, one of them in two steps."""
+        """Return the counts of two methods, one of which has counts at two times."""
         if self.away:
             raise OSError("the disk is gone")
         self.asked.append((self.now() - since, step_minutes))
@@ -63,13 +63,13 @@ class CountedStore(MemoryStore):
 
 
 def counted(**options: Any) -> tuple[Counting, CountedStore]:
-    """Return a service on such a store, and the store."""
+    """Return a service on a ``CountedStore``, and the store."""
     store = CountedStore()
     return counting(store=store, **options), store
 
 
 def test_tally_has_counts_work_in_progress_and_buckets() -> None:
-    """The tally has counts of all methods for each step, work in progress, and buckets."""
+    """The tally has the counts of all methods per step, the work in progress, and the buckets."""
     made, store = counted()
     with console("uvicorn", made, parents=["projects/p", "projects/*"]) as client:
         assert client.get("/session").json()["statistics"]
@@ -108,7 +108,7 @@ def test_tally_has_counts_work_in_progress_and_buckets() -> None:
 
 
 def test_schedules_are_shown_with_their_next_tick() -> None:
-    """Schedules are read from the store; a reply is cached for five seconds."""
+    """Schedules are read from the store with their next tick; the reply is cached for 5 seconds."""
     made, store = counted()
     clock = ManualClock()
     options: Any = {
@@ -147,7 +147,7 @@ def test_schedules_are_shown_with_their_next_tick() -> None:
     ("minutes", "step"), [(1, 1), (120, 1), (121, 5), (360, 5), (1440, 5), (1441, 30), (4320, 30)]
 )
 def test_long_windows_are_read_in_larger_steps(minutes: int, step: int) -> None:
-    """Larger steps keep the number of points to a few hundred."""
+    """A longer window is read in larger steps, so that a reply has a few hundred points at most."""
     made, store = counted()
     with console("waitress", made) as client:
         found = client.get(f"/tally?minutes={minutes}").json()
@@ -161,7 +161,7 @@ def test_long_windows_are_read_in_larger_steps(minutes: int, step: int) -> None:
     "query", ["minutes=0", "minutes=4321", "minutes=x", "minutes=-1", "minutes=²", "hours=1"]
 )
 def test_invalid_window_is_an_invalid_argument(query: str) -> None:
-    """The reply is INVALID_ARGUMENT."""
+    """A window that is out of range or not a number gets INVALID_ARGUMENT."""
     made, _ = counted()
     with console("uvicorn", made) as client:
         wrong = client.get(f"/tally?{query}")
@@ -169,12 +169,12 @@ def test_invalid_window_is_an_invalid_argument(query: str) -> None:
 
 
 def request_of(minutes: int) -> HttpRequest:
-    """Return a request for the tally of this many minutes."""
+    """Return a request for the tally of the last ``minutes`` minutes."""
     return HttpRequest(method="GET", path="/tally", query=f"minutes={minutes}")
 
 
 def test_tally_is_cached_for_five_seconds() -> None:
-    """Each window is cached, however many pages ask; only a few windows are kept."""
+    """A window's tally is read once in five seconds for all pages; only a few windows are kept."""
     made, store = counted()
     now = 0.0
     edge = ConsoleEdge(made.service, authenticate=lambda headers: None, clock=lambda: now)
@@ -201,7 +201,7 @@ def test_tally_is_cached_for_five_seconds() -> None:
 
 
 class AskedStore(MemoryStore):
-    """A store that records how far back it was asked to read counts."""
+    """A store that records how far back each call reads counts."""
 
     def __init__(self, clock: Any) -> None:
         super().__init__(clock)
@@ -214,7 +214,7 @@ class AskedStore(MemoryStore):
 
 @pytest.mark.parametrize("minutes", [60, 360, 4000])
 def test_later_reads_of_a_window_read_only_its_end(minutes: int) -> None:
-    """The reply equals one for which the whole window is read."""
+    """A later read of a window reads only its end, but returns the same as a read of the whole."""
     clock, draw = ManualClock(), random.Random(minutes)
     store = AskedStore(clock)
     made = counting(store=store)
@@ -245,7 +245,7 @@ def test_later_reads_of_a_window_read_only_its_end(minutes: int) -> None:
 
 
 def test_counts_that_are_stored_late_are_found_by_the_next_read() -> None:
-    """A process may store counts of a minute after another process has read that minute."""
+    """Counts that a process stores after their minute has been read are in the next reply."""
     clock = ManualClock()
     store = MemoryStore(clock)
     made = counting(store=store)
@@ -263,7 +263,7 @@ def test_counts_that_are_stored_late_are_found_by_the_next_read() -> None:
 
 
 def test_tally_needs_the_permission_to_list_all_parents() -> None:
-    """The counts cover all parents, even those that the console does not show."""
+    """The tally needs permission to list all parents, because its counts cover all of them."""
 
     def authorize(caller: str, verb: str, name: str) -> bool:
         assert verb == "ListOperations"
@@ -280,7 +280,7 @@ def test_tally_needs_the_permission_to_list_all_parents() -> None:
 
 
 class Uncounted:
-    """A store without statistics."""
+    """A store that has no statistics."""
 
     def __init__(self) -> None:
         self._store = MemoryStore()
@@ -303,7 +303,7 @@ def test_service_that_does_not_list_or_count_has_no_tally() -> None:
 
 
 def test_error_of_the_store_is_not_cached() -> None:
-    """Errors are not cached."""
+    """An error of the store is not cached: the next request reads the store again."""
     made, store = counted()
     with console("uvicorn", made) as client:
         store.away = True

@@ -1,4 +1,4 @@
-"""The command ``lro console``: its page and calls, for our server and for another one."""
+"""The command ``lro console``: its page and calls, for our own server and for another one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ VERBS = ["GetOperation", "ListOperations", "DeleteOperation", "CancelOperation"]
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove server and token from the environment."""
+    """Remove the variables for server and token from the environment."""
     for name in ("LRO_SERVER", "LRO_TOKEN"):
         monkeypatch.delenv(name, raising=False)
 
@@ -49,7 +49,7 @@ def other() -> Iterator[OtherServer]:
 
 
 def proxy(url: str, **options: Any) -> ConsoleProxy:
-    """Return the proxy to a server, which the command's local server runs."""
+    """Return a proxy to a server, as the command makes it for its local server."""
     given: dict[str, Any] = {
         "server": url,
         "prefix": "/v1",
@@ -63,7 +63,7 @@ def proxy(url: str, **options: Any) -> ConsoleProxy:
 
 @contextlib.contextmanager
 def proxied(url: str, **options: Any) -> Iterator[httpx.Client]:
-    """Run the local server for a server, and yield a client below its secret path."""
+    """Run the command's local server for another server; yield a client below the secret path."""
     with (
         httpx.Client() as upstream,
         local_server(proxy(url, **{"http": upstream, **options}), 0) as server,
@@ -79,7 +79,7 @@ def proxied(url: str, **options: Any) -> Iterator[httpx.Client]:
 
 @contextlib.contextmanager
 def command(*arguments: str, token: str = "") -> Iterator[tuple[httpx.Client, Any]]:
-    """Run the command, and yield a client of its page and the process."""
+    """Run the command in a process; yield a client of its page, and the process."""
     program = "from lro_client.cli._console import console; console()"
     with killed_at_end(
         [sys.executable, "-c", program, *arguments],
@@ -119,7 +119,7 @@ def raw(client: httpx.Client, line: str, *headers: str) -> str:
 def replying(
     status: int, *headers: tuple[bytes, bytes], body: bytes = b"{}"
 ) -> Iterator[httpx.Client]:
-    """Serve this reply for every request, and yield a client of the local server for it."""
+    """Serve this reply to every request, and yield a client of the local server in front."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -130,7 +130,7 @@ def replying(
 
 
 def test_command_shows_a_server_that_is_not_ours() -> None:
-    """The page's calls list, poll, page and cancel, with the command's token."""
+    """The page can list, poll and cancel operations of another server, by the command's token."""
     with other_server(token="t0ken") as other:
         names = [other.add(f"operations/b{number}", percent=number) for number in range(3)]
         with command("--server", other.url, token="t0ken") as (client, _):
@@ -165,7 +165,7 @@ def test_errors_of_the_server_are_relayed_as_they_are(other: OtherServer) -> Non
         assert (unknown.status_code, unknown.json()["error"]["status"]) == (404, "NOT_FOUND")
         assert "answers 404 with 'text/html': only JSON" in unknown.json()["error"]["message"]
         assert SECURE.items() <= dict(unknown.headers).items()
-        assert len(missing.headers.get_list("date")) == 1  # of the server, whose clock counts
+        assert len(missing.headers.get_list("date")) == 1  # the server's own date
         other.token = "needed"
         refused = client.get("/v1/operations")
         assert refused.status_code == 401
@@ -174,7 +174,7 @@ def test_errors_of_the_server_are_relayed_as_they_are(other: OtherServer) -> Non
 
 @pytest.mark.parametrize("kind", ["text/html", "text/javascript; x=y", "image/svg+xml", ""])
 def test_pages_and_scripts_of_a_server_are_not_relayed(kind: str) -> None:
-    """HTML and scripts would run in the page's origin; cookies are neither stored nor sent."""
+    """A reply that is not JSON is not relayed, and neither are the server's cookies."""
     asked = []
 
     async def hostile(scope: Any, receive: Any, send: Any) -> None:
@@ -230,7 +230,7 @@ def test_command_says_at_its_start_that_credentials_are_needed(
 
 
 def test_prefix_and_parents_are_those_of_the_server() -> None:
-    """The page calls ``v1``, whatever the server's prefix is."""
+    """Calls below ``v1`` are sent to the server's prefix; the parents are those of the command."""
     with other_server(prefix="/api/v1beta1") as other:
         name = other.add("projects/p/locations/l/operations/b1")
         arguments = ("--server", f"{other.url}/", "--prefix", "api/v1beta1")
@@ -248,7 +248,7 @@ def test_prefix_and_parents_are_those_of_the_server() -> None:
 
 
 def test_our_server_has_all_and_streams_are_relayed() -> None:
-    """Watch delivers each event before the operation ends."""
+    """With our server, the page has all verbs, and each event of a stream is relayed at once."""
     made = counting()
     name = made.count.start(CountRequest(steps=-1), caller="ann").name
     app = asgi.OperationsApp(made.service, authenticate=authenticate)
@@ -271,7 +271,7 @@ def test_our_server_has_all_and_streams_are_relayed() -> None:
 
 
 def test_page_that_leaves_a_stream_ends_it_at_the_server() -> None:
-    """The server's stream ends at its next heartbeat."""
+    """If the page leaves a stream, the server's stream ends at the next heartbeat."""
     made = counting()
     name = made.count.start(CountRequest(steps=-1)).name
     app = asgi.OperationsApp(made.service, heartbeat_seconds=0.05)
@@ -285,7 +285,7 @@ def test_page_that_leaves_a_stream_ends_it_at_the_server() -> None:
 
 @contextlib.contextmanager
 def raw_replying(reply: bytes) -> Iterator[httpx.Client]:
-    """Serve these raw bytes for one request, and yield a client of the local server for it."""
+    """Serve these raw bytes to one request, and yield a client of the local server in front."""
     line = socket.create_server((HOST, 0))
 
     def serve() -> None:
@@ -302,14 +302,14 @@ def raw_replying(reply: bytes) -> Iterator[httpx.Client]:
 
 
 def test_partial_reply_of_a_server_is_an_error() -> None:
-    """The page must not mistake a partial reply for a complete one."""
+    """A partial reply of the server must not look like a complete reply to the page."""
     head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100"
     with raw_replying(head + b"\r\n\r\n{") as client, pytest.raises(httpx.RemoteProtocolError):
         client.get("/v1/operations")
 
 
 def test_without_the_secret_there_is_nothing(other: OtherServer) -> None:
-    """Other users of the machine, who do not know the secret, get 404."""
+    """A request without the secret path, as from other users of the machine, gets 404."""
     with proxied(other.url) as client:
         at = str(client.base_url).replace("s3cret", "other")
         for path in ("/session", "/v1/operations", "/", ""):
@@ -321,7 +321,7 @@ def test_without_the_secret_there_is_nothing(other: OtherServer) -> None:
 def test_page_that_disconnects_prints_nothing(
     other: OtherServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The terminal belongs to the user; only a bug of our own is printed."""
+    """A disconnect of the page prints nothing to the user's terminal; only a bug does."""
     server_side, page = socket.socketpair()
     with httpx.Client() as upstream, local_server(proxy(other.url, http=upstream), 0) as server:
         for error in (ConnectionResetError(), ValueError("a mistake")):
@@ -377,7 +377,7 @@ def test_credentials_of_google_are_sent(
 
 
 def test_unreachable_server_is_named() -> None:
-    """The command still starts, and has a session, because the server may come up later."""
+    """If the server cannot be reached, the command starts nevertheless, and names the server."""
     with socket.create_server((HOST, 0)) as line:
         gone = f"http://{HOST}:{line.getsockname()[1]}"
     ended = run("--server", gone)
@@ -392,7 +392,7 @@ def test_unreachable_server_is_named() -> None:
 
 
 def test_redirects_are_not_followed() -> None:
-    """Following them would send credentials elsewhere."""
+    """A redirect is not followed, because that would send credentials elsewhere."""
     with replying(302, (b"location", b"https://user:pw@elsewhere.example/")) as client:
         refused = client.get("/v1/operations")
     assert refused.status_code == 400
@@ -412,7 +412,7 @@ def test_headers_are_passed_on_byte_by_byte(other: OtherServer) -> None:
 
 
 def test_content_type_of_a_reply_is_not_copied() -> None:
-    """Browsers use the last type in a list, which here is HTML."""
+    """The reply gets a content type of our own: of a list, browsers would use the last type."""
     with replying(200, (b"content-type", b"application/json;x=1, text/html")) as client:
         reply = client.get("/v1/operations")
     assert reply.headers["content-type"] == "application/json"
@@ -426,7 +426,7 @@ def test_reply_without_body_is_an_empty_message() -> None:
 
 
 def test_reply_with_two_lengths_is_not_read_as_two() -> None:
-    """Otherwise the server could forge the reply to the page's next request."""
+    """A reply with two lengths is relayed as one, so that no second reply can be forged."""
     head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
     both = b"content-length: 2\r\ntransfer-encoding: chunked\r\n\r\n"
     chunks = b"2\r\n{}\r\n8\r\nHTTP/1.1\r\n0\r\n\r\n"
@@ -457,7 +457,7 @@ def test_pages_of_other_sites_reach_nothing(other: OtherServer) -> None:
 
 
 def test_only_calls_of_the_page_are_passed_on(other: OtherServer) -> None:
-    """The command's credentials are only for operations."""
+    """Only calls about operations are passed on, because they get the command's credentials."""
     began = time.process_time()
     with proxied(other.url) as client:
         for asked in (
@@ -487,7 +487,7 @@ def test_only_calls_of_the_page_are_passed_on(other: OtherServer) -> None:
 def test_other_requests_get_an_error_with_the_usual_headers(
     other: OtherServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The reply has the usual headers; a body without a length limit is not read."""
+    """Other requests get an error with the usual headers; a body of unknown length is not read."""
     watch = "POST /s3cret/v1/operations:watch HTTP/1.1"
     with proxied(other.url) as client:
         for line in ("PUT /s3cret/session HTTP/1.1", "GET / x HTTP/1.1", "CONNECT x:1 HTTP/1.1"):
@@ -516,7 +516,7 @@ def test_other_requests_get_an_error_with_the_usual_headers(
     ],
 )
 def test_wrong_arguments_are_named(arguments: list[str], text: str, other: OtherServer) -> None:
-    """The errors are like those of other commands; a port in use is not replaced by another."""
+    """Wrong arguments are refused with an error that names them, and so is a port in use."""
     port = other.server_port
     ended = run(*(one.format(port) for one in arguments))
     assert (ended.exit_code, text.format(port) in ended.output) == (2, True), ended.output
@@ -526,7 +526,7 @@ def test_wrong_arguments_are_named(arguments: list[str], text: str, other: Other
 def test_browser_is_given_a_file_that_leads_to_the_page(
     opens: bool, other: OtherServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The secret is not in any process's arguments, and only the user can read the file."""
+    """The browser opens a private file, so that the secret is not in any process's arguments."""
     seen: list[tuple[str, int]] = []
 
     def show(url: str) -> None:

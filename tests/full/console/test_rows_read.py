@@ -1,4 +1,4 @@
-"""No SQL statement of the page reads more than about 10,000 rows, however large the store is."""
+"""No SQL statement of the page reads more than about 10,000 rows, even in a large store."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tests.services.postgres import PostgresServer, postgres, store_maker
 __all__ = ["postgres"]
 
 MOST: Final = 10_001
-"""One row more than the limit, which shows that there are more."""
+"""One row more than the limit: by reading it, a statement learns that there are more rows."""
 
 SIZE: Final = 16_500
 IN_PROGRESS: Final = 0.9
-"""High enough that one parent alone has more operations in progress than the limit."""
+"""So high that one parent alone has more operations in progress than the limit."""
 
 INDEXED: Final = {
     "none": "",
@@ -50,7 +50,7 @@ Statement = tuple[str, tuple[Any, ...]]
 
 
 def fill(store: Any, size: int) -> None:
-    """Add operations, most of them in progress, and counts of half an hour."""
+    """Add operations, most of them in progress, and the counts of half an hour."""
     records = million.records(size, store.now(), IN_PROGRESS)
     if isinstance(store, SQLiteStore):
         fill_sqlite(store.path, records, False)
@@ -61,7 +61,7 @@ def fill(store: Any, size: int) -> None:
 
 
 def asked(service: lro.Service) -> Iterator[tuple[str, Any]]:
-    """Make each call of the page, and yield its label and its result."""
+    """Make each call of the page, and yield a label of the call and its result."""
     # This clock runs so fast that no tally is cached.
     clock = itertools.count(step=60).__next__
     edge = ConsoleEdge(
@@ -101,7 +101,7 @@ def asked(service: lro.Service) -> Iterator[tuple[str, Any]]:
 
 
 def instructions(path: Path, statement: Statement) -> int:
-    """Count the SQLite instructions that a statement takes: some tens for each row."""
+    """Count the SQLite instructions that a statement takes, which are some tens for each row."""
     taken = 0
 
     def count() -> None:
@@ -115,7 +115,7 @@ def instructions(path: Path, statement: Statement) -> int:
 
 
 def sqlite_costs(path: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, int]:
-    """Return the cost of the most expensive statement of each call, on a file of this size."""
+    """Return the cost of each call's most expensive statement, in a file of ``size`` operations."""
     statements: list[Statement] = []
     read = Readers._read
 
@@ -125,7 +125,7 @@ def sqlite_costs(path: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> Mapp
 
     found: dict[str, int] = {}
     store = SQLiteStore(path)
-    service, _ = million.declared(store, maintenance=False, clock=lambda: 0.0)  # pages are not cut
+    service, _ = million.declared(store, maintenance=False, clock=lambda: 0.0)  # no page is cut
     with service, monkeypatch.context() as patch:
         fill(store, size)
         patch.setattr(Readers, "_read", noted)
@@ -152,7 +152,7 @@ def test_statements_of_sqlite_cost_the_same_for_twice_as_many_operations(
 
 
 def rows_read(plan: Mapping[str, Any]) -> int:
-    """Return the number of table rows that a plan's nodes have read, filtered rows included."""
+    """Return the number of table rows that a query plan has read, filtered rows included."""
     below = sum(rows_read(one) for one in plan.get("Plans", ()))
     if "Relation Name" not in plan:
         return below
@@ -164,10 +164,10 @@ def rows_read(plan: Mapping[str, Any]) -> int:
 def test_statements_of_postgres_read_no_more_rows_than_the_limit(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PostgreSQL itself counts the rows."""
+    """By PostgreSQL's own count, no statement reads more rows than the limit."""
     pytest.importorskip("psycopg")
     store = store_maker(postgres)()
-    service, _ = million.declared(store, maintenance=False, clock=lambda: 0.0)  # pages are not cut
+    service, _ = million.declared(store, maintenance=False, clock=lambda: 0.0)  # no page is cut
     with service:
         fill(store, SIZE)
         connections = store._resources.connections
@@ -187,6 +187,6 @@ def test_statements_of_postgres_read_no_more_rows_than_the_limit(
             found[label] = max((rows_read(plan[0]["Plan"]) for plan in plans), default=0)
             statements.clear()
     scanned = {label for label in found if label.partition(", ")[2] in SCANNED}
-    assert max(found[label] for label in found if label not in scanned) == MOST  # of the tally
-    # A scan finds its end through an index, and then reads the rows before that.
+    assert max(found[label] for label in found if label not in scanned) == MOST  # read by the tally
+    # A scan without an index first finds its end through an index, and then reads up to the end.
     assert max(found[label] for label in scanned) <= 2 * MOST

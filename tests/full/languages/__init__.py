@@ -1,1 +1,1 @@
-"""The clients in docs/how-to/clients-in-other-languages.md."""
+"""Tests of the clients in docs/how-to/clients-in-other-languages.md."""

@@ -28,32 +28,32 @@ from tests.services.npm import LANGUAGES, REACH_SECONDS, node_modules
 PAGE: Final = DOCS / "how-to" / "clients-in-other-languages.md"
 COMMANDS: Final = re.compile(r"<!--\s*commands: (?P<name>\w+)\s*-->")
 PATIENCE: Final = 600.0
-"""The time limit of a program, in seconds, which includes downloading its packages."""
+"""The time limit of a program in seconds, including the download of its packages."""
 MAVEN: Final = (
     *("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),
-    "-Dmaven.wagon.rto=3000",  # for Maven before 3.9
+    "-Dmaven.wagon.rto=3000",  # needed before Maven 3.9
     *(f"-Daether.connector.{one}Timeout=3000" for one in ("connect", "request")),
 )
-"""Makes Maven start quickly, and stop waiting for a silent registry after three seconds."""
+"""Options for a quick start of Maven, and for no more than 3 seconds of silence of a registry."""
 NO_REGISTRY: Final = re.compile(r"Could not transfer artifact .*")
-"""Maven's error if it reaches no registry."""
+"""The beginning of Maven's error if it cannot reach a registry."""
 
 
 @attrs.frozen
 class World:
-    """A folder with the page's files, and the server that its programs call."""
+    """A folder with the page's files, and the server that the page's programs call."""
 
     folder: Path
     server: Server
 
     def run(self, name: str, within: str = ".", **variables: str) -> str:
-        """Run commands of the page, check that they succeed, and return their output."""
+        """Run commands of the page, check that they succeed, and return what they print."""
         ran = self.ran(commands()[name], within, **variables)
         assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}"
         return ran.stdout
 
     def ran(self, script: str, within: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Run a script as a reader of the page would."""
+        """Run a script in the way that the page tells its readers."""
         path = os.pathsep.join(
             [str(self.folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
         )
@@ -67,26 +67,26 @@ class World:
         )
 
     def here(self, text: str) -> str:
-        """Replace the addresses in a text of the page with those of this server."""
+        """Replace the addresses in a text of the page by those of the test's server."""
         http, grpc = self.server.url, str(self.server.grpc)
         text = text.replace("localhost:8000", http.removeprefix("http://"))
         return text.replace("localhost:50051", grpc.removeprefix("grpc://"))
 
 
 def commands() -> dict[str, str]:
-    """Return the page's command blocks, by the name in the comment before each."""
+    """Return the page's blocks of commands, by the name in the comment before each block."""
     named = [(COMMANDS.search(block.comment), block.text) for block in blocks(PAGE)]
     return {match["name"]: text for match, text in named if match}
 
 
 def report_of(title: str) -> str:
-    """Return the expected output of each program for a report of three pages."""
+    """Return the output expected of each program for a report of three pages."""
     return "2 " + "\n".join(f"{title}, page {page}" for page in (1, 2, 3)) + "\n"
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """Serve the page's service with the page's command."""
+    """Serve the page's service with the command on the page."""
     folder = tmp_path_factory.mktemp("languages")
     texts = files(PAGE)
     (folder / "reports.py").write_text(texts.pop("reports.py"), "utf-8")

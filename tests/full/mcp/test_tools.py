@@ -94,7 +94,7 @@ def test_function_describes_its_tool_and_the_server_has_other_tools() -> None:
 
 
 def test_tool_names_fit_the_apis_of_models(caplog: pytest.LogCaptureFixture) -> None:
-    """A tool's short name must be unique and fit the limits of model APIs; long names are cut."""
+    """Tool names fit the limits of model APIs: short if unique, cut at the front if too long."""
     service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
     long = f"acme.v1.{'Very' * 20}.Long"
     for name in ("acme.v1.Things.Count", "acme.v2.Things.Count", "acme.v1.Other.Count", long):

@@ -1,1 +1,1 @@
-"""Tests of docs pages whose claims no snippet shows: the page is compared with the behaviour."""
+"""Tests of docs pages beyond their snippets: what a page claims is compared with the behaviour."""

@@ -64,7 +64,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def presenting(folder: Path, *, certificate: bool) -> ssl.SSLContext:
-    """Return a client's TLS context, with or without a certificate."""
+    """Return the TLS context of a client, with or without a client certificate."""
     context = ssl.create_default_context(cafile=folder / "ca.pem")
     if certificate:
         context.load_cert_chain(folder / "client.pem", folder / "client.key")
@@ -73,7 +73,7 @@ def presenting(folder: Path, *, certificate: bool) -> ssl.SSLContext:
 
 @pytest.fixture
 def page_module(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Run the page's module with the gRPC server, and yield its names."""
+    """Run the page's module with its gRPC server, and yield the module."""
     pytest.importorskip("grpc")
     pytest.importorskip("google.longrunning.operations_proto_pb2")
     monkeypatch.chdir(folder)
@@ -88,7 +88,7 @@ def page_module(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def test_grpc_caller_is_that_of_the_certificate(page_module: Any, folder: Path) -> None:
-    """A caller sees only its own operations; without a certificate no call is possible."""
+    """A gRPC caller sees only the operations of the certificate's owner; others cannot connect."""
     import grpc
     from google.longrunning import operations_pb2_grpc
     from google.longrunning.operations_proto_pb2 import GetOperationRequest
@@ -115,7 +115,7 @@ def test_grpc_caller_is_that_of_the_certificate(page_module: Any, folder: Path) 
 
 
 def command_of(server: str) -> list[str]:
-    """Return the page's command for this server, as words."""
+    """Return the page's command for this server, as a list of words."""
     text = "".join(fences(PAGE, "console"))
     (command,) = re.findall(rf"^\$ ({server} .*)$", text, re.MULTILINE)
     return str(command).split()
@@ -124,7 +124,7 @@ def command_of(server: str) -> list[str]:
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="there are no process groups")
 @pytest.mark.parametrize("server", ["gunicorn", "uvicorn"])
 def test_http_servers_ask_for_certificates(folder: Path, server: str) -> None:
-    """gunicorn tells the app whose certificate it is; uvicorn only requires one."""
+    """Both servers require a certificate; gunicorn also tells the app whose certificate it is."""
     pytest.importorskip(server)
     port = free_port()
     bound = {

@@ -1,4 +1,4 @@
-"""Each test that a docs page names in a comment, as proof of a sentence, exists."""
+"""Each test that a docs page names in a comment, as proof of a sentence, must exist."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ def functions_of(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
 def test_named_tests_exist(page: Path) -> None:
-    """If a test is renamed or removed, the pages that name it must change too."""
+    """Docs pages name only tests that exist, even after a test is renamed or removed."""
     for path, test in MARK.findall(page.read_text(encoding="utf-8")):
         assert test in functions_of(ROOT / path), f"{path}::{test}"

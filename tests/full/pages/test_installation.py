@@ -1,4 +1,4 @@
-"""The page on installation: extras, packages, and the errors if one is missing."""
+"""The page on installation: extras, their packages, and the errors if a package is missing."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ for module in json.loads(sys.argv[2]):
         said[module] = f"{type(exc).__module__}.{type(exc).__qualname__}: {exc}"
 print(json.dumps(said))
 """
-"""Imports modules with only the plain install available, and prints the error of each."""
+"""Imports modules with only the plain installation available, and prints each error."""
 
 
 def canonical(name: str) -> str:
@@ -55,7 +55,7 @@ def canonical(name: str) -> str:
 
 
 def plain_install() -> set[str]:
-    """Return the packages installed without extras, from the packages' metadata."""
+    """Return the packages that are installed without extras, from the packages' metadata."""
     found: set[str] = set()
     asked = [Requirement(text) for text in PROJECT["dependencies"]]
     while asked:
@@ -69,7 +69,7 @@ def plain_install() -> set[str]:
 
 
 def skip_with_old_versions() -> None:
-    """Skip if the lowest versions are installed, because those need other packages."""
+    """Skip the test if the lowest versions are installed, because those need other packages."""
     if Version(importlib.metadata.version("httpx")) < Version("0.28"):
         pytest.skip("httpx is an old one, and the page is about new installs")
 
@@ -84,7 +84,7 @@ def test_table_has_each_extra_with_its_packages() -> None:
 
 
 def test_imports_name_the_extra_that_they_need() -> None:
-    """With only the plain install available, each import fails with one sentence."""
+    """Without extras, an import that needs an extra fails with one sentence that names it."""
     imports = {extra: IMPORT.findall(purpose) for extra, (_, purpose) in TABLE.items()}
     wanted = {module: extra for extra, modules in imports.items() for module in modules}
     assert len(wanted) >= 17
@@ -113,7 +113,7 @@ def test_packages_of_the_plain_install_are_named() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="the figure is of Linux")
 @pytest.mark.platform
 def test_size_of_the_plain_install_is_that_of_the_page() -> None:
-    """A third more or less is accepted, because the packages' sizes change."""
+    """The page's size of the plain installation is right, give or take a third."""
     skip_with_old_versions()
     packages = [importlib.metadata.files(name) or [] for name in plain_install()]
     files = [file.size or 0 for files in packages for file in files if file.suffix != ".pyc"]
@@ -128,14 +128,14 @@ def test_size_of_the_plain_install_is_that_of_the_page() -> None:
 
 
 def test_pythons_are_those_of_the_classifiers() -> None:
-    """The page names the oldest version, then all of them, and no others."""
+    """The page names the oldest supported Python, and all versions of the package's classifiers."""
     promised = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
     prose = re.sub(r"```.*?```", "", text_of(PAGE), flags=re.DOTALL)
     assert re.findall(r"\b3\.1\d\b", prose) == [promised[0], *promised]
 
 
 def test_oldest_postgresql_is_that_of_the_store() -> None:
-    """The store refuses older servers."""
+    """The page names the oldest PostgreSQL that the store accepts."""
     pytest.importorskip("psycopg")
     from lro.stores.postgres._schema import OLDEST_SERVER
 

@@ -42,7 +42,7 @@ OBJECTS: Final = {(one["kind"], one["metadata"]["name"]): one for one in manifes
 
 
 def pod(kind: str, name: str) -> dict[str, Any]:
-    """Return the pod specification of an object."""
+    """Return the pod specification of an object in the manifest."""
     spec = OBJECTS[kind, name]["spec"]
     spec = spec.get("jobTemplate", {}).get("spec", spec)
     found: dict[str, Any] = spec["template"]["spec"]
@@ -62,7 +62,7 @@ SERVER: Final = pod("Deployment", "work")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Create a folder with the module ``work``, whose store has a schema of its own."""
+    """Create a folder with the module ``work``, whose store has its own PostgreSQL schema."""
     database = shared_server()
     store = POSTGRES.format(url=database.url, schema=database.fresh_schema())
     write_service(tmp_path, store, drain_seconds=0)
@@ -78,7 +78,7 @@ def serving(folder: Path, log: str) -> Any:
 
 
 def probe(server: Server, kind: str) -> int:
-    """Send a probe of the manifest, and return the status code, or 0 without a reply."""
+    """Send a probe of the manifest; return the reply's status code, or 0 if there is no reply."""
     asked = CONTAINER[kind]["httpGet"]
     assert asked["port"] == CONTAINER["ports"][0]["name"]
     try:
@@ -103,7 +103,7 @@ def test_selectors_ports_and_images_of_the_objects_match() -> None:
 
 
 def test_shutdown_times_fit_into_the_grace_period() -> None:
-    """The table's sum is right, and its numbers match the manifest, the module and the code."""
+    """The page's table adds up correctly, and its numbers match the manifest and the code."""
     *parts, (said, whole, _) = rows(PAGE, "step")
     seconds = [int(cells[1]) for cells in parts]
     drain = re.search(r"drain=timedelta\(seconds=(\d+)\)", text_of(PAGE))
@@ -118,7 +118,7 @@ def test_shutdown_times_fit_into_the_grace_period() -> None:
 
 
 def test_probes_are_answered_and_sigterm_hands_work_to_the_next_version(folder: Path) -> None:
-    """The new pod is ready before the old one stops, and continues the old one's work."""
+    """A new pod is ready before the old pod stops, and then continues the old pod's work."""
     kinds = ("startupProbe", "livenessProbe", "readinessProbe")
     with serving(folder, "old.log") as old_host:
         old = Server.of(old_host)
@@ -149,7 +149,7 @@ def more(request: StepsRequest) -> None:
 
 
 def test_pod_does_not_start_with_another_database_version(folder: Path) -> None:
-    """The schema job succeeds before that; later the server exits with 2 and never listens."""
+    """On a database of another version, the server exits with an error and never listens."""
     job = command("Job", "work-schema-1-4-0")
     assert Lro.as_process(*job, here=folder).returncode == 0
     purged = Lro.as_process(*command("CronJob", "work-purge"), here=folder)

@@ -1,4 +1,4 @@
-"""The page on monitoring: promtool accepts its rules, and each alert fires when it should."""
+"""The page on monitoring: promtool accepts the page's rules, and each alert fires when due."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Series = Mapping[str, str]
 
 
 def buckets(metric: str, labels: str, slowest: str) -> Series:
-    """Return a histogram that gets one value a minute, in the bucket with the bound ``slowest``."""
+    """Return a histogram with one value a minute, in the bucket with the bound ``slowest``."""
     bounds = ["1", "5", "10", "30", "60", "300", "+Inf"]
     first = bounds.index(slowest)
     return {
@@ -47,7 +47,7 @@ def buckets(metric: str, labels: str, slowest: str) -> Series:
 
 
 def ends(good: int, bad: int, code: str = "INTERNAL") -> Series:
-    """Return counters of operations that succeed and fail, per minute."""
+    """Return counters of operations that succeed and fail, at these rates a minute."""
     name = "lro_operation_duration_seconds_count"
     return {
         f'{name}{{{METHOD},lro_outcome="succeeded",error_type=""}}': f"0+{good}x{MINUTES}",
@@ -56,7 +56,7 @@ def ends(good: int, bad: int, code: str = "INTERNAL") -> Series:
 
 
 def refused(code: str) -> Series:
-    """Return a counter of starts that are refused with this code."""
+    """Return a counter of starts that are refused with this error code."""
     return {
         f'lro_starts_total{{{METHOD},lro_start_outcome="refused",error_type="{code}"}}': (
             f"0+1x{MINUTES}"
@@ -65,7 +65,7 @@ def refused(code: str) -> Series:
 
 
 def busy(workers: int) -> Series:
-    """Return the gauges of two processes with this many busy workers out of 100 each."""
+    """Return the gauges of two processes in which this many of 100 workers are busy."""
     return {
         f'lro_executor_{what}{{job="work",process="{process}"}}': f"{number}x{MINUTES}"
         for process in (1, 2)
@@ -74,13 +74,13 @@ def busy(workers: int) -> Series:
 
 
 def due(seconds: int, served: str) -> Series:
-    """Return the gauges of two processes that report, for one store, how long work has been due."""
+    """Return the gauges of two processes on one store: how long the oldest work has been due."""
     series = f'lro_queue_max_age_seconds{{{METHOD},lro_served="{served}",process='
     return {f'{series}"{process}"}}': f"{seconds}x{MINUTES}" for process in (1, 2)}
 
 
 def waits(due: int, later: int) -> Series:
-    """Return the gauges of two processes that report, for one store, the waiting operations."""
+    """Return the gauges of two processes on one store: the number of waiting operations."""
     return {
         f'lro_queue_operations{{job="work",lro_method="{method}",lro_served="true",'
         f'lro_due="{word}",process="{process}"}}': f"{number}x{MINUTES}"
@@ -91,12 +91,12 @@ def waits(due: int, later: int) -> Series:
 
 
 def steps(series: str, each: int) -> Series:
-    """Return a counter that rises by ``each`` a minute."""
+    """Return a counter that rises by ``each`` every minute."""
     return {series: f"0+{each}x{MINUTES}"}
 
 
 def paused(value: int) -> Series:
-    """Return the gauges of two processes that report whether a method is paused."""
+    """Return the gauges of two processes on one store: whether a method is paused."""
     return {
         f'lro_method_paused{{{METHOD},process="{process}"}}': f"{value}x{MINUTES}"
         for process in (1, 2)
@@ -104,7 +104,7 @@ def paused(value: int) -> Series:
 
 
 def attempts(good: int, retried: int) -> Series:
-    """Return counters of attempts that succeed, and of attempts that fail and are retried."""
+    """Return counters of attempts that succeed and of attempts that fail and are retried."""
     name = "lro_attempt_duration_seconds_count"
     return {
         f'{name}{{{METHOD},lro_outcome="{outcome}",error_type=""}}': f"0+{number}x{MINUTES}"
@@ -113,7 +113,7 @@ def attempts(good: int, retried: int) -> Series:
 
 
 def scraped(*with_store: str) -> Series:
-    """Return the scrapes of servers ``a`` and ``b``, of which these can read their store."""
+    """Return the scrapes of servers ``a`` and ``b``; only those given can read the store."""
     up = {f'up{{job="work",instance="{one}"}}': f"1x{MINUTES}" for one in "ab"}
     queue = f'lro_queue_operations{{job="work",{METHOD},lro_due="true",process="1",instance='
     return up | {f'{queue}"{one}"}}': f"0x{MINUTES}" for one in with_store}
@@ -159,11 +159,11 @@ CASES: Final[Mapping[str, tuple[Series, Sequence[Series]]]] = {
     "LroQueueFills": (waits(30_000, 20_000), [waits(20_000, 10_000)]),
     "LroNobodyWorks": (due(90, "false"), [due(30, "false"), due(90, "true")]),
 }
-"""For each alert: series that make it fire, and series that must not."""
+"""For each alert: series for which the alert fires, and series for which it must not."""
 
 
 def promtool(folder: Path, *arguments: str) -> None:
-    """Run promtool, and check that it finds no error."""
+    """Run promtool, and check that promtool finds no error."""
     found = shutil.which("promtool")
     if found is None:
         pytest.skip("promtool is not installed")
@@ -172,7 +172,7 @@ def promtool(folder: Path, *arguments: str) -> None:
 
 
 def test_each_alert_fires_when_it_is_due_and_not_before(tmp_path: Path) -> None:
-    """Prometheus evaluates the rules on 90 minutes of each case."""
+    """Under Prometheus' own rule test, an alert fires on the first series of its case only."""
     assert CASES.keys() == RULES.keys()
     (tmp_path / "rules.yml").write_text(json.dumps({"groups": GROUPS}))
     promtool(tmp_path, "check", "rules", "rules.yml")
@@ -204,7 +204,7 @@ QUERIES: Final = {**{name: rule["expr"] for name, rule in RULES.items()}, **PANE
 
 @pytest.mark.parametrize("name", QUERIES)
 def test_queries_use_existing_metrics_and_labels(name: str) -> None:
-    """Queries use the metrics' Prometheus names."""
+    """The queries of the page use metrics and labels that exist, by their Prometheus names."""
     labels = {"job", "le", "process"}
     for found in SERIES.findall(LABELS.sub(" ", QUERIES[name])):
         series = SUFFIX.sub("", found)
@@ -217,7 +217,7 @@ def test_queries_use_existing_metrics_and_labels(name: str) -> None:
 
 
 def test_each_alert_has_its_row_and_a_summary() -> None:
-    """The table below the rules says what to do."""
+    """Each alert has a summary, and a row in the table that says what to do."""
     table = " ".join(cells[0] for cells in rows(PAGE, "alert"))
     named = {*re.findall(r"`(\w+)`", table)}
     assert named == RULES.keys() - {"LroStoreSlow"}
@@ -225,7 +225,7 @@ def test_each_alert_has_its_row_and_a_summary() -> None:
 
 
 def test_quoted_log_lines_are_in_the_source() -> None:
-    """Each fixed part of a quoted log line is in the engine's source."""
+    """Each fixed part of a log line on the page is in the source of the engine."""
     sources = [path.read_text() for path in (ROOT / "src/lro/_engine").glob("*.py")]
     lines = [cells[0].strip("`") for cells in rows(PAGE, "line of the logger `lro`")][1:]
     assert len(lines) > 5

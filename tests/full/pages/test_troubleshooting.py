@@ -1,4 +1,4 @@
-"""The page on troubleshooting: its table, and cases that need more than one process."""
+"""The page on troubleshooting: the page's table, and cases that need several processes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_each_section_of_the_page_is_in_its_table() -> None:
 
 
 def killed(folder: Path, *, at_most_once: bool = False) -> tuple[str, lro.Operation]:
-    """Start an operation in a process that is killed; return the name and the ended operation."""
+    """Kill a process during an operation; return the operation's name and its end here."""
     ran = subprocess.run(
         [sys.executable, "-c", WORK], cwd=folder, capture_output=True, text=True, timeout=PATIENCE
     )
@@ -78,7 +78,7 @@ def test_work_of_a_killed_process_begins_again(
 
 
 def test_at_most_once_work_of_a_killed_process_fails(tmp_path: Path) -> None:
-    """The operation's error has the text on the page."""
+    """The at-most-once operation of a killed process fails with the error on the page."""
     _, ended = killed(tmp_path, at_most_once=True)
     assert ended.error is not None
     assert ended.error.code == lro.Code.ABORTED

@@ -1,4 +1,4 @@
-"""The site, built once for all test processes, and a browser for it."""
+"""The docs site, built once for all test processes, and a browser for the site."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ Serve: TypeAlias = Callable[[Path], str]
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the site once, and return its folder."""
+    """Build the site once, and return the site's folder."""
     pytest.importorskip("zensical")
     pytest.importorskip("mkdocstrings_handlers.python")
     from tools.site.building import build
 
     home = tmp_path_factory.getbasetemp()
-    if home.name.startswith("popen-"):  # pytest-xdist gives each process a folder
+    if home.name.startswith("popen-"):  # pytest-xdist gives each test process its own folder
         home = home.parent
     folder = home / "site-build"
     with (home / "site-build.lock").open("w") as lock:
@@ -54,12 +54,12 @@ def api() -> Api:
 
 class _Quiet(SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
-        """Print nothing."""
+        """Print nothing for a request."""
 
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """Serve the folder on the loopback interface, and yield the URL."""
+    """Serve a folder on the loopback interface, and yield the URL."""
     handler = functools.partial(_Quiet, directory=str(folder))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -73,7 +73,7 @@ def served(folder: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="package")
 def address(built: Path) -> Iterator[str]:
-    """Serve the site, and yield its URL."""
+    """Serve the site, and yield the site's URL."""
     with served(built) as url:
         yield url
 

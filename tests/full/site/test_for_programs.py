@@ -1,4 +1,4 @@
-"""Files for programs: llms.txt, llms-full.txt and Markdown pages; and all links of the site."""
+"""Files for programs (llms.txt, llms-full.txt, Markdown pages), and all links of the site."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LOADED: Final = re.compile(
 
 
 def test_llms_txt_lists_each_page_with_a_sentence(built: Path) -> None:
-    """llms.txt has a title, a summary, and the pages of each section of the navigation."""
+    """llms.txt has a title, a summary, and each page of the navigation with one sentence."""
     lines = (built / "llms.txt").read_text("utf-8").splitlines()
     assert lines[0] == "# lro"
     assert lines[2].startswith("> ")
@@ -76,7 +76,7 @@ def test_markdown_of_the_reference_has_signatures_and_docstrings(built: Path) ->
 
 
 def test_links_of_markdown_lead_to_files(built: Path) -> None:
-    """Links between Markdown pages lead to Markdown pages."""
+    """Links between pages in Markdown form lead to other pages in Markdown form."""
     for page in built.rglob("*.md"):
         for block in MarkdownIt("commonmark").enable("table").parse(page.read_text("utf-8")):
             for token in block.children or []:
@@ -88,7 +88,7 @@ def test_links_of_markdown_lead_to_files(built: Path) -> None:
 
 @cache
 def ids(page: Path) -> frozenset[str]:
-    """Return the fragments of a page."""
+    """Return the anchors of a page: the values of its ``id`` attributes."""
     return frozenset(map(unescape, re.findall(r'\b(?:id|name)="([^"]+)"', page.read_text("utf-8"))))
 
 
@@ -98,11 +98,11 @@ def links(page: Path) -> Iterator[str]:
 
 
 def test_links_lead_to_pages_and_anchors(built: Path) -> None:
-    """Links that the theme and the reference generate are checked too."""
+    """Every link of the site leads to a page and an anchor that exist, generated links too."""
     wrong, seen = set(), 0
     for page in built.rglob("*.html"):
         if page.name == "404.html":
-            continue  # served for any URL, so relative links cannot work
+            continue  # this page is served for any URL, so its relative links cannot work
         for target in set(links(page)):
             parts = urlsplit(target)
             if parts.scheme:
@@ -130,6 +130,6 @@ def test_pages_load_nothing_from_other_sites(built: Path) -> None:
 
 
 def test_first_sentence_of_a_page_is_extracted() -> None:
-    """Title, images and link targets are left out."""
+    """The first sentence of a page is extracted without its title, images and link targets."""
     text = "# A\n\n![x](y.png)\n\nIt [is](b.md) 1.5\ntimes more: see `a.b`. Two.\n"
     assert first_sentence(text) == "It is 1.5 times more: see `a.b`."

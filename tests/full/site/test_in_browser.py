@@ -32,16 +32,16 @@ LOOKED_AT: Final = (
     "reference/stores-and-executors.html",
     "reference/api/lro_client.progress.html",
 )
-"""Pages with each kind of content: prose, code, tables, images, signatures."""
+"""Pages that together have each kind of content: prose, code, tables, images, signatures."""
 QUESTIONS: Final = tomllib.loads(Path(__file__).with_name("questions.toml").read_text("utf-8"))[
     "question"
 ]
 SEEN: Final = 5
-"""The number of search results that a reader is expected to look at."""
+"""The number of search results at which a reader is expected to look."""
 
 
 def pages() -> list[str]:
-    """Return the first and the last page of each section, as HTML."""
+    """Return the HTML files of the first and the last page of each section."""
     ends = [entry for entries in sections().values() for entry in (entries[0], entries[-1])]
     return [re.sub(r"\.md$", ".html", page) for _, page in ends]
 
@@ -65,7 +65,7 @@ def own(url: str) -> bool:
 
 
 def search(page: Page, words: str) -> Locator:
-    """Type words into the search, and return the results."""
+    """Type words into the search field, and return the results."""
     page.get_by_role("button", name="Search").click()
     page.get_by_role("combobox", name="Search").fill(words)
     return page.get_by_role("listbox", name="Search results").locator("a")
@@ -79,11 +79,11 @@ def test_pages_send_no_request_to_other_servers(page: Page, address: str) -> Non
         page.goto(address + path)
     search(page, "operation")
     page.wait_for_load_state("networkidle")
-    assert len(asked) > 100  # the fixture checks that all go to this server
+    assert len(asked) > 100  # the fixture checks that every request goes to this server
 
 
 def test_dark_theme_follows_the_system_and_the_button(page: Page, address: str) -> None:
-    """The reader's choice is kept on the next page."""
+    """The theme follows the system until the reader chooses one, which the next page keeps."""
     page.goto(address)
     body = page.locator("body")
     expect(body).to_have_attribute("data-md-color-scheme", "default")
@@ -95,7 +95,7 @@ def test_dark_theme_follows_the_system_and_the_button(page: Page, address: str) 
 
 @pytest.mark.parametrize("path", LOOKED_AT)
 def test_page_is_accessible(browser: Browser, address: str, path: str) -> None:
-    """WCAG 2.2 AA and best practices hold in both themes; nothing overflows at 320 px."""
+    """Pages meet WCAG 2.2 AA in both themes, and nothing is wider than a screen of 320 px."""
     script = (Path(axe.__file__).parent / "axe.min.js").read_text()
     found = []
     for theme, width in (("light", 1280), ("dark", 320)):

@@ -1,4 +1,4 @@
-"""Every page is in the navigation once, and renders as CommonMark says."""
+"""Every page is in the navigation once, and is rendered as CommonMark requires."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ SHOWN: Final = re.compile("h[1-4]|li|pre|blockquote|th|td|img|strong|em")
 
 
 def test_each_page_is_in_the_navigation_once(api: Api) -> None:
-    """A new page needs a line in ``nav`` of zensical.toml."""
+    """Each page of the docs is once in ``nav`` of zensical.toml, where new pages must be added."""
     listed = Counter(page for entries in sections().values() for _, page in entries)
     pages = gather(api)
     assert sorted(pages.keys() - listed.keys()) == [], "these are missing in zensical.toml"
     assert sorted(listed.keys() - pages.keys()) == [], "these are in zensical.toml, but not in docs"
     assert [page for page, times in listed.items() if times > 1] == []
     titles = Counter((name, title) for name, many in sections().items() for title, _ in many)
-    assert [title for title, times in titles.items() if times > 1] == []  # titles differ
+    assert [title for title, times in titles.items() if times > 1] == []  # no title is used twice
 
 
 class Shown(HTMLParser):
-    """What a piece of HTML shows: its text, and the number of each element."""
+    """The visible content of a piece of HTML: its text, and the number of elements of each kind."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Shown(HTMLParser):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_page_is_rendered_as_commonmark(built: Path, page: str) -> None:
-    """Text, headings, lists, tables and blocks are the same as in the repository."""
+    """Text, headings, lists, tables and blocks of a page are the same as in the repository."""
     html = (built / page).with_suffix(".html").read_text("utf-8")
     article = re.search(r"<article[^>]*>(.*)</article>", html, re.DOTALL)
     assert article is not None
@@ -81,14 +81,14 @@ def test_page_is_rendered_as_commonmark(built: Path, page: str) -> None:
 
 
 def test_pages_hide_comments_for_the_tests(built: Path) -> None:
-    """Comments about how to run a block are in neither form of a page."""
+    """Comments about how tests run a block are in neither the HTML nor the Markdown of a page."""
     for path in [*built.rglob("*.html"), *built.rglob("*.md")]:
         text = path.read_text("utf-8")
         assert not re.search(r"served on port \d|<!--\s*(?:not run|run by|file:)", text), path
 
 
 def test_heading_anchors_are_those_of_the_repository(built: Path) -> None:
-    """Fragments of headings are the same on the site and in the repository."""
+    """The anchors of headings are the same on the site and in the repository."""
     for page in PAGES:
         html = (built / page).with_suffix(".html").read_text("utf-8")
         ids = set(re.findall(r'<h[1-6] id="([^"]+)"', html))
@@ -102,7 +102,7 @@ def test_heading_anchors_are_those_of_the_repository(built: Path) -> None:
 
 
 def test_link_out_of_the_site_becomes_text() -> None:
-    """Links from files of the root folder lead to the site's pages, or become plain text."""
+    """A link from a file of the root folder leads to a page of the site, or becomes plain text."""
     text = (
         "See [docs](docs/how-to/client.md#send-a-token), [code](src/lro/wsgi.py), "
         "[changes](CHANGELOG.md), [web](https://example.com/a), [here](#there).\n\n"
@@ -117,7 +117,7 @@ def test_link_out_of_the_site_becomes_text() -> None:
 
 @pytest.mark.parametrize("text", ["[gone](gone.md)", "[gone](#gone)", "::: lro.no_such_module"])
 def test_page_with_a_fault_fails_the_build(tmp_path: Path, text: str) -> None:
-    """Broken links, broken fragments and unknown names fail the build."""
+    """A broken link, a broken anchor or an unknown name in a page fails the build."""
     pytest.importorskip("zensical")
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text(f"# A page\n\n{text}\n")

@@ -1,4 +1,4 @@
-"""The API reference has each public name, with its type, and can be linked to from other sites."""
+"""The API reference has an entry for each public name, with its type and an anchor."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ FOUND_BY_DJANGO: Final = {
     f"lro.integrations.django.{name}"
     for name in ("admin", "apps", "management.commands.lro", "models", "urls")
 }
-"""Modules that Django finds by name; applications do not import from them."""
+"""Modules that Django finds by name, so that applications do not import from them."""
 COMMANDS: Final = {"lro.cli"}
-"""Modules of commands, whose interface is the command line."""
+"""Modules of commands, whose only interface is the command line."""
 
 
 def modules() -> dict[str, ast.Module]:
-    """Return the public modules, without empty packages."""
+    """Return the public modules, without packages that are empty."""
     found = {}
     for path in SOURCES.rglob("*.py"):
         parts = path.relative_to(SOURCES).with_suffix("").parts
@@ -39,22 +39,22 @@ def modules() -> dict[str, ast.Module]:
 
 
 def test_each_public_module_has_all(api: Api) -> None:
-    """Such a module has an ``__all__``, and therefore a page."""
+    """Each public module has an ``__all__``, without which it would have no page."""
     assert modules().keys() - FOUND_BY_DJANGO - COMMANDS == set(api.modules)
 
 
 def test_exports_in_the_source_are_those_of_the_imported_module(api: Api) -> None:
-    """The reference comes from the source; the imported module exports the same names."""
+    """The names that the reference reads from the source are those that the module exports."""
     for path in api.modules:
         if path.startswith("lro.integrations.django"):
-            continue  # they need settings, or a newer Django
+            continue  # these modules need settings, or a newer Django
         exported = importlib.import_module(path).__all__
         assert set(exported) >= set(api.names(path))
         assert set(exported) - set(api.names(path)) <= {"errors", "types"}
 
 
 def test_each_public_name_has_an_entry(api: Api, built: Path) -> None:
-    """The entry is on the module's page, with an anchor of its own."""
+    """Each public name has an entry on its module's page, with an anchor of its own."""
     missing = []
     for module in api.modules:
         html = (built / "reference" / "api" / f"{module}.html").read_text("utf-8")
@@ -62,7 +62,7 @@ def test_each_public_name_has_an_entry(api: Api, built: Path) -> None:
         wanted = [f"{module}.{name}" for name in api.names(module)]
         missing += [name for name in [module, *wanted] if name not in ids]
         entries = re.findall(r'<h\d id="([^"]+)"', html)
-        assert [name for name in entries if re.search(r"\._", name)] == []  # no private names
+        assert [name for name in entries if re.search(r"\._", name)] == []  # none is private
     assert sum(len(api.names(module)) for module in api.modules) > 400
     assert missing == []
 
@@ -77,14 +77,14 @@ def test_types_in_a_signature_link_to_their_entries(built: Path) -> None:
 
 
 def entry(html: str, name: str) -> str:
-    """Return the HTML of an entry, up to the next entry on its level."""
+    """Return the HTML of an entry, up to the next entry of the same level."""
     found = re.search(rf'<h2 id="{re.escape(name)}".*?(?=<h2 |</article>)', html, re.DOTALL)
     assert found is not None, name
     return found[0]
 
 
 def test_signature_shows_values_of_private_defaults(built: Path) -> None:
-    """Private constants are shown by value, also those of other modules, in HTML and Markdown."""
+    """A default that is a private constant is shown by its value, in HTML and in Markdown."""
     for form in ("html", "md"):
         page = (built / "reference" / "api" / f"lro.{form}").read_text("utf-8")
         assert "_LEASE" not in page
@@ -95,7 +95,7 @@ def test_signature_shows_values_of_private_defaults(built: Path) -> None:
 
 
 def test_index_has_each_name_page_and_term(api: Api, built: Path) -> None:
-    """Each is listed once, under its letter; a title's article is ignored in sorting."""
+    """The index lists each name, page and term once, under its letter, without leading articles."""
     text = (built / "reference" / "index-a-z.md").read_text("utf-8")
     for module in api.modules:
         assert text.count(f"- [`{module}`](api/{module}.md)\n") == 1
@@ -107,12 +107,12 @@ def test_index_has_each_name_page_and_term(api: Api, built: Path) -> None:
             assert f"({relpath(page, 'reference')}), in " in text, page
     assert "- [orphan](../explanation/architecture.md#the-life-of-a-lease)\n" in text
     assert "\n- [A container](" in text.partition("\n## C\n")[2].partition("\n## D\n")[0]
-    # The search must skip the index, because it mentions everything and answers nothing.
+    # The search skips the index, because the index would match every search.
     assert "reference/index-a-z" not in (built / "search.json").read_text("utf-8")
 
 
 def test_docstring_links_to_names_and_rules(built: Path) -> None:
-    """Roles become links, and so do references to rules of the specification."""
+    """Roles and rules of the specification in a docstring become links."""
     html = (built / "reference" / "api" / "lro.html").read_text("utf-8")
     assert re.search(r'href="lro.errors.html#lro.errors"[^>]*><code>lro.errors', html)
     assert "../specification.html#95-parallel-operations-aip-151" in entry(html, "lro.Options")
@@ -121,7 +121,7 @@ def test_docstring_links_to_names_and_rules(built: Path) -> None:
 
 
 def test_inventory_has_each_name(api: Api, built: Path) -> None:
-    """Other sites link to ours through ``objects.inv``, the format of Sphinx."""
+    """``objects.inv``, by which other Sphinx sites link to ours, has each public name."""
     raw = (built / "objects.inv").read_bytes()
     head, rest = raw.split(b"zlib.\n", 1)
     assert head.startswith(b"# Sphinx inventory version 2\n# Project: lro\n")
