@@ -1,7 +1,7 @@
 """A correct server of the interface, and a table of ways to break it.
 
-A layer around the server takes a request and returns a reply. Most layers are made by functions
-whose arguments say which requests or replies they change, and how.
+A layer around the server gets each request and returns a reply. Most layers are made by functions
+whose arguments select requests or replies, and say how to change them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EMPTY: Final = {"@type": f"{TYPE}google.protobuf.Empty"}
 
 @attrs.define
 class Asked:
-    """A request, with what the layer remembers of earlier requests."""
+    """A request, and the layer's memory of earlier requests."""
 
     method: str
     path: str
@@ -35,18 +35,18 @@ class Asked:
     server: Callable[[Asked], Awaitable[Reply]]
 
     async def forward(self, **changes: Any) -> Reply:
-        """Return the correct server's reply to this request, perhaps after changes to it."""
+        """Return the correct server's reply to this request, after these changes to the request."""
         return await self.server(attrs.evolve(self, **changes))
 
     @property
     def name(self) -> str:
-        """The name of the operation that the request is about, or an empty text."""
+        """The name of the operation in the path, or an empty text."""
         found = MEMBER.match(self.path)
         return unquote(found[1]) if found else ""
 
     @property
     def verb(self) -> str:
-        """The verb of the interface, or ``start``."""
+        """The verb of the interface, ``start``, or an empty text."""
         if self.path.endswith(":start"):
             return "start"
         for verb in ("cancel", "wait"):
@@ -71,14 +71,14 @@ class Asked:
         return self.parameter("filter") if self.verb == "list" else ""
 
     def times(self, key: object = "") -> int:
-        """Count this call for the key, and return the number of calls so far."""
+        """Count this call under the key; return the number of calls so far."""
         self.memory[key] = self.memory.get(key, 0) + 1
         return int(self.memory[key])
 
 
 @attrs.define
 class Reply:
-    """A complete reply."""
+    """A complete HTTP reply."""
 
     status: int
     headers: dict[str, str]
@@ -97,11 +97,11 @@ class Reply:
         return b'"done"' in self.body
 
     def saying(self, value: Any) -> Reply:
-        """Return this reply with another body."""
+        """Return a copy of this reply with another JSON body."""
         return Reply(self.status, self.headers, json.dumps(value).encode())
 
     def operations(self, change: Callable[[dict[str, Any]], Any]) -> Reply:
-        """Return this reply after a change to each operation in it."""
+        """Return this reply after a change to each operation in the body."""
         value = self.json
         found = value.get("operations", [value] if "name" in value else [])
         for one in found:
@@ -160,7 +160,7 @@ class Broken:
 
         async def receive() -> Any:
             if sent.is_set():
-                await asyncio.Event().wait()  # until the caller disconnects
+                await asyncio.Event().wait()  # wait until the caller disconnects
             sent.set()
             return {"type": "http.request", "body": asked.body}
 
@@ -184,14 +184,14 @@ class Broken:
 
 
 async def nothing(asked: Asked) -> Reply:
-    """The layer that breaks nothing."""
+    """Forward every request; this layer breaks nothing."""
     return await asked.forward()
 
 
 # Functions that make layers
 
 Where: TypeAlias = str | Callable[[Asked], object]
-"""Selects requests: a verb or a condition; an empty text selects all."""
+"""Selects requests: a verb or a condition; an empty text selects all requests."""
 
 
 def meets(where: Where, asked: Asked) -> bool:
@@ -199,7 +199,7 @@ def meets(where: Where, asked: Asked) -> bool:
 
 
 def answers(where: Where, value: Any) -> Layer:
-    """Answer some requests with this reply, without the server."""
+    """Answer the selected requests with this reply, without calling the server."""
     reply = value if isinstance(value, Reply) else replying(value)
 
     async def layer(asked: Asked) -> Reply:
@@ -209,12 +209,12 @@ def answers(where: Where, value: Any) -> Layer:
 
 
 def refuses(where: Where, status: int = 500, code: str = "INTERNAL") -> Layer:
-    """Refuse some requests, without the server."""
+    """Refuse the selected requests, without calling the server."""
     return answers(where, refusal(status, code))
 
 
 def spoils(where: Callable[[Asked, Reply], object], value: Any) -> Layer:
-    """Replace some replies with a value, or by a function of request and reply."""
+    """Replace the selected replies with a value, or with what a function of the request returns."""
 
     async def layer(asked: Asked) -> Reply:
         reply = await asked.forward()
@@ -227,12 +227,12 @@ def spoils(where: Callable[[Asked, Reply], object], value: Any) -> Layer:
 
 
 def at(where: Where, status: int = 200) -> Callable[[Asked, Reply], object]:
-    """Select the replies to some requests that have this status."""
+    """Return a condition for replies to the selected requests that have this status."""
     return lambda asked, reply: meets(where, asked) and reply.status == status
 
 
 def asks(where: Where, change: Callable[[Asked], dict[str, Any]]) -> Layer:
-    """Change some requests before the server gets them."""
+    """Change the selected requests before the server gets them."""
 
     async def layer(asked: Asked) -> Reply:
         return await asked.forward(**(change(asked) if meets(where, asked) else {}))
@@ -241,7 +241,7 @@ def asks(where: Where, change: Callable[[Asked], dict[str, Any]]) -> Layer:
 
 
 def replaces(part: str, pattern: Any, by: Any) -> Layer:
-    """Replace a pattern in one part of each request before the server gets it."""
+    """Replace a pattern in one part of each request before the server gets the request."""
     return asks("", lambda asked: {part: re.sub(pattern, by, getattr(asked, part))})
 
 
@@ -250,7 +250,7 @@ def each(change: Callable[[dict[str, Any]], object], where: Where = "") -> Layer
 
 
 def bodies(where: Where, change: Callable[[bytes], bytes]) -> Layer:
-    """Change the bytes of successful replies."""
+    """Change the bytes of successful replies to the selected requests."""
     return spoils(
         lambda asked, reply: meets(where, asked) and reply.status < 300,
         lambda _, reply: attrs.evolve(reply, body=change(reply.body)),
@@ -279,7 +279,7 @@ def errors(change: Callable[[dict[str, Any]], object]) -> Layer:
 
 
 def heads(name: str, value: str | None = None) -> Layer:
-    """Set this header in all replies, or remove it if there is no value."""
+    """Set this header in all replies, or remove the header if there is no value."""
 
     def changed(_: Asked, reply: Reply) -> Reply:
         others = {key: one for key, one in reply.headers.items() if key != name}
@@ -289,7 +289,7 @@ def heads(name: str, value: str | None = None) -> Layer:
 
 
 def sleeps(where: Where, seconds: float | Callable[[Asked], float]) -> Layer:
-    """Delay some requests."""
+    """Delay the selected requests."""
 
     async def layer(asked: Asked) -> Reply:
         if meets(where, asked):
@@ -308,7 +308,7 @@ def renames(ours: str, theirs: str) -> Layer:
 
 
 def renames_tokens(make: Callable[[int], str]) -> Layer:
-    """Show clients other page tokens than the server's own."""
+    """Replace the server's page tokens with others in replies to clients."""
 
     async def layer(asked: Asked) -> Reply:
         given, memory = asked.token, asked.memory
@@ -342,7 +342,7 @@ def acts_on_all(verb: str, method: str, *suffixes: str) -> Layer:
 
 
 def refuses_by_state(verb: str, done: bool, refused: Reply) -> Layer:
-    """Refuse a verb for operations that are done, or for those that are not."""
+    """Refuse a verb for operations that are done, or for operations that are not."""
 
     async def layer(asked: Asked) -> Reply:
         if asked.verb == verb:
@@ -466,7 +466,7 @@ async def pages_without_a_token(asked: Asked) -> Reply:
 
 
 async def lists_that_are_cut(asked: Asked) -> Reply:
-    """Return only the oldest operations in every list, and no token."""
+    """Return only the oldest operations in every list, and no page token."""
     if asked.verb != "list":
         return await asked.forward()
     reply = await asked.forward(query=re.sub(r"pageSize=\d+", "pageSize=1000", asked.query))
@@ -521,18 +521,18 @@ def timeout(asked: Asked) -> float:
 
 
 def holds(part: str, text: Any) -> Where:
-    """Select requests that contain this in one part."""
+    """Select requests of which one part contains this."""
     return lambda asked: text in getattr(asked, part)
 
 
 def named_beside_the_path(asked: Asked) -> dict[str, Any]:
-    """Use the name from the query or the body instead of the one in the path."""
+    """Use the name in the query or the body, and not the one in the path."""
     given = {"name": asked.parameter("name") or asked.name, **json.loads(asked.body or b"{}")}
     return {"path": asked.path.replace(asked.name, given["name"]), "query": ""}
 
 
 def again(verb: str) -> Where:
-    """Select all requests of this kind except the first for each operation."""
+    """Select all requests with this verb except the first for each operation."""
     return lambda asked: asked.verb == verb and asked.times(asked.name) > 1
 
 
@@ -776,7 +776,7 @@ FAULTS: Final[dict[str, Layer | list[Layer]]] = {
     "json.metadata-names": each(lambda one: one["metadata"].update(progress_bar=1)),
     "json.large-numbers": each(lambda one: one["metadata"].update(bytes=[2**60])),
 }
-"""All ways to break the server, each under the ids of the checks that must find it."""
+"""All ways to break the server, each under the ids of the checks that must fail."""
 
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "cancel.ends": {"end": 0.3},
@@ -784,4 +784,4 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "auth.anonymous": {"headers": (("Authorization", "Bearer secret"),)},
     "auth.challenge": {"headers": (("Authorization", "Bearer secret"),)},
 }
-"""Options of the kit, such as shorter times, for the faults of these checks."""
+"""Options of the kit, such as shorter times, for the faults with these ids."""

@@ -20,7 +20,7 @@ Change: TypeAlias = Callable[[Operations], None]
 
 @attrs.frozen
 class Handles(grpc.ServerInterceptor):
-    """Handles the bytes of calls of one method; ``handle`` can also forward them to the server."""
+    """Handles the bytes of a method's calls; ``handle`` can forward them to the server."""
 
     method: str
     handle: Callable[[bytes, Any, Callable[[bytes], bytes]], bytes]
@@ -41,7 +41,7 @@ class Handles(grpc.ServerInterceptor):
 
 
 def refuses(trailers: Callable[[Refused], list[bytes]], message: str = "{}") -> Change:
-    """Refuse calls with these trailers, and perhaps another message."""
+    """Refuse calls with these trailers, and with a message made from this format."""
 
     def refuse(context: Any, error: Refused) -> None:
         context.set_trailing_metadata([(DETAILS, one) for one in trailers(error)])
@@ -67,7 +67,7 @@ def reads(change: Callable[[Any], object]) -> Change:
 
 
 def calls(method: str, handle: Callable[[Any, Any, Callable[[Any, Any], Any]], Any]) -> Change:
-    """Handle the calls of a method; ``handle`` can also forward them to the servicer."""
+    """Handle the calls of a method; ``handle`` can forward them to the servicer."""
 
     def broke(servicer: Operations) -> None:
         inner = getattr(servicer, method)
@@ -186,4 +186,4 @@ GRPC_FAULTS: Final[dict[str, list[Change | Handles]]] = {
         Handles("CancelOperation", lambda *_: pb.Operation(name="x").SerializeToString())
     ],
 }
-"""All ways to break the server, by the ids of the checks that must find them."""
+"""All ways to break the server, by the ids of the checks that must fail."""

@@ -1,7 +1,7 @@
-"""A server written by hand on the stubs of google.longrunning, with a dict, and without lro.
+"""A server written by hand on the stubs of google.longrunning, without lro.
 
-``Operations`` is the gRPC servicer; ``Gateway`` serves it over HTTP like a transcoding proxy, with
-protobuf's own JSON.
+``Operations`` is the gRPC servicer, which stores operations in a dict. ``Gateway`` serves it over
+HTTP like a transcoding proxy, with protobuf's own JSON.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FILTERS: Final = {"": None, "done = true": True, "done = false": False}
 
 @attrs.frozen
 class Refused(Exception):
-    """A refused call."""
+    """The error of a call that the server refuses."""
 
     code: int
     reason: str
@@ -59,7 +59,7 @@ def invalid(message: str) -> Refused:
 
 
 def packed(**fields: Any) -> AnyProto:
-    """Pack a Struct with these fields."""
+    """Return an Any that contains a Struct with these fields."""
     struct, found = Struct(), AnyProto()
     struct.update(fields)
     found.Pack(struct)
@@ -76,7 +76,7 @@ class Work:
 
 
 class Operations(operations_pb2_grpc.OperationsServicer):
-    """The servicer. Its work needs no thread: it ends when its time has come."""
+    """The servicer. Its work needs no thread: an operation ends at a set time."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -93,7 +93,7 @@ class Operations(operations_pb2_grpc.OperationsServicer):
         return operation
 
     async def start_name(self, kind: StartKind) -> str:
-        """Start an operation, and return its name; this is a hook for the kit."""
+        """Start an operation, and return its name; the kit can use this function as a hook."""
         return str(self.start(kind).name)
 
     def GetOperation(self, request: Any, context: Any) -> Any:
@@ -187,7 +187,7 @@ class Operations(operations_pb2_grpc.OperationsServicer):
 
 @contextlib.contextmanager
 def serving_handmade(servicer: Operations, interceptors: tuple[Any, ...] = ()) -> Iterator[str]:
-    """Serve the servicer over gRPC, with a method that starts operations, and yield the address."""
+    """Serve the servicer over gRPC, with a method that starts operations; yield the address."""
 
     def start(payload: bytes, context: Any) -> bytes:
         return bytes(servicer.start(StartKind(payload.decode())).SerializeToString())
@@ -208,7 +208,7 @@ def serving_handmade(servicer: Operations, interceptors: tuple[Any, ...] = ()) -
 
 
 class Ended(Exception):
-    """A call of the servicer was aborted; the argument is the status."""
+    """Ends a call that the servicer aborted; the argument is the status."""
 
 
 class Context:
@@ -218,10 +218,10 @@ class Context:
         self.status = Status()
 
     def time_remaining(self) -> None:
-        """Return None, as there is no deadline."""
+        """Return None, because there is no deadline."""
 
     def set_trailing_metadata(self, pairs: Any) -> None:
-        """Store the details."""
+        """Store the status from the trailing metadata."""
         self.status = Status.FromString(dict(pairs)[DETAILS])
 
     def abort(self, code: Any, message: str) -> None:
@@ -236,7 +236,7 @@ GLOBAL: Final = ("$alt", "alt")
 class Gateway:
     """An ASGI application that transcodes for the servicer by the rules of operations.proto.
 
-    Those have no rule for WaitOperation, so there is no route for it.
+    These rules do not include WaitOperation, so there is no route for it.
     """
 
     def __init__(self, servicer: Operations) -> None:

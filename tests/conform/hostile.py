@@ -30,7 +30,7 @@ def sends(*parts: bytes) -> Behaviour:
 
 
 def drips(head: bytes, drop: bytes, seconds: float = 0.02) -> Behaviour:
-    """Send ``head`` once, and then ``drop`` again and again, with pauses."""
+    """Send ``head`` once, then repeat ``drop`` with pauses."""
 
     def drip(line: socket.socket, over: threading.Event) -> None:
         line.sendall(head)
@@ -51,7 +51,7 @@ LOST: Final[dict[str, Behaviour]] = {
     "drips headers": drips(b"HTTP/1.1 200 OK\r\n", b"X-More: 1\r\n"),
     "drips a body": drips(reply(b"", length=1_000_000), b" "),
 }
-"""Behaviours without any valid reply: the server counts as unreachable."""
+"""Behaviours that never send a valid reply, so that the server counts as unreachable."""
 
 HOSTILE: Final[dict[str, Behaviour]] = {
     "endless": drips(reply(b"", length=1 << 40), b" " * 65536, 0),
@@ -72,7 +72,7 @@ HOSTILE: Final[dict[str, Behaviour]] = {
 
 
 def serving_hostile(behaviour: Behaviour) -> AbstractContextManager[str]:
-    """Serve valid starts, and answer all other requests with a behaviour; yields the URL."""
+    """Serve valid starts, and answer other requests with this behaviour; yield the URL."""
 
     def behave(line: socket.socket, over: threading.Event) -> None:
         if line.recv(65536).startswith(b"POST /start"):

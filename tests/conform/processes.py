@@ -1,4 +1,4 @@
-"""Tells whether processes that other processes started have ended."""
+"""A helper that tells whether a process, which another process started, has ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MOST_MILLISECONDS: Final = 30_000
 
 
 def has_ended(number: int) -> bool:
-    """Return whether the process has ended; wait for one that is being killed."""
+    """Return whether the process has ended; if it still runs, wait up to 30 s for its end."""
     try:
         descriptor = os.pidfd_open(number)
     except ProcessLookupError:

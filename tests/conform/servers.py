@@ -40,7 +40,7 @@ from tests.http.servers import uvicorn_serving, waitress_serving
 from tests.services.postgres import shared_server, store_maker
 
 THREADS: Final = 16
-"""The threads of a WSGI server, where each wait holds one."""
+"""The number of threads of a WSGI server, in which each wait holds a thread."""
 
 UNHURRIED: Final = attrs.evolve(USUAL_PACE, end=120.0, slack=30.0)
 """The pace for servers that share a busy machine with the kit."""
@@ -57,7 +57,7 @@ class Served:
     start: Hook | None = None
 
     def judge(self, pace: Pace, checks: Collection[Check] = CHECKS) -> ConformanceReport:
-        """Run these checks, and return the report."""
+        """Run these checks against the server, and return the report."""
         return asyncio.run(self._judge(pace, checks, call_seconds=60))
 
     async def _judge(
@@ -106,7 +106,7 @@ def works_over(edge: str, store: str) -> Iterator[Served]:
 
 
 def picture(side: int) -> str:
-    """Return a picture of noise in base64."""
+    """Return a square picture of noise in Base64."""
     import numpy as np
     import PIL.Image
 
@@ -116,7 +116,7 @@ def picture(side: int) -> str:
 
 
 def analysis_requests() -> dict[StartKind, tuple[str, dict[str, Any]]]:
-    """Choose methods whose work takes long, ends soon, or fails because a picture is cut off."""
+    """Return requests whose work takes long, ends soon, or fails on a truncated picture."""
     large, small = ({"content": picture(side), "mimeType": "image/png"} for side in (256, 64))
     cut = {"content": small["content"][: len(small["content"]) // 8 * 4], "mimeType": "image/png"}
     return {
@@ -128,7 +128,7 @@ def analysis_requests() -> dict[StartKind, tuple[str, dict[str, Any]]]:
 
 @contextlib.contextmanager
 def analysis_over(edge: str, store: str) -> Iterator[Served]:
-    """Serve the reference server."""
+    """Serve the reference server, ``examples.analysis``."""
     from examples.analysis.methods import register
     from examples.analysis.server import MAX_BODY, PARENTS, make_app
     from examples.analysis.server import _start as start_of
@@ -195,7 +195,7 @@ SERVERS: Final[dict[tuple[str, str, str], Serving]] = {
     ("a servicer by hand", "gRPC", "a dict"): handmade_over,
     ("the same behind a gateway", "HTTP", "a dict"): handmade_over,
 }
-"""By server, edge and store."""
+"""The servers, by name, edge and store."""
 
 
 def counts(report: ConformanceReport) -> str:
@@ -209,7 +209,7 @@ def counts(report: ConformanceReport) -> str:
 
 
 def row(key: tuple[str, str, str], report: ConformanceReport) -> str:
-    """Return the row of a server, without the time that its run took."""
+    """Return the table row of a server, without the duration of its run."""
     return f"| {' | '.join(key)} | {counts(report)} |"
 
 

@@ -1,4 +1,4 @@
-"""A server that is broken on purpose fails exactly the checks that it should."""
+"""A server that is broken on purpose fails exactly the expected checks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CASES = [
 
 
 def chosen(*wanted: str) -> list[Check]:
-    """Return the checks of these areas, or with these ids."""
+    """Return the checks that are in these areas or have these ids."""
     return [one for one in CHECKS if one.area in wanted or one.id in wanted]
 
 
@@ -50,13 +50,13 @@ def judged(
 
 
 def verdicts(report: ConformanceReport) -> dict[str, Verdict]:
-    """Return the verdict of each check that did not pass."""
+    """Return the verdicts of the checks that did not pass."""
     found = {one.check.id: one.verdict for one in report.outcomes}
     return {id: verdict for id, verdict in found.items() if verdict is not Verdict.PASSED}
 
 
 def test_correct_server_passes_every_check() -> None:
-    """No check fails; two are absent or skipped as expected."""
+    """No check fails; one is skipped and one is absent, as expected."""
     assert verdicts(judged(nothing, CHECKS)) == {
         "auth.anonymous": Verdict.SKIPPED,
         "auth.challenge": Verdict.ABSENT,
@@ -65,7 +65,7 @@ def test_correct_server_passes_every_check() -> None:
 
 @pytest.mark.parametrize("area", sorted({ids[0].partition(".")[0] for ids, _ in CASES}))
 def test_broken_server_fails_exactly_the_expected_checks(area: str) -> None:
-    """Exactly the expected checks fail, each with facts."""
+    """Each fault fails exactly the expected checks, and each failure has facts."""
     cases = [one for one in CASES if one[0][0].startswith(f"{area}.")]
 
     async def judge_all(works: Works) -> None:
@@ -82,6 +82,6 @@ def test_broken_server_fails_exactly_the_expected_checks(area: str) -> None:
 
 
 def test_each_http_check_finds_a_fault() -> None:
-    """Without such a fault nothing would show that the check works."""
+    """A check that fails for none of the faults might not work at all."""
     found = {id for ids, _ in CASES for id in ids}
     assert {one.id for one in CHECKS if "http" in one.transports} - found == set()

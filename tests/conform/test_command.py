@@ -62,14 +62,14 @@ print(operation.name if kind == "soon" else MessageToJson(operation))
 
 @pytest.fixture
 def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Lro:
-    """Call the command."""
+    """A function that runs ``lro`` with the given arguments."""
     monkeypatch.delenv("LRO_TOKEN", raising=False)
     return Lro(capsys)
 
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    """Serve a correct server, and yield its URL."""
+    """The URL of a correct server."""
     with (
         serving_works() as works,
         uvicorn_serving(OperationsApp(works.service, starts=True), lifespan="off") as port,
@@ -78,12 +78,12 @@ def url() -> Iterator[str]:
 
 
 def conform(call: Lro, *arguments: str) -> Ended:
-    """Run ``lro conform``."""
+    """Run ``lro conform`` with these arguments."""
     return call("conform", *arguments)
 
 
 def test_correct_server_conforms(call: Lro, url: str, tmp_path: Path) -> None:
-    """The status is 0, as the last line says; other formats are JSON and a JUnit file for CI."""
+    """The exit status is 0 and the last line says so; JSON and JUnit reports agree."""
     ended = conform(call, url, *STARTS, *ONLY)
     assert ended.status == 0, ended.out
     assert ended.lines[0] == "1 check skipped: no credentials were given"
@@ -99,7 +99,7 @@ def test_correct_server_conforms(call: Lro, url: str, tmp_path: Path) -> None:
     ended = conform(call, url, *STARTS, *names)
     assert (ended.status, ended.out) == (0, "")
     start = b"<?xml version='1.0' encoding='UTF-8'?>\n<testsuites "
-    assert file.read_bytes().startswith(start)  # whatever the locale is
+    assert file.read_bytes().startswith(start)  # in any locale
     root = ElementTree.parse(file).getroot()
     assert {one.get("name") for one in root} == {"http.names", "http.auth"}
     assert root.findall(".//failure") == []
@@ -143,7 +143,7 @@ def test_exit_status_counts_musts_and_with_strict_shoulds(
 
 
 def test_both_transports_are_judged_with_a_start_command(call: Lro, tmp_path: Path) -> None:
-    """The command prints a name or an Operation, or nothing for a kind that does not exist."""
+    """The command prints a name or an Operation, or nothing for a kind that it cannot start."""
     script = tmp_path / "start.py"
     script.write_text(STARTING)
     with serving_handmade(Operations()) as address:
@@ -174,7 +174,7 @@ def test_gRPC_beside_HTTP(call: Lro) -> None:
 
 
 def known_caller(headers: Mapping[str, str]) -> str:
-    """Return the caller of the token.
+    """Return the caller whom the token identifies.
 
     Raises:
         Unauthenticated: The token is missing or wrong.
@@ -212,7 +212,7 @@ def test_token_of_a_file_or_the_environment_is_sent(
 
 
 def test_list_has_every_check(call: Lro) -> None:
-    """Each check has its level and source, and no server is called."""
+    """The list shows each check with its level and source, and no server is called."""
     ended = conform(call, "--list")
     assert (ended.status, len(ended.lines)) == (0, 2 * len(CHECKS))
     assert "cancel.code (must, optional; grpc, http; operations.proto CancelOperation)" in ended.out
@@ -281,7 +281,7 @@ def test_unusable_argument_gives_exit_status_2(
 
 
 def test_run_without_a_report_leaves_no_file(call: Lro, tmp_path: Path) -> None:
-    """An empty file would be invalid XML; an existing file keeps its content."""
+    """No new file is left, because it would be invalid XML; an existing file is not changed."""
     away = ("http://127.0.0.1:1", "--start", "POST /x", "--format", "junit", "-o")
     fresh, kept = tmp_path / "fresh.xml", tmp_path / "kept.xml"
     kept.write_text("of yesterday")
@@ -302,7 +302,7 @@ def test_unusable_proxy_variable_gives_exit_status_2(
 
 
 def test_daemon_left_by_a_hook_is_not_waited_for(tmp_path: Path) -> None:
-    """The daemon keeps the output open, and may be the process that runs the operation."""
+    """The daemon keeps the output open, because it may be the process that runs the operation."""
     number = tmp_path / "number"
     script = f"sleep 60 & echo $! > {shlex.quote(str(number))}; echo operations/x"
     starter = CommandStarter(("sh", "-c", script), "here", seconds=50)
@@ -321,7 +321,7 @@ def test_hook_that_hangs_is_killed_with_what_it_started(tmp_path: Path) -> None:
 
 
 def test_command_that_is_cancelled_while_it_begins_is_killed() -> None:
-    """The cancelled task does not know the process id."""
+    """The command is killed, although the cancelled task does not know the process id."""
 
     async def cancelled() -> int:
         numbers = []
@@ -343,7 +343,7 @@ def test_command_that_is_cancelled_while_it_begins_is_killed() -> None:
 
 
 def test_SIGTERM_ends_the_judging() -> None:
-    """The status is the one that shells use for SIGTERM."""
+    """The exit status is the one that shells use for SIGTERM."""
 
     async def judging() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -355,7 +355,7 @@ def test_SIGTERM_ends_the_judging() -> None:
 
 
 def test_cancellation_without_a_signal_is_passed_on() -> None:
-    """The CancelledError is passed on."""
+    """A CancelledError without a signal is raised unchanged."""
 
     async def judging() -> None:
         raise asyncio.CancelledError
@@ -365,7 +365,7 @@ def test_cancellation_without_a_signal_is_passed_on() -> None:
 
 
 def test_colours_are_left_out_where_the_environment_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NO_COLOR (https://no-color.org) turns colours off, and so does a terminal without them."""
+    """NO_COLOR (https://no-color.org) turns colours off; so does a terminal without colours."""
     for terminal, asked, plain in (("xterm", "", False), ("dumb", "", True), ("xterm", "1", True)):
         monkeypatch.setenv("TERM", terminal)
         monkeypatch.setenv("NO_COLOR", asked)
@@ -373,7 +373,7 @@ def test_colours_are_left_out_where_the_environment_asks(monkeypatch: pytest.Mon
 
 
 def test_command_works_outside_the_main_thread(capsys: pytest.CaptureFixture[str]) -> None:
-    """Signal handlers can be set only in the main thread."""
+    """The command sets signal handlers only in the main thread, because others cannot."""
     statuses = []
     url = f"http://127.0.0.1:{free_port()}"
     arguments = ["conform", url, "--start", "POST /x"]

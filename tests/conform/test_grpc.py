@@ -1,4 +1,4 @@
-"""gRPC servers: one written by hand on the stubs, and broken versions of it."""
+"""gRPC servers: one written by hand on the stubs, and broken versions of that server."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def judged(
 
 
 def test_server_written_by_hand_passes_every_check() -> None:
-    """The kit requires nothing that only our own server has."""
+    """The kit requires nothing that only a server of this library has."""
     servicer = Operations()
     with serving_handmade(servicer) as address:
         report = judged(address, servicer, call_seconds=60)
@@ -58,7 +58,7 @@ def test_server_written_by_hand_passes_every_check() -> None:
 
 @pytest.mark.parametrize("ids", GRPC_FAULTS)
 def test_broken_server_fails_exactly_the_expected_checks(ids: str) -> None:
-    """Exactly the expected checks fail."""
+    """Each fault fails exactly the expected checks."""
     checks = chosen(*ids.split())
     for fault in GRPC_FAULTS[ids]:
         servicer, interceptors = Operations(), ()
@@ -73,7 +73,7 @@ def test_broken_server_fails_exactly_the_expected_checks(ids: str) -> None:
 
 
 def test_each_grpc_check_finds_a_fault() -> None:
-    """The other checks have a fault over HTTP."""
+    """Every check that is only for gRPC has a fault here; the others have one over HTTP."""
     alone = {one.id for one in CHECKS if one.transports == {"grpc"}}
     assert alone - {id for ids in GRPC_FAULTS for id in ids.split()} == set()
 
@@ -84,7 +84,7 @@ def test_port_without_a_server_is_unreachable() -> None:
 
 
 def test_server_without_tls_is_unreachable_over_grpcs() -> None:
-    """The channel of ``grpcs://`` does not accept a server without TLS."""
+    """A ``grpcs://`` target does not accept a server without TLS."""
     servicer = Operations()
     with (
         serving_handmade(servicer) as address,

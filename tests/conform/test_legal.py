@@ -1,4 +1,4 @@
-"""Correct servers with unusual behaviour: what the interface leaves open or makes optional."""
+"""Correct servers with unusual behaviour, which the interface leaves open or makes optional."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ EMPTY_REPLY = Reply(204, {}, b"")
 
 
 def other_ids(make: Callable[[int], str], form: str) -> Layer:
-    """Show other ids to clients; a text that cannot be an id is refused, as AIP-193 allows."""
+    """Replace ids with others in replies; refuse invalid ids, as AIP-193 allows."""
 
     async def layer(asked: Asked) -> Reply:
         path, memory = unquote(asked.path, errors="surrogateescape"), asked.memory
@@ -76,7 +76,7 @@ def other_ids(make: Callable[[int], str], form: str) -> Layer:
 
 
 async def padded_tokens(asked: Asked) -> Reply:
-    """End tokens in equals signs like Base64, which AIP-158 does not forbid."""
+    """Pad page tokens with equals signs like Base64, which AIP-158 does not forbid."""
     reply = await asked.forward(query=asked.query.replace("%3D%3D", ""))
     token = reply.json.get("nextPageToken")
     return reply.saying({**reply.json, "nextPageToken": f"{token}=="}) if token else reply
@@ -111,7 +111,7 @@ async def methods_not_allowed(asked: Asked) -> Reply:
 
 
 def completes(one: dict[str, Any]) -> None:
-    """Let a cancelled operation succeed: a cancel is only best effort."""
+    """Let a cancelled operation succeed, because a cancel is only best effort."""
     if one.get("error", {}).get("code") == 1:
         del one["error"]
         one["response"] = EMPTY
@@ -150,13 +150,13 @@ LEGAL: dict[str, Layer] = {
 
 @pytest.mark.parametrize("layer", LEGAL.values(), ids=LEGAL)
 def test_legal_server_passes_every_must(layer: Layer) -> None:
-    """A failed check would be a false verdict."""
+    """A legal server that failed a check would be misjudged."""
     report = judged(layer, MUSTS)
     assert report.exit_status() == 0, as_text(report)
 
 
 async def with_delays(asked: Asked) -> Reply:
-    """Send a date as Retry-After, and a duration as RetryInfo."""
+    """Send a date as Retry-After, and a duration in RetryInfo."""
     reply = await asked.forward()
     reply.headers["retry-after"] = "Wed, 25 Nov 2026 20:00:00 GMT"
     value = reply.json
@@ -233,7 +233,7 @@ def test_unusual_server_gets_the_expected_verdicts(
 
 @pytest.mark.parametrize("error", [None, "no", [], {"code": 4}])
 def test_running_work_that_ends_with_an_error_fails_no_check(error: object) -> None:
-    """The work may have had a time limit, and the error may have any form."""
+    """The error of running work may be a time limit's, and may have any form."""
 
     def end(one: dict[str, Any]) -> None:
         one.pop("response", None)
@@ -284,7 +284,7 @@ def test_facts_of_a_verdict_quote_the_reply(
 
 
 def test_slow_operation_of_the_hook_that_is_done_at_once_is_reported() -> None:
-    """The facts say what is wrong with the hook."""
+    """The facts of a skipped check say what is wrong with the hook."""
     report = judged(each(lambda one: one.update(done=True), "get"), chosen("names.same"))
     assert verdicts(report) == {"names.same": SKIPPED}
     assert report.outcomes[0].facts == ("the operation that should take long is done at once",)
@@ -293,7 +293,7 @@ def test_slow_operation_of_the_hook_that_is_done_at_once_is_reported() -> None:
 
 
 def test_server_whose_work_ends_at_once_fails_no_check() -> None:
-    """Checks that need running work are skipped; those of names are judged."""
+    """Checks that need running work are skipped, but those of names are judged."""
 
     def end(one: dict[str, Any]) -> None:
         one.pop("error", None)
@@ -312,7 +312,7 @@ def test_server_whose_work_ends_at_once_fails_no_check() -> None:
 def test_slow_server_is_not_judged_late(
     monkeypatch: pytest.MonkeyPatch, usual: float, waits: float, failed: bool
 ) -> None:
-    """The delay of a wait is compared with the time of the server's other replies."""
+    """The delay of a Wait is compared with the duration of the server's other replies."""
     clock = SimpleNamespace(passed=0.0, monotonic=lambda: time.monotonic() + clock.passed)
     monkeypatch.setattr(_http, "time", clock)
 
@@ -341,7 +341,7 @@ WRONG_TYPES: list[tuple[Layer, str, Verdict]] = [
 def test_reply_of_wrong_types_does_not_crash_the_kit(
     layer: Layer, check: str, expected: Verdict
 ) -> None:
-    """All checks are judged, and the affected one gets its verdict."""
+    """The kit judges all checks, and the affected check has the expected verdict."""
     areas = ("names", "states", "any", "pages", "result", "replies", "errors")
     checks = [one for one in chosen(*areas) if "http" in one.transports]
     report = judged(layer, checks, attrs.evolve(PATIENT, end=0.5))
@@ -350,7 +350,7 @@ def test_reply_of_wrong_types_does_not_crash_the_kit(
 
 
 def test_run_with_too_many_reply_bytes_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All replies are kept, so their total size is limited; the status is then neither 0 nor 1."""
+    """The kit keeps all replies, so their total size is limited; the exit status is then 2."""
     monkeypatch.setattr("lro_conform.server._judge._MOST_BYTES", 1_000_000)
     heavy = each(lambda one: one["metadata"].update(more="x" * 100_000))
     report = judged(heavy, chosen("names", "states"))
@@ -370,7 +370,7 @@ def test_time_limit_ends_a_running_check(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_time_limit_ends_the_run() -> None:
-    """Checks that were not judged by then are skipped."""
+    """Checks that were not judged before the time limit are skipped."""
     report = judged(GET_ALONE, CHECKS, attrs.evolve(PATIENT, total=-1))
     assert set(verdicts(report).values()) == {SKIPPED}
     assert "the -1 s of the run are over" in as_text(report)
@@ -397,7 +397,7 @@ def test_run_that_is_cancelled_leaves_no_operation() -> None:
 
 
 def test_parent_can_be_given() -> None:
-    """By default the parent is that of the started operations."""
+    """The default parent is that of the started operations."""
     seen = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:

@@ -1,4 +1,4 @@
-"""A service whose operations run and end as the request says."""
+"""A service whose operations run and end as their requests say."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PATIENT: Final = Pace(end=60.0, slack=20.0, hold=0.1, rounds=3)
 @lro.message("conform.v1.WorkRequest")
 @attrs.frozen
 class WorkRequest:
-    """How long the work takes, and whether it fails."""
+    """A request that says how long the work takes, and whether it fails."""
 
     seconds: float = 0.0
     fails: bool = False
@@ -62,7 +62,7 @@ class Works:
 
 @contextlib.contextmanager
 def serving_works(store: Any = None, **options: Any) -> Iterator[Works]:
-    """Serve works from memory or a store; closing does not wait for running work."""
+    """Serve works from this store or from memory; closing does not wait for running work."""
     service = lro.Service(store or MemoryStore(), ThreadExecutor(60), **options)
 
     @service.method("conform.v1.Works.Start", path=PATH)

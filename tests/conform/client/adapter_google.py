@@ -1,4 +1,4 @@
-"""The adapter of google-api-core's futures, with its operations client for HTTP or gRPC."""
+"""The adapter of google-api-core's futures, with Google's operations client for HTTP or gRPC."""
 
 import concurrent.futures
 import json
@@ -60,7 +60,7 @@ def perform(client, task):
 def main() -> None:
     try:
         outcome = perform(connect(), os.environ["LRO_CONFORM_TASK"])
-    except Exception as exc:  # any other exception of its calls
+    except Exception as exc:  # any other exception of Google's code
         outcome = {"outcome": "lost", "message": f"{type(exc).__name__}: {exc}"}
     print(json.dumps(outcome), flush=True)
 

@@ -16,7 +16,7 @@ def connect() -> Client:
         from lro_client.transports.grpc import GrpcTransport
 
         return Client(transport=GrpcTransport(target, metadata=tuple(token.items())))
-    url = os.environ["LRO_CONFORM_URL"]  # without TLS: reading certificates takes longest
+    url = os.environ["LRO_CONFORM_URL"]  # no TLS: loading certificates is slow
     return Client(http=httpx.Client(base_url=url, headers=token, verify=False))
 
 

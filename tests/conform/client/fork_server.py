@@ -1,4 +1,4 @@
-"""Launches an adapter by forking a process that has already imported everything."""
+"""Launches an adapter by forking a process that has already imported all modules."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PROGRAM = Path(__file__).with_name("forking.py")
 
 @attrs.define(eq=False)
 class ForkedClient:
-    """A forked client; it has ended once both of its pipes are closed."""
+    """A client in a forked process, which has ended once both pipes are closed."""
 
     number: int
     outs: asyncio.StreamReader
@@ -56,7 +56,7 @@ async def reading(descriptor: int) -> asyncio.StreamReader:
 
 @contextlib.contextmanager
 def fork_server(adapter: str, *others: str) -> Iterator[Launch]:
-    """Yield a function that launches an adapter; ``others`` are modules that it imports late."""
+    """Yield a function that launches an adapter; ``others`` are modules to import beforehand."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     command = [sys.executable, str(_PROGRAM), str(theirs.fileno()), adapter, *others]
     process = subprocess.Popen(command, pass_fds=[theirs.fileno()])

@@ -1,6 +1,6 @@
-"""Runs an adapter in a fork for each scenario, so that its imports are paid for once.
+"""Runs an adapter in a new fork for each scenario, so that its imports take time only once.
 
-As a program: ``python forking.py SOCKET ADAPTER MODULE...``; the modules are those that the adapter
+As a program: ``python forking.py SOCKET ADAPTER MODULE...``. MODULE is a module that the adapter
 imports late. A request is the environment as JSON, with descriptors for standard output and
 standard error. The reply is the process id.
 """

@@ -1,4 +1,4 @@
-"""A small client that supports all tasks of the kit, with one mistake if ``MISTAKE`` names it.
+"""A small client that supports all tasks of the kit; ``MISTAKE`` names a mistake to make.
 
 ``own-type`` is not a mistake: the client reports a message of another type with its type.
 """
@@ -25,7 +25,7 @@ def wrong(*mistakes: str) -> bool:
 
 
 class Lost(Exception):
-    """A call failed for good; the code is optional."""
+    """A call failed for good; the status code is optional."""
 
     def __init__(self, why: str, code: int | None = None) -> None:
         super().__init__(why)
@@ -33,7 +33,7 @@ class Lost(Exception):
 
 
 class Passing(Exception):
-    """A call failed temporarily; ``pause`` is what the server asks for."""
+    """A call failed temporarily; ``pause`` is the delay that the server asks for."""
 
     def __init__(self, why: str, pause: float = 0.0) -> None:
         super().__init__(why)

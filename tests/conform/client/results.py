@@ -30,7 +30,7 @@ ADAPTERS: Final[Mapping[str, tuple[str, ...]]] = {
     "adapter_lro_async": ("lro.types", "httpx"),
     "adapter_google": (),
 }
-"""By the name of the adapter: the modules that it imports late."""
+"""The modules that each adapter imports late, by the name of the adapter."""
 
 COLUMNS: Final = (
     ("adapter_lro", "http", "lro, HTTP"),
@@ -55,12 +55,12 @@ VARIES: Final = {
 GOOGLE: Final = "google-api-core"
 
 Verdicts = dict[str, str]
-"""By the id of a check: the text of its cell."""
+"""The texts of the table cells, by the id of the check."""
 
 
 @attrs.frozen
 class Found:
-    """The results of one run: verdicts and facts by the id of a check."""
+    """The results of one run: verdicts and facts by the id of the check."""
 
     verdicts: Verdicts
     facts: Mapping[str, tuple[str, ...]]
@@ -104,7 +104,7 @@ def rows(found: Sequence[Verdicts]) -> Iterator[str]:
 
 
 def place(check: Check) -> int:
-    """Order checks by their areas, and areas by their first checks."""
+    """Return the sort key of a check's area, which is that of the area's first check."""
     return [one.area for one in CLIENT_CHECKS].index(check.area)
 
 
@@ -131,7 +131,7 @@ def rendered(found: Sequence[Verdicts]) -> str:
 
 
 def on_page() -> list[Verdicts]:
-    """Return the columns of the present page."""
+    """Return the columns of the page as it is now."""
     found: list[Verdicts] = [{} for _ in COLUMNS]
     for row in ROW.finditer(PAGE.read_text()):
         given = [one.strip() for one in row["cells"].strip(" |").split("|")]

@@ -1,4 +1,4 @@
-"""The command ``lro conform client``, with real processes."""
+"""The command ``lro conform client``, run with real processes."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_client_that_never_connects_is_killed(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_child_processes_of_a_killed_client_are_killed_too(tmp_path: Path) -> None:
-    """The check is about a client that never ends; the processes that it started end too."""
+    """When the kit kills a client that never ends, processes started by the client end too."""
     number = tmp_path / "number"
     line = f"{shlex.join(PLAIN)} & echo $! > {shlex.quote(str(number))}; wait"
     only = ("--only", "client.deadlines.silent", "--format", "json")
@@ -174,7 +174,7 @@ def test_unwritable_report_file_is_refused_before_the_client_runs(tmp_path: Path
 
 
 def test_SIGTERM_ends_the_clients_too(tmp_path: Path) -> None:
-    """CI jobs are stopped this way."""
+    """CI systems stop a job with SIGTERM, so the clients must end as well."""
     number = Mail(tmp_path / "number")
     script = f"trap '' TERM INT; echo $$ > {shlex.quote(number.path)}; sleep 600"
     command = [sys.executable, "-m", "lro.cli", "conform", "client", "--", "sh", "-c", script]

@@ -1,4 +1,4 @@
-"""Which runs of a client give a complaint, and its text."""
+"""The complaints about a client's run: which runs cause one, and its text."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ WRONG: list[tuple[Complaint, ClientRun, str]] = [
     (judging.only_reads, run(seen(Verb.DELETE, 1)), "it called DeleteOperation"),
     (judging.pauses, run(*polls(*(n / 100 for n in range(90)))), "it polled 30 times a second"),
     (judging.backs_off, run(*polls(0, 0.3, 0.6, 0.9, 1.2)), "0.20 s at first, 0.20 s at last"),
-    (  # one pause happens to be long
+    (  # one pause is long by chance
         judging.backs_off,
         run(*polls(0, 0.3, 0.6, 0.9, 1.2, 1.5, 1.8, 2.9, 3.2, 3.5)),
         "0.20 s at first, 0.20 s at last",
@@ -72,10 +72,10 @@ RIGHT: list[tuple[Complaint, ClientRun]] = [
     (judging.invents_nothing(), run(said=ClientSaid("response"))),
     (judging.pauses, run(*polls(*(n / 10 for n in range(30))))),
     (judging.backs_off, run(*polls(0, 0.8, 1.1, 1.5))),  # too few polls to judge
-    (judging.backs_off, run(*polls(0, 0.2, 0.5, 1.1, 1.2))),  # the last pause was cut
+    (judging.backs_off, run(*polls(0, 0.2, 0.5, 1.1, 1.2))),  # the last pause was cut short
     (judging.backs_off, run(*polls(0, 0.2, 0.5, 1.1))),
     (judging.backs_off, run(*polls(0, 1, 2))),
-    (judging.backs_off, run(*polls(0, 0.6, 0.8, 1.05, 1.4, 1.6))),  # the client was stuck at first
+    (judging.backs_off, run(*polls(0, 0.6, 0.8, 1.05, 1.4, 1.6))),  # the client hung at first
     (judging.backs_off, run(*polls(0, 0.2))),
     (judging.waits_after(0, 2), run(*polls(0, 2.1))),
     (judging.waits_after(0, 2), run(*polls(0))),

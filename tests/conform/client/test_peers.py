@@ -1,4 +1,4 @@
-"""The scripted peers: their replies to calls that the script does not mention."""
+"""The scripted peers, and their replies to calls that the script does not mention."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Measure how much memory a client needs for replies of a hostile server.
 
 ``python -m tests.full.client.hostile TRANSPORT ADDRESS`` requests each reply from a server in
-another process, and prints one line of JSON: by reply, the peak of memory in megabytes above idle,
-and the error that the client raised. Only Linux can reset the peak of a process.
+another process. It prints one line of JSON with two values for each reply: the peak of memory in
+megabytes above the idle process, and the error that the client raised. Only Linux can reset the
+peak of a process.
 """
 
 from __future__ import annotations
@@ -114,14 +115,14 @@ def answer(connection: Any, over: threading.Event) -> None:
 
 
 def megabytes(field: str) -> float:
-    """Read a value of the kernel: ``VmRSS`` is the use now, ``VmHWM`` its peak since the reset."""
+    """Read a value of the kernel: ``VmRSS`` is the memory now, ``VmHWM`` the peak since a reset."""
     lines = Path("/proc/self/status").read_text().splitlines()
     [line] = [one for one in lines if one.startswith(f"{field}:")]
     return int(line.split()[1]) / 1024
 
 
 def over_idle(ask: Callable[[], object]) -> tuple[float, str]:
-    """Return the peak of memory during a call, and the error that the call raised."""
+    """Return the peak of memory during a call, and the text of the error that the call raised."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
@@ -162,7 +163,7 @@ def ask(transport: str, url: str, name: str) -> None:
 
 
 def ask_binary(address: str, name: str) -> None:
-    """Request one reply over gRPC; the server sends the next one to each call."""
+    """Request one reply over gRPC; the server sends a different reply to each call."""
     from lro_client.transports.grpc import GrpcTransport
 
     with Client(transport=GrpcTransport(address), retry=NO_RETRY) as client:

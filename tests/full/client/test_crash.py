@@ -1,4 +1,4 @@
-"""Hundreds of starts by a process that is killed again and again: each gives one result."""
+"""Hundreds of starts by a process that is killed repeatedly: each start gives one result."""
 
 from __future__ import annotations
 
@@ -50,16 +50,17 @@ def serve(folder: str) -> None:
 
 
 def kept(folder: Path) -> dict[int, int]:
-    """Return the results so far."""
+    """Return the results that the client has stored so far."""
     file = folder / "results"
     lines = file.read_text().splitlines() if file.exists() else ()
     return {int(number): int(square) for number, square in map(str.split, lines)}
 
 
 def work(url: str, folder: str, starts: str) -> None:
-    """Run the client's process: in eight threads, start the work of all numbers without a result.
+    """Run the client's process: eight threads start the work of all numbers without a result.
 
-    The request id is made from the number, so the next process finds what this one has started.
+    The request id is made from the number, so a later process finds the operations that this one
+    has started.
     """
 
     def square(number: int) -> None:

@@ -9,5 +9,5 @@ from tests.client.test_deadlines import LARGE, check_deadline
 
 @pytest.mark.parametrize("scenario", LARGE)
 def test_deadline_holds_despite_large_replies(scenario: str) -> None:
-    """The deadline holds for an operation and for a group, with both faces."""
+    """The deadline holds for an operation and a group, in the blocking and the async client."""
     check_deadline("http", scenario)

@@ -98,7 +98,7 @@ def run_pytest(folder: Path, text: str, *options: str) -> subprocess.CompletedPr
 
 @pytest.mark.parametrize("options", [(), ("-p", "xdist", "-n", "2")], ids=["one process", "xdist"])
 def test_fixtures_serve_each_test(tmp_path: Path, options: tuple[str, ...]) -> None:
-    """Work is done when the start returns, and polling for an hour takes no time."""
+    """Work is done when the start returns, and polling for an hour takes no real time."""
     done = run_pytest(tmp_path, USES, *options)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "6 passed" in done.stdout
@@ -111,7 +111,7 @@ def test_plugin_without_fixtures_loads_nothing(tmp_path: Path) -> None:
 
 
 def test_service_in_memory_reports_leftover_work() -> None:
-    """A thread's work that still runs at the end of the test is reported by its name."""
+    """Work in a thread that still runs at the end of the test is reported by its name."""
     step, names = Step(), []
 
     def forget() -> None:
@@ -136,7 +136,7 @@ def test_service_in_memory_reports_leftover_work() -> None:
 
 
 def test_service_in_memory_reports_open_wait() -> None:
-    """A task that awaits a result when the test ends is reported, and gets UNAVAILABLE."""
+    """A task that still awaits a result at the end of the test is reported; it gets UNAVAILABLE."""
 
     async def main() -> None:
         fixture = service_in_memory(VirtualClock())

@@ -48,7 +48,7 @@ def test_counters_of_many_workers_never_fall(workers: str) -> None:
     with httpx.Client(transport=transport, base_url=workers, timeout=30) as client:
 
         def call(method: str, path: str, **options: Any) -> httpx.Response | None:
-            headers = {"connection": "close"}  # so that the next request may reach any worker
+            headers = {"connection": "close"}  # the next request may reach any worker
             try:
                 return client.request(method, path, headers=headers, **options)
             except httpx.TransportError:  # the worker was killed during the request

@@ -1,4 +1,4 @@
-"""The fixtures of the telemetry tests."""
+"""Fixtures of the telemetry tests."""
 
 from tests.telemetry.conftest import measured, numbers, spans, traced
 

@@ -18,13 +18,13 @@ from tests.waiting import PATIENCE, until
 
 
 def begun(*arguments: str) -> AbstractContextManager[subprocess.Popen[str]]:
-    """Start a worker process, which is killed at the end."""
+    """Start a worker process, which is killed at the end of the block."""
     command = [sys.executable, "-m", worker.__name__, *arguments]
     return killed_at_end(command, stdout=subprocess.PIPE)
 
 
 def test_second_attempt_after_a_kill_links_to_the_start(tmp_path):
-    """A worker is killed in its first attempt; the second, elsewhere, links to the start's span."""
+    """A worker is killed in attempt 1; attempt 2, in another process, links to the start's span."""
     store, first, second = (str(tmp_path / name) for name in ("operations.db", "a", "b"))
     with begun(store, first, "text") as dead:
         assert dead.stdout is not None
