@@ -22,7 +22,7 @@ LIST_SECONDS: Final = 0.2
 WAIT_SECONDS: Final = 2.0
 """The timeout of a Wait, in seconds."""
 HUNG_SECONDS: Final = 60.0
-"""The seconds after its timeout at which an unanswered Wait has hung, even on a busy machine."""
+"""The seconds after a Wait's timeout without a reply that count as hung, even on a busy machine."""
 _NO_ANSWER: Final = frozenset({lro.Code.UNAVAILABLE, lro.Code.DEADLINE_EXCEEDED})
 
 
@@ -166,7 +166,7 @@ class Callers:
         return True
 
     def _unanswered(self, story: Story | None, error: CallError) -> None:
-        # From no reply or UNAVAILABLE, callers learn nothing; other errors are wrong.
+        # No reply or UNAVAILABLE tells callers nothing; other errors are wrong.
         if error.http_status is None or error.code in _NO_ANSWER:
             self.unanswered += 1
             return

@@ -68,7 +68,7 @@ class Story:
 
     @property
     def first_done(self) -> Sight | None:
-        """The earliest received sight in which the operation is done."""
+        """The first sight that callers got of the operation's end."""
         return min((s for s in self.sights if s.done), key=lambda s: s.received, default=None)
 
     @property

@@ -1,4 +1,4 @@
-"""A store that runs into its process's trap before, within and after each write."""
+"""A store that passes its process's trap points before, within and after each write."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class TrappedStore:
         self._owners: set[str] = set()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)  # for calls without traps
+        return getattr(self._store, name)  # calls without traps
 
     def insert(self, record: Record, *arguments: Any, **options: Any) -> Any:
         with self._inserting(record):

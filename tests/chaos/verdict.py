@@ -1,4 +1,4 @@
-"""Checks of callers' sightings against the promises that hold whichever server dies."""
+"""Checks of what callers saw against the promises that hold whichever server dies."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Host:
     web: Server
     worker: Server
     victim: Server
-    """The process that gets the trap, or would get one."""
+    """The process that has the trap; without a trap, the process that would have one."""
 
     @property
     def parts(self) -> tuple[Server, ...]:

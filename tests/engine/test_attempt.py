@@ -392,7 +392,7 @@ def test_plain_function_over_its_time_limit_is_stopped(quick, clock, way):
 
 @pytest.mark.parametrize("way", ["stop", "return", "raise"])
 def test_coroutine_over_its_time_limit_is_cancelled(make_service, way):
-    """The coroutine's ``await`` is cancelled. A late result is still stored, but no late error."""
+    """A coroutine past its time limit is cancelled; a late result is stored, a late error not."""
     service = make_service(executor=AsyncioExecutor(loop="running"))
 
     @service.method(NAME, time_limit=timedelta(seconds=2))
@@ -430,7 +430,7 @@ def test_coroutine_over_its_time_limit_is_cancelled(make_service, way):
     ],
 )
 def test_final_metadata_is_stored_with_the_end(service, body, state):
-    """The ``final_metadata`` hook gets the last metadata and the final state; its value is kept."""
+    """``final_metadata`` gets the last metadata and the final state; its result is stored."""
 
     def settle(metadata, coming):
         return WorkMetadata(percent=100, note=f"{metadata.percent} {coming.value}")
@@ -466,7 +466,7 @@ def settled(metadata, state):
 def test_cancellation_that_no_function_sees_has_final_metadata(
     make_service, store, clock, between, settle, meanwhile
 ):
-    """The hook runs if work is cancelled in a queue or at a release, a recovery or a retry."""
+    """``final_metadata`` runs even if work is cancelled while queued, released, lost or retried."""
     executor = Held()
     service = make_service(store, executor)
     other = make_service(store, Held(busy=True))
@@ -514,7 +514,7 @@ def test_cancellation_that_no_function_sees_has_final_metadata(
     ids=["raises", "unencodable", "class", "unavailable", "lease", "cancelled", "exit", "ctrl-c"],
 )
 def test_final_metadata_that_fails_ends_with_internal(service, settle, caplog):
-    """If the hook fails, its error is logged, and the metadata of the last report stay."""
+    """If ``final_metadata`` raises, the error is logged, and the last reported metadata stay."""
 
     def body(request, job):
         job.report(WorkMetadata(40))
@@ -531,7 +531,7 @@ def test_final_metadata_that_fails_ends_with_internal(service, settle, caplog):
 
 
 def test_final_metadata_is_computed_again_after_a_change(service):
-    """A cancel request changes the metadata while the hook runs, so the hook is called again."""
+    """If a cancel changes the metadata while ``final_metadata`` runs, the hook is called again."""
     calls, names, step = [], [], Step()
 
     def settle(metadata, state):
@@ -601,7 +601,7 @@ def test_result_is_retried_until_the_store_is_available(
 def test_work_is_left_to_others_if_the_store_is_unavailable_until_close(
     make_service, no_patience, monkeypatch, caplog, failing
 ):
-    """The function is stopped; the work stays in progress, so that another process can take it."""
+    """At the close, the function is stopped; its work stays in progress for another process."""
     store, step, raised = Failing(), Step(), []
     service = make_service(store, ThreadExecutor(1))
 
@@ -639,7 +639,7 @@ def test_work_is_left_to_others_if_the_store_is_unavailable_until_close(
     [(WorkMetadata(7), 7), (None, None), (AnyMessage("x/foreign.Type", {"percent": 1}), None)],
 )
 def test_job_metadata_begins_with_what_callers_see(quick, metadata, wanted):
-    """``job.metadata`` is the metadata of the start, or None if they have another class."""
+    """``job.metadata`` is the metadata passed to the start, or None if it has another class."""
     seen = []
 
     def body(request, job):
@@ -669,7 +669,7 @@ def test_async_work_is_dropped_if_no_loop_can_be_made(make_service, monkeypatch)
 
 
 def test_stop_listener_is_called_at_once(monkeypatch):
-    """A listener, which remote executors need, is called at a stop, not at the end of a pause."""
+    """A stop calls each listener at once, as remote executors need; a pause's end does not."""
     woken = []
     patch_threads(monkeypatch, threading.Event, "set", lambda _: woken.append("pause"))
     control = JobControl(

@@ -85,7 +85,7 @@ EACH = pytest.mark.parametrize("call", MANY.values(), ids=MANY)
     ],
 )
 def test_invalid_names_are_refused(make_service, call, names, error, field, words):
-    """The error names the invalid entry and the reason, before any hook is called."""
+    """Invalid names are refused before any hook is called; the error names the first such entry."""
     service = make_service(authorize=Guard(AssertionError()))
     with pytest.raises(error, match=words) as caught:
         call(service, names)
@@ -94,7 +94,7 @@ def test_invalid_names_are_refused(make_service, call, names, error, field, word
 
 
 class Guard:
-    """An ``authorize`` hook that raises an error for names ending in "secret"; records calls."""
+    """An ``authorize`` hook that records its calls and refuses names that end in "secret"."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
@@ -138,7 +138,7 @@ def test_other_errors_of_a_hook_are_raised_unchanged(make_service, call, error):
 
 @EACH_STORE
 def test_other_peoples_operations_are_missing(store, make_service):
-    """With ``owner_only``, other callers' operations are missing and do not count as bytes."""
+    """With ``owner_only``, other callers' operations are missing and use none of the byte limit."""
     limits = Limits(page_bytes=2000)
     service = make_service(store, InlineExecutor(), owner_only=True, limits=limits)
     harness = Harness(service)
@@ -214,7 +214,7 @@ async def two_of(service: Service, names: list[str], **options: Any) -> list[Any
 
 @EACH_STORE
 def test_watch_reports_snapshots_progress_and_ends(harness):
-    """A watch yields a snapshot of each name, then changes, and ends after the last end."""
+    """A watch yields each name's snapshot, then changes, and ends after the operations' ends."""
     first, second = harness.start(), harness.start()
     acts = [
         lambda: harness.report(first, 50),
@@ -339,7 +339,7 @@ def test_description_follows_life_of_operation(store, make_service, clock):
 
 
 def test_description_survives_restart(tmp_path, make_service, clock):
-    """The description is read from the record, so the new process need not know the method."""
+    """A description is read from the record, so a new process need not know the method."""
     path = tmp_path / "operations.db"
     service = make_service(SQLiteStore(path, clock=clock), InlineExecutor())
     name = method_of(service).start(WorkRequest("x")).name
@@ -385,7 +385,7 @@ def test_nothing_else_of_record_is_shown(make_service):
 
 
 def test_large_operations_are_refused_together(make_service):
-    """Messages and descriptions both count as bytes, but one operation is always returned."""
+    """Messages and descriptions count towards the byte limit, but one operation always fits."""
     service = make_service(MemoryStore(), limits=Limits(page_bytes=2700))
     method = declared(service)
     names = [method.start(WorkRequest()).name for _ in range(5)]

@@ -84,7 +84,7 @@ def test_a_method_without_a_function_cannot_be_called(service):
 
 
 def test_method_given_to_another_service_is_declared_with_its_function(service, make_service):
-    """The new method keeps the message classes, even without annotations, but no options."""
+    """A method passed to another service keeps its message classes but none of its options."""
 
     @service.method(NAME, request=WorkRequest, metadata=WorkMetadata, validate=lambda _: False)
     def work(request, job) -> WorkResponse:
@@ -114,7 +114,7 @@ def test_method_whose_work_is_done_outside_is_not_taken(service, make_service):
 
 @on_a_loop
 async def test_job_for_tests_passes_reports_to_a_function():
-    """The job begins with the given metadata and shows the last report, also on an event loop."""
+    """A test job begins with the given metadata and shows the last report, also on a loop."""
     reports: list[WorkMetadata] = []
     job = testing.job(reports.append, metadata=WorkMetadata(1))
     assert (job.name, job.attempt, job.metadata) == ("operations/test", 1, WorkMetadata(1))
@@ -129,7 +129,7 @@ async def test_job_for_tests_passes_reports_to_a_function():
     ("seconds", "error"), [(timedelta(seconds=1), TypeError), (float("nan"), ValueError)]
 )
 def test_pause_that_is_not_a_number_of_seconds_is_refused(seconds, error):
-    """A pause in seconds refuses a timedelta, which the library's other durations are."""
+    """A pause takes seconds and refuses a timedelta, the type of the library's other durations."""
     job = testing.job(print)
     with pytest.raises(error, match="seconds: must be a number"):
         job.sleep(seconds)

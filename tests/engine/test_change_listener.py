@@ -200,7 +200,7 @@ def test_change_of_running_work_is_read_for_a_cancel_request(process):
 
 
 def test_claim_is_delayed_after_one_that_found_nothing(make_service, monkeypatch):
-    """After a claim that found nothing, the next claim is delayed; the first is made at once."""
+    """The first claim is made at once; after a claim that found nothing, the next is delayed."""
     seconds, store, claimed_at = [0.0], Shared(), queue.SimpleQueue()
     claim = store.claim
 
@@ -306,7 +306,7 @@ def test_subscription_stays_open_if_needed_while_it_closes(process, monkeypatch)
     ],
 )
 def test_listener_continues_after_errors(process, error, said, caplog):
-    """The listener logs the error, still reads the store, and subscribes again a moment later."""
+    """After an error, the listener logs it, still reads the store, and subscribes again."""
     caplog.set_level(logging.INFO, "lro")
     process.store.refusals.append(error)
     began = time.monotonic()

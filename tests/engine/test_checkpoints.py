@@ -107,7 +107,7 @@ def finished(service: Service, operation: lro.Operation) -> lro.Operation:
 def test_completed_steps_do_not_run_again(
     store: Store, kind: str, make_service: MakeService
 ) -> None:
-    """With every executor and store, a later attempt skips finished steps only."""
+    """With every executor and store, later attempts skip finished steps, not interrupted ones."""
     service, done = make_service(store, EXECUTORS[kind]()), list[str]()
 
     def effect(text: str, *, more: str = "") -> str:
@@ -185,7 +185,7 @@ def test_values_are_returned_as_stored(store: Store, make_service: MakeService) 
 
 
 def test_protobuf_messages_are_returned_as_stored(make_service: MakeService) -> None:
-    """Messages are stored in binary form; a class with a counterpart in the library is refused."""
+    """Protobuf messages are stored in binary form, but Duration, which lro replaces, is refused."""
     context = pytest.importorskip("google.protobuf.source_context_pb2").SourceContext
     ours = pytest.importorskip("google.protobuf.duration_pb2").Duration
     service = make_service(executor=InlineExecutor(), types=TypeRegistry(context, ours))
@@ -265,7 +265,7 @@ ODD: list[Any] = [(1, 2), {1: 2}, {"a": {3}}, math.nan, b"x", datetime(2030, 1, 
 def test_value_that_json_would_change_is_refused(
     value: Any, make_service: MakeService, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The error names the key; nothing is stored, and the operation ends with INTERNAL."""
+    """A value that JSON would change is refused; the error names the key, and nothing is stored."""
     store = Counting()
     service = make_service(store, InlineExecutor())
 
@@ -286,7 +286,7 @@ def test_value_that_json_would_change_is_refused(
 
 
 def test_a_message_that_cannot_be_encoded_is_refused(make_service: MakeService) -> None:
-    """The error names the step and the message field."""
+    """If a message cannot be encoded, the error names the step and the message's field."""
     service = make_service(executor=InlineExecutor(), types=TypeRegistry(Part))
 
     def body(_: WorkRequest, job: Job[Any]) -> None:
@@ -311,7 +311,7 @@ def test_checkpoint_key_must_be_a_printable_string(key: Any, make_service: MakeS
 
 
 def test_limits_bound_a_value_and_all_of_an_operation(make_service: MakeService) -> None:
-    """The limit on the sum holds for all attempts together; a replaced value no longer counts."""
+    """The limit for all checkpoints spans all attempts; a replaced value no longer counts."""
     limits = Limits(checkpoint_bytes=200, checkpoints_bytes=1000)
     service = make_service(executor=InlineExecutor(), limits=limits)
 
@@ -463,7 +463,7 @@ def test_checkpoint_is_retried_until_the_store_is_available(
 
 
 def test_blocking_checkpoint_call_on_a_loop_is_refused(make_service: MakeService) -> None:
-    """On the loop of an async function these calls raise RuntimeError, in other threads not."""
+    """A blocking checkpoint call raises RuntimeError on the loop, but not in another thread."""
     service, said = make_service(executor=AsyncioExecutor()), list[str]()
 
     @service.method(NAME)
@@ -530,7 +530,7 @@ answered: Callable[[Part], WorkResponse] = raising(ConnectionError())
 
 
 def test_a_function_with_steps_is_tested_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The dictionary ``checkpoints`` gets the stored values; a job made from it is attempt 2."""
+    """``checkpoints`` collects the stored values; a job created with them is attempt 2."""
     kept: dict[str, Any] = {}
     with pytest.raises(ConnectionError):
         sync(WorkRequest(), job(checkpoints=kept))

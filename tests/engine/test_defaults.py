@@ -138,7 +138,7 @@ def test_retry_keeps_the_last_message(service, clock):
 
 
 def test_refused_report_leaves_the_last_one(service):
-    """Callers have not seen it, so neither has the function; the next report is not refused."""
+    """A refused report does not change ``job.metadata``, and the next report is accepted."""
     messages = []
 
     @service.method(NAME)
@@ -232,7 +232,7 @@ class Flagless:
 
 @attrs.frozen
 class Requiring:
-    """Metadata with a field for a cancel request but also a required field: no empty form."""
+    """Metadata with a cancel flag and a required field, so the flag alone is not valid."""
 
     part: Flagless
     requested_cancellation: bool = False

@@ -184,7 +184,7 @@ def test_any_message_stays_packed(make_service):
 
 
 def test_end_without_result_gives_none_and_a_cancellation_its_error(service, ask):
-    """The result is None if a worker finished without a response; after a cancel it raises."""
+    """``result`` returns None if the worker gave no response, and raises if it was cancelled."""
     finished, cancelled = (declared(service, name).start(WorkRequest()) for name in ("A.B", "A.C"))
     service.reporter(finished.name).finish()
     assert ask(finished, "result") is None
@@ -198,7 +198,7 @@ def test_end_without_result_gives_none_and_a_cancellation_its_error(service, ask
 @pytest.mark.parametrize("verb", ["result", "wait", "refresh", "cancel"])
 @pytest.mark.parametrize("why", ["deleted", "expired"])
 def test_operation_that_is_gone_is_not_found(service, clock, ask, verb, why):
-    """The error names the operation; a handle that never saw the end cannot get the result."""
+    """A handle of a deleted or expired operation raises an error with the operation's name."""
     started = declared(service).start(WorkRequest())
     if why == "deleted":
         service.delete(started.name)
@@ -211,7 +211,7 @@ def test_operation_that_is_gone_is_not_found(service, clock, ask, verb, why):
 
 @pytest.mark.parametrize("timeout", [0, 0.01, timedelta(milliseconds=10)])
 def test_timeout_is_raised_and_the_operation_continues(service, ask, timeout):
-    """The error is a TimeoutError with the operation's name and the timeout in seconds."""
+    """After its timeout, ``result`` raises a TimeoutError with the name and the seconds."""
     started = declared(service).start(WorkRequest())
     with pytest.raises(
         TimeoutError, match=r"was not done within (0|0\.01) s; it goes on"
@@ -253,7 +253,7 @@ async def test_blocking_wait_on_event_loop_is_refused(service, verb):
 
 @pytest.mark.parametrize("verb", ["result", "wait", "refresh", "cancel"])
 def test_validation_has_no_operation_to_ask_for(service, ask, verb):
-    """The handle has no name, and its methods raise an error that says why."""
+    """The handle of a validation has no name, and its methods raise an error that says why."""
     checked = declared(service).start(WorkRequest(), validate_only=True)
     assert (checked.name, checked.done, checked.metadata) == ("", True, None)
     with pytest.raises(lro.DeclarationError, match="the start only checked the request"):

@@ -182,7 +182,7 @@ def test_work_that_its_worker_does_not_know_is_recovered(hung, store, clock):
 
 
 def test_an_idle_worker_recovers_work_that_it_does_not_know(make_service, build, store, clock):
-    """The reply to its claim was lost. It renews its lease before others count it as lost."""
+    """If the reply to its claim was lost, an idle worker renews its lease before it can be lost."""
     executor = Held(busy=True)
     idle, other = make_service(store, executor), build(executor=Held(busy=True))
     method = method_of(idle)
@@ -256,7 +256,7 @@ def test_operation_of_a_dead_worker_ends_aborted(hung, build, store, clock, capl
 
 @pytest.mark.parametrize("error", [ValueError("hunter2"), SystemExit()])
 def test_a_hook_that_fails_does_not_keep_an_orphan_alive(hung, build, clock, caplog, error):
-    """If the hook raises, the operation still ends, with the metadata of the last report."""
+    """If ``final_metadata`` raises, the lost operation still ends, with its last metadata."""
 
     def settle(metadata, state):
         raise error
@@ -295,7 +295,7 @@ def test_work_that_may_run_twice_is_done_again(hung, store, clock, caplog, text)
 
 @pytest.mark.parametrize("how", ["released", "lost"])
 def test_recovered_work_goes_before_waiting_work(store, make_service, clock, how):
-    """Recovered work keeps its place: otherwise each deployment would move it to the end."""
+    """Recovered work keeps its place in the queue, so that deployments do not delay it."""
     before, after = Held(), Held(busy=True)
     one, two = (make_service(store, executor) for executor in (before, after))
     method, _ = (method_of(service) for service in (one, two))
@@ -729,7 +729,7 @@ def pair(away, make_service, clock):
 
 
 def test_leases_are_renewed_before_orphan_scan_after_store_outage(away, pair, clock):
-    """Leases are renewed first: one that expired in an outage does not prove a dead process."""
+    """After an outage, leases are renewed first: an expired lease does not prove a dead process."""
     away.away = True
     for _ in range(2):
         clock.advance(20)
@@ -743,7 +743,7 @@ def test_leases_are_renewed_before_orphan_scan_after_store_outage(away, pair, cl
 
 
 def test_leases_that_expired_during_an_outage_do_not_count_as_lost(away, pair, clock):
-    """Leases that expired while writes failed are not lost; the scanner itself wrote nothing."""
+    """No worker is lost if leases expired while writes failed, unnoticed by the scanner."""
     away.unwritten = True
     for _ in range(6):
         clock.advance(5)
@@ -776,14 +776,14 @@ def test_outage_ends_with_a_successful_write(away, make_service, clock, caplog):
 
 
 def test_scan_that_waited_for_a_lock_declares_no_worker_lost(away, pair, clock):
-    """After a scan that waited for a lock, the grace period restarts: renewals may wait too."""
+    """After a scan that waited for a lock, the grace period restarts: renewals may wait, too."""
     assert pair.taken_over_after(15) == [False]
     once(away, "orphans", lambda *_: clock.advance(0.6))
     assert pair.taken_over_after(1, 1) == [False, True]
 
 
 def test_slow_scans_find_lost_work(away, pair, clock):
-    """Scans that are always slow still find lost work: a slow database is not a lock."""
+    """Scans that are always slow still find lost work: the database is slow, not locked."""
     whole = away.orphans
 
     def orphans(methods, limit):
@@ -795,7 +795,7 @@ def test_slow_scans_find_lost_work(away, pair, clock):
 
 
 def test_scan_after_a_stall_declares_no_worker_lost(pair):
-    """After the scanning process stalled, it waits: all other processes may have stalled, too."""
+    """A process that stalled does not recover work at once: all others may have stalled, too."""
     assert pair.taken_over_after(15, 60, 0.5, 0.5) == [False, False, False, True]
 
 
@@ -844,7 +844,7 @@ def test_slow_renewal_is_repeated_at_once(away, make_service, clock):
 
 
 def test_waiting_work_begins_as_soon_as_its_method_is_declared(waiting, make_service, store):
-    """After a declaration a claim is made at once, although the last claim found nothing."""
+    """A newly declared method causes a claim at once, although the last claim found nothing."""
     service = make_service(store, Held())
     service.run_maintenance()
     method_of(service, never)
@@ -854,7 +854,7 @@ def test_waiting_work_begins_as_soon_as_its_method_is_declared(waiting, make_ser
 
 @pytest.fixture
 def suspect(waiting, store, clock):
-    """An operation that waits after it has lost two workers."""
+    """A suspect: an operation that waits after the loss of two workers."""
     for attempt in (1, 2):
         store.update(waiting, claim("gone", clock() + LEASE, clock()))
         store.update(waiting, lose(attempt, clock(), clock()))
@@ -927,7 +927,7 @@ def test_failed_claim_of_a_suspect_is_retried_in_a_second(suspect, build, store,
     ],
 )
 def test_maintenance_thread_survives_errors(make_service, caplog, error, said, pause):
-    """The thread logs an error and continues soon."""
+    """After an error, the maintenance thread logs it and continues soon."""
     turns = []
 
     class Failing(MemoryStore):
@@ -966,7 +966,7 @@ def test_maintenance_thread_may_close_the_service(make_service):
 
 
 def test_a_stop_just_before_the_wake_is_cleared_is_heard(make_service, monkeypatch):
-    """The claiming thread ends at once: it neither claims again nor sleeps."""
+    """After a stop just before the wake event is cleared, the claiming thread ends at once."""
     service = make_service(None, Held(), clock=time.monotonic)
     claims, clear, stops, late = service.edges.background.claims, threading.Event.clear, [], []
 

@@ -271,7 +271,7 @@ def test_walk_of_short_pages_ends(store, make_service, clock):
 
 
 def test_a_page_ends_in_time(store, make_service, clock):
-    """A page that takes too long ends early, with a token that continues behind its last record."""
+    """A page that takes too long ends early, with a token that continues after its last record."""
     at = itertools.count(step=0.2)  # each read of the clock takes 0.2 seconds
     service = make_service(store, InlineExecutor(), clock=lambda: next(at))
     method = declared(service)

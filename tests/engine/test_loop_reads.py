@@ -87,7 +87,7 @@ def outcomes(service: Service, *names: str) -> list[Any]:
 
 
 def test_concurrent_reads_share_one_store_call(service, store, names):
-    """Concurrent reads of a name share one read; a missing name gets its own error."""
+    """Concurrent reads share one call of the store; a missing name gets its own error."""
     a, b, c, x = names
     assert outcomes(service, a) == [a]
     assert store.calls == [[a]]

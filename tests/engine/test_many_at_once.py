@@ -1,4 +1,4 @@
-"""Cancelling and deleting all operations that match a filter (``cancel_all``, ``delete_all``)."""
+"""Cancelling, deleting and rerunning all operations that match a filter."""
 
 from __future__ import annotations
 

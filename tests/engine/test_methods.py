@@ -34,7 +34,7 @@ def test_method_name_has_package_service_and_method(text, parts):
 
 @pytest.mark.parametrize("text", ["", "Resize", "a.", ".a.b", "a..b", "a.b.1c", "a.b c", "a.é"])
 def test_invalid_method_name_is_refused(text):
-    """The error shows an example of a valid name."""
+    """The error for an invalid name shows an example of a valid name."""
     with pytest.raises(DeclarationError, match=r"such as acme\.images\.v1\.Images\.Resize"):
         MethodName.parse(text)
 
@@ -142,7 +142,7 @@ def test_annotation_that_is_not_a_message_class_is_refused(function, where, inst
 
 
 def test_option_that_is_not_a_message_class_is_refused(make_service):
-    """The error names only the class, because the class comes from an option."""
+    """If a class in an option is not a message class, the error names only the class."""
     with pytest.raises(DeclarationError, match=r"^Model: is not an attrs class"):
         make_service().method("acme.v1.Works.Odd", request=Model, metadata=WorkMetadata)(plain)
 
@@ -164,7 +164,7 @@ class Other:
 
 
 def test_conventional_fields_are_found_by_type():
-    """Times must be timestamps, and the flag must be a bool (spec §9.6)."""
+    """A conventional field counts only as a timestamp or, for the flag, a bool (spec §9.6)."""
     known = StandardMetadata.of(shape_of(WorkMetadata))
     assert known.times == {
         "create_time": "createTime",

@@ -383,7 +383,7 @@ def test_lost_work_that_does_not_wait_again_is_observed_as_failed(
 
 
 def test_renewals_and_expiry_are_observed(observed, recorder, clock, step):
-    """A renewal event has the time that was left of the lease; an expiry counts operations."""
+    """A renewal event has the seconds left of the lease; an expiry event has counts by method."""
     service = observed(lease=timedelta(seconds=15), keep_for=timedelta(days=1))
     name = work(service, step).start(WorkRequest()).name
     step.reached()
@@ -401,7 +401,7 @@ def test_renewals_and_expiry_are_observed(observed, recorder, clock, step):
     clock.advance(days=2)
     service.run_maintenance()
     assert recorder.only(OperationsExpired).methods == {METHOD: 1}
-    assert totals(service)["expired"] == 1  # the lease's count is not under a method
+    assert totals(service)["expired"] == 1  # leases belong to no method
     assert totals(service, "") == {
         "lease_margin.6": 1,
         "lease_margin.7": 1,
@@ -457,7 +457,7 @@ def test_starts_within_transactions_are_observed(make_service, recorder, tmp_pat
 
 
 def test_other_events_are_logged_at_info(make_service, store, clock, caplog, step):
-    """These are a repeated start, a cancel, work released and begun again, and an expiry."""
+    """Repeated starts, cancels, releases, new attempts and expiries are logged at INFO."""
     service = make_service(store, ThreadExecutor(1), keep_for=timedelta(seconds=1))
     method = work(service, step)
     with caplog.at_level(logging.INFO, "lro"):
@@ -648,7 +648,7 @@ def test_name_of_a_caller_forges_no_line(make_service, caplog):
 
 
 def test_successes_are_counted_with_their_times(make_service, store, clock):
-    """Times are counted in buckets, named by number, and summed up in seconds."""
+    """Times are counted in numbered buckets, and summed up in seconds."""
     service = make_service(store, InlineExecutor())
 
     def body(request: WorkRequest, _: object) -> None:

@@ -109,7 +109,7 @@ USES = {
 @pytest.mark.parametrize("maintenance", [True, False])
 @pytest.mark.parametrize("use", USES)
 def test_each_use_on_a_later_loop_lets_work_run_there(make_service, store, maintenance, use):
-    """The first loop is closed; work runs again as soon as the service is used on the next one."""
+    """After the first loop is closed, work runs again once the service is used on another loop."""
     executor = running()
     service = make_service(store, executor, maintenance=maintenance)
     blocked = Blocked(service)
@@ -120,7 +120,7 @@ def test_each_use_on_a_later_loop_lets_work_run_there(make_service, store, maint
     async def later():
         with contextlib.suppress(WaitTimeout):
             await USES[use](service, handle)
-        slot = await asyncio.to_thread(executor.reserve)  # a thread tells the executor of no loop
+        slot = await asyncio.to_thread(executor.reserve)  # in a thread, the executor sees no loop
         slot.release()
         await asyncio.to_thread(service.close, timedelta(0))
 

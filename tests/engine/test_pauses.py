@@ -206,7 +206,7 @@ def test_pause_and_resume_notify_other_processes(make_service: MakeService) -> N
 def test_pause_and_resume_reach_other_processes_at_once(
     store: Store, make_service: MakeService
 ) -> None:
-    """After a pause, other processes' starts wait; after the resume these processes claim them."""
+    """Other processes hold back starts after a pause, and claim waiting work after a resume."""
     operator = make_service(store, InlineExecutor())
     method_of(operator)
     with lro.Service(another(store), InlineExecutor(), lease=timedelta(seconds=5)) as service:

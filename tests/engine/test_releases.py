@@ -77,7 +77,7 @@ def struct_class(**given):
     ids=["the same", "another order", "a new field", "another default"],
 )
 def test_repeated_start_is_the_same_in_every_release(make, after, make_service, clock):
-    """A repeat finds the first start after an upgrade and a rollback, in Python and over HTTP."""
+    """A repeated start finds the first one after an upgrade and a rollback, also over HTTP."""
     store = MemoryStore(clock)
     before = make(author=str, title="", copies=1)
     for more in ({}, {"copies": "1"}):
@@ -98,7 +98,7 @@ def wsgi(service):
 
 
 def test_repeated_start_is_compared_as_sent(make_service, clock):
-    """Random defaults and a changed converter do not matter: the body is compared as sent."""
+    """Random defaults and a changed converter do not matter: requests are compared as sent."""
 
     @named
     @attrs.frozen
@@ -134,7 +134,7 @@ class SmallPage:
 
 @pytest.mark.parametrize("many", [False, True])
 def test_defaults_in_nested_messages_are_not_compared(many, make_service, clock):
-    """Defaults are not compared in nested messages, also in lists and maps."""
+    """Defaults in nested messages, also in lists and maps, are not compared."""
     store, found = MemoryStore(clock), []
     for page in (SmallPage, Page):
 
@@ -156,7 +156,7 @@ def test_defaults_in_nested_messages_are_not_compared(many, make_service, clock)
 
 @pytest.mark.parametrize("said", [{"copies": 1}, {"copies": 2}, {"copies": 3}, {}])
 def test_default_may_change_between_a_start_and_its_repetition(said, make_service, clock):
-    """A repeat finds the first start whether it sent the old default, the new one or neither."""
+    """If a default changes, a repeated start is no conflict, whatever value was sent."""
 
     @named
     @attrs.frozen
@@ -223,7 +223,7 @@ class OldMode(enum.Enum):
 def test_request_with_an_unknown_enum_value_fails_the_operation(
     make, many, make_service, clock, caplog
 ):
-    """An unknown enum value in a stored request is an error, which is logged."""
+    """A stored request with an unknown enum value fails the operation, and the log says why."""
     store = MemoryStore(clock)
     if many:
         classes = [
@@ -247,7 +247,7 @@ def test_request_with_an_unknown_enum_value_fails_the_operation(
 
 @pytest.mark.parametrize("library", ["pydantic", "msgspec"])
 def test_request_without_a_newly_required_field_fails_the_operation(library, make_service, clock):
-    """A stored request without a required field is an error: no caller has sent a zero."""
+    """A stored request without a required field fails the operation: nobody has sent a zero."""
     store = MemoryStore(clock)
     if library == "pydantic":
         before = pydantic_class(title="")
@@ -297,7 +297,7 @@ class Renamed:
 
 
 def test_work_whose_request_has_another_name_waits_for_its_release(make_service, clock, caplog):
-    """Work with another message name is released with one warning, for a process that knows it."""
+    """Work whose message name is unknown is released once, for a process that knows the name."""
     store, before = MemoryStore(clock), attrs_class(title="")
     handed_back(store, make_service, before, before(title="x"))
     service, _ = release(store, make_service, Renamed)

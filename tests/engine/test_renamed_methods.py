@@ -239,7 +239,7 @@ def test_worker_that_is_sent_a_name_does_the_work(
     left: tuple[str, str], make_service: MakeService, store: Store
 ) -> None:
     service = make_service(store)
-    version_2(service, concurrency=2)  # counts the lost operation
+    version_2(service, concurrency=2)  # the lost operation counts, too
     service.edges.work.run_operation(left[0])
     assert service.get(left[0]).state == "SUCCEEDED"
 

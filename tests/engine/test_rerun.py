@@ -102,7 +102,7 @@ def test_operation_starts_again_on_an_event_loop(make_service: MakeService, work
 def test_work_that_cannot_be_started_again_is_refused_with_the_reason(
     make_service: MakeService, work: Failing
 ) -> None:
-    """Work that runs, has succeeded, or has another method or request form now is refused."""
+    """A rerun is refused if work runs or has succeeded, or its method or request has changed."""
     service = make_service(executor=InlineExecutor())
     running = declared(service, "acme.v1.Works.Run").start(WorkRequest()).name
     method = method_of(service, work)

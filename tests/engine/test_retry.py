@@ -121,7 +121,7 @@ def test_a_failed_attempt_waits_and_is_tried_again(
 def test_the_log_has_one_traceback_for_each_failed_attempt(
     make_service: MakeService, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each failure has one traceback, then the next attempt's time or the final failure."""
+    """Each failed attempt is logged with one traceback; the last failure is logged at ERROR."""
     caplog.set_level(logging.INFO, "lro")
     service = make_service(executor=InlineExecutor())
     retry = Retry(attempts=3, on=OSError, **PLAIN)
@@ -174,7 +174,7 @@ def test_last_or_unretryable_or_late_attempt_is_not_retried(
     attempts: int,
     code: Code,
 ) -> None:
-    """No retry follows the last attempt, an error that is not listed, or too long a time."""
+    """An attempt is not retried if it is the last one, its error is not listed, or time is up."""
     service = make_service()
     method, made = raising(service, *errors, **options)
     done = ended_in_time(service, clock, method.start(WorkRequest()).name)
@@ -243,7 +243,7 @@ def test_an_attempt_whose_end_fails_ends_the_operation(
     error: Exception,
     is_async: bool,
 ) -> None:
-    """If the end of an attempt fails, the operation ends, so that no process holds it idly."""
+    """If an attempt's error cannot be handled, the operation ends: no process holds it idly."""
     service = make_service(executor=AsyncioExecutor() if is_async else ThreadExecutor())
     method, attempts = raising(service, error, is_async=is_async)
     done = ended_in_time(service, clock, method.start(WorkRequest()).name)

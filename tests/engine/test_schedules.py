@@ -382,7 +382,7 @@ def test_a_tick_that_another_process_has_begun_is_left_to_it_for_a_second() -> N
 
 
 def test_a_clock_that_is_set_back_repeats_no_tick(caplog: pytest.LogCaptureFixture) -> None:
-    """A clock set back by minutes or days repeats no tick; a new process logs its next start."""
+    """A clock set back by minutes or days repeats no tick; a new process logs that it waits."""
     reports = reports_at(NOON, timedelta(hours=1))
     first = reports.run_until(NOON + timedelta(hours=3))
     for back in (timedelta(minutes=90), timedelta(days=3)):
@@ -437,7 +437,7 @@ def test_started_tick_is_retried_for_23_hours(caplog: pytest.LogCaptureFixture) 
 def test_a_function_of_the_tick_that_fails_is_called_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A request function gets the tick in the schedule's time zone, and again if it has failed."""
+    """A request function that fails is called again; it gets the tick in the schedule's zone."""
     clock, ticks = ManualClock(NOON), list[datetime]()
     pytest.importorskip("cronsim")
 
@@ -483,7 +483,7 @@ def test_store_is_not_read_between_ticks() -> None:
 
 
 def test_many_schedules_are_read_together() -> None:
-    """One read stores or starts all schedules, even if another process has started some."""
+    """All due schedules are started after one read, even if another process has started some."""
     clock = ManualClock(NOON)
     store = Counted(clock)
     one, two = Reports(store, clock), Reports(store, clock)

@@ -188,7 +188,7 @@ def test_reporter_of_an_operation_that_is_gone_takes_messages_of_any_method(buil
 
 
 def test_response_that_is_too_large_comes_too_late_after_the_end(build):
-    """A large response raises an error only if the error ends the operation, not after its end."""
+    """A response that is too large fails the operation; after the end, the response is dropped."""
     service = build(limits=Limits(response_bytes=1000))
     name, late = (service.start(NAME, WorkRequest()).name for _ in range(2))
     with pytest.raises(MessageTooLarge):

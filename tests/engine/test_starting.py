@@ -212,7 +212,7 @@ def test_start_time_that_is_stored_again_holds_up_no_other(store, make_service):
 
 
 def test_work_sent_to_a_worker_is_left_to_others_if_that_is_interrupted(store, make_service):
-    """A signal interrupts the write of the start time, so the worker gives the work up."""
+    """If a signal interrupts the write of the start time, the worker gives up the work."""
     one = make_service(store, Held(busy=True))
     name = one.method(NAME)(nap).start(WorkRequest()).name
     once(store, "update_later", raising(KeyboardInterrupt()))
@@ -223,7 +223,7 @@ def test_work_sent_to_a_worker_is_left_to_others_if_that_is_interrupted(store, m
 
 @pytest.mark.parametrize("how", ["cancelled", "released"])
 def test_work_is_stopped_between_its_start_and_its_beginning(kept, store, make_service, how):
-    """If work is stopped before its function is called, it is cancelled, or run after a close."""
+    """Work stopped before its function is called is cancelled, or run by the next process."""
     service, name, executor = kept
     if how == "cancelled":
         service.cancel(name)
@@ -366,7 +366,7 @@ def test_work_may_delete_itself(quick):
 
 @pytest.mark.parametrize("parent", ["projects/p", "projects/p/operations"])
 def test_both_spellings_of_a_parent_are_equal(quick, parent):
-    """Both spellings of a parent are equal, also in a start by the method's name (spec §3.3(2))."""
+    """A parent may end in ``/operations``, also in a start by the method's name (spec §3.3(2))."""
     method_of(quick)
     operation = quick.start(NAME, WorkRequest("x"), parent=parent)
     assert answer(quick, operation) == "x"
@@ -598,7 +598,7 @@ def test_concurrent_starts_share_one_count(make_service, clock):
 
 @pytest.mark.parametrize("seconds", [0.05, 1])
 def test_a_full_queue_is_counted_again_as_often_as_that_is_cheap(make_service, clock, seconds):
-    """A refusal between two counts does not read the store."""
+    """A refusal between two counts of the queue does not read the store."""
 
     class Slow(Halting):
         def count_waiting(self, most):
@@ -699,7 +699,7 @@ REFUSALS = pytest.mark.parametrize(
 def test_stored_operation_waits_if_the_executor_refuses_it(
     store, make_service, clock, error, request_id
 ):
-    """If the executor refuses a stored operation, which callers may know, it runs later or ends."""
+    """If the executor refuses a stored operation, the operation still runs later or ends."""
     executor = Refusing(error)
     service = make_service(store, executor)
     method = method_of(service)
@@ -731,7 +731,7 @@ def test_stored_operation_waits_if_the_executor_refuses_it(
 
 
 def test_an_answered_operation_may_be_deleted_before_the_executor_refuses(store, make_service):
-    """If a caller deletes the operation first, the start returns it as it was stored."""
+    """If the operation is deleted before the executor refuses it, the start still returns it."""
     executor = Refusing(RuntimeError("bug"))
     service = make_service(store, executor)
     method = method_of(service)

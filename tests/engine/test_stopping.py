@@ -188,7 +188,7 @@ def test_close_from_several_threads_closes_once():
 
 
 def test_close_within_close_returns_at_once():
-    """A function that ends or an interrupt may call close again, which returns at once."""
+    """A call of close within close, by a function or an interrupt, returns at once."""
     executor, within = InlineExecutor(), []
     service = Service(MemoryStore(), executor, maintenance=False)
     once(executor, "join", lambda _: within.append(service.close()))
@@ -239,7 +239,7 @@ def test_work_that_is_claimed_during_a_stop_is_released(make_service, store):
 
 @pytest.mark.parametrize("make", [InlineExecutor, lambda: ThreadExecutor(1), AsyncioExecutor])
 def test_start_is_refused_when_the_service_stops(make):
-    """UNAVAILABLE has a retry delay, because another process may take the call."""
+    """The UNAVAILABLE error of a stopping service has a retry delay: others may take the call."""
     service = Service(MemoryStore(), make(), maintenance=False)
     method = work(service)
     service.close()

@@ -203,7 +203,7 @@ def test_delay_and_priority_of_a_call_hold_for_all_its_starts(
 def test_invalid_option_of_a_call_fails_each_of_its_starts(
     make_service: MakeService, awaited: bool
 ) -> None:
-    """Each start of the call returns the error; arguments of single starts only are refused."""
+    """Each start returns the error of an invalid option; unknown arguments are refused."""
     method, seen = noting(make_service(executor=InlineExecutor()))
     found = started(method, "ab", awaited=awaited, priority=101)
     assert [str(one) for one in found] == [str(found[0])] * 2

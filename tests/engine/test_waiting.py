@@ -457,7 +457,7 @@ def test_closed_loop_is_freed(service):
 
 @virtually
 async def test_waits_collected_during_the_begin_of_another_are_not_counted(make_service):
-    """A garbage collection may come at any line of the count; here it comes within a look-up."""
+    """The count of waits stays right even if a garbage collection ends waits during the count."""
     service = make_service(limits=Limits(waits_per_caller=3))
     waiters, name = service.edges.waiters, declared(service).start(WorkRequest()).name
 

@@ -263,7 +263,7 @@ async def test_change_without_a_notification_is_found_by_the_next_read(harness, 
         assert (harness.service.edges.waiters.watching, listeners(harness.service)) == (
             2,
             3,
-        )  # one per name
+        )  # one listener per name
         for change in changes:
             harness.store.update(first, change)
             began = loop.time()

@@ -95,7 +95,7 @@ def test_executor_passes_the_remote_checks(check, make_remote):
 
 
 def test_broken_remote_executor_fails_its_contract_check():
-    """The failure names the violated promise."""
+    """The failure of a check names the promise that the executor breaks."""
     with pytest.raises(AssertionError, match="redelivery_is_valid"):
         check_remote_executor(lambda work: InlineExecutor())
 
@@ -119,7 +119,7 @@ def test_two_services_of_one_app_need_different_task_names():
 
 
 def test_settings_of_the_app_do_not_change_the_task():
-    """The executor sets these options itself, because its promises depend on them."""
+    """The executor sets the task's options itself, because its promises depend on them."""
     app = app_on("memory://")
     ours = {"acks_late": True, "reject_on_worker_lost": True, "ignore_result": True}
     app.conf.update({f"task_{name}": not value for name, value in ours.items()})
@@ -330,12 +330,12 @@ def test_work_is_begun_once(monkeypatch, begun):
     ("error", "raised", "closes"),
     [
         (RuntimeError("can't start new thread"), Reject, 0),  # requeued for another worker
-        (NotImplementedError("kill_job"), Reject, 1),  # raised by a signal handler in the start
+        (NotImplementedError("kill_job"), Reject, 1),  # raised by a signal handler during the start
         (SystemExit(1), SystemExit, 1),
     ],
 )
 def test_work_whose_thread_cannot_be_started_is_not_begun(monkeypatch, error, raised, closes):
-    """If the thread's start raises, the work is not begun, even if the thread begins later."""
+    """If the thread cannot be started, the work is not begun, even if the thread begins later."""
     seen, closed, threads = [], [], []
 
     def start(thread):
@@ -467,7 +467,7 @@ class Signalled:
 
 @pytest.fixture
 def signalled():
-    """A function that makes ``Signalled`` work, given the error.
+    """A function that makes ``Signalled`` work from an error.
 
     The garbage collector is off, because Python drops errors of signal handlers in its callbacks.
     """
@@ -494,7 +494,7 @@ def signalled():
     ],
 )
 def test_worker_that_is_stopped_hands_its_work_back(signalled, caplog, error, hand_back, raised):
-    """A stopped worker first releases its work; then its message is requeued."""
+    """A worker that is stopped first releases its work; then the work's message is requeued."""
     work = signalled(error, hand_back)
     with caplog.at_level(logging.ERROR, "lro"), pytest.raises(raised) as caught:
         work.worker_task.run(NAME)

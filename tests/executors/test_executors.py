@@ -119,7 +119,7 @@ def test_tasks_that_a_function_left_behind_are_cancelled():
 
 
 def test_repeated_joins_and_late_submits_are_harmless():
-    """Further joins, even from several threads, return; a late submit is refused."""
+    """Further joins, even from several threads, return at once; a late submit is refused."""
     executor = AsyncioExecutor()
     slot = executor.reserve()
     executor.stop()
@@ -378,7 +378,7 @@ def test_a_loop_that_is_being_ended_is_given_no_more_work():
 
 @pytest.mark.parametrize("is_async", [True, False])
 def test_a_task_that_is_cancelled_before_its_first_step_is_released(is_async):
-    """Otherwise its process would hold the work for ever, and never do it."""
+    """Otherwise the process would hold the work for ever and never run it."""
     executor = AsyncioExecutor(1, loop="running")
     task = Work("a", is_async=is_async)
 

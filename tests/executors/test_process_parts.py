@@ -36,7 +36,7 @@ INTERRUPTED = "interrupted"
 
 
 def call_of(do, *, function=process_methods.task, reference=None, **options):
-    """Return the message with which a parent makes a child run a task."""
+    """Return the message with which a parent tells a child to run a task."""
     with Service(MemoryStore(), InlineExecutor(), maintenance=False) as service:
         spec = service.method("acme.v1.Works.Parts", **CLASSES)(function).spec
     rest = {"do": do, "pipe": os.devnull, "how": "detail"}
@@ -234,7 +234,7 @@ def test_child_is_reused_only_if_all_its_messages_were_read(last, error):
 
 
 def test_messages_are_read_from_pieces_of_any_size():
-    """Above 2 GB an eight-byte length comes first; a cut-off message raises EOFError."""
+    """A message above 2 GB has an eight-byte length; a message that is cut off raises EOFError."""
     reading, writing = os.pipe()
     inbox = MessageReader()
     lengths = [

@@ -405,7 +405,7 @@ def test_names_over_a_limit_are_sent_by_priority(make_service, store, sending):
 
 
 def test_paused_work_begins_after_the_pause(service, sending, store, clock):
-    """A paused name that arrives has no effect; after the resume the name is sent again at once."""
+    """The name of paused work has no effect on arrival; after the resume, it is sent again."""
     name = service.start(NAME, WorkRequest()).name
     service.pause(NAME)
     service.edges.work.run_operation(name)
@@ -502,7 +502,7 @@ def test_clock_change_loses_no_worker(make_service, store, clock, caplog, step):
 
 
 def test_leases_are_renewed_though_a_sweep_fails(clock, caplog):
-    """A failed sweep is retried after a minute; leases are still renewed, and orphans recovered."""
+    """If removing expired operations fails, leases are still renewed and orphans recovered."""
 
     class Sticking(MemoryStore):
         def expire(self, limit):

@@ -347,7 +347,7 @@ def test_event_for_an_endpoint_of_another_release_is_left_to_it(way: str, here: 
 
 
 def test_retried_event_is_left_to_a_release_that_knows_its_endpoint(here: Here) -> None:
-    """A release without the endpoint reads a retried delivery first, long after the schedule."""
+    """A release without the endpoint leaves a retried delivery pending for another release."""
     store, answer = MemoryStore(here.clock), Reply(500)
     with receiver(lambda _: answer) as new:
         service, sends = here.serve(store=store, endpoints=[endpoint(new.url, id="new")])
@@ -371,7 +371,7 @@ def test_retried_event_is_left_to_a_release_that_knows_its_endpoint(here: Here) 
 def test_event_for_an_unknown_endpoint_is_abandoned_after_the_schedule(
     here: Here, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """After the schedule, the delivery and a pending lookup are abandoned with a warning."""
+    """After the schedule, a delivery that no process can make is abandoned with a warning."""
     store = MemoryStore(here.clock)
     service, first = here.serve(store=store, lookup=lambda operation, caller: 1 / 0)
     name = end(service)
@@ -422,7 +422,7 @@ def test_endpoint_of_a_start_is_called_beside_one_of_the_same_url(
 def test_endpoint_that_options_refuse_is_left_to_others_until_the_schedule_is_over(
     here: Here, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another release may allow the endpoint; it is reported as disabled after the schedule."""
+    """A delivery that this release refuses is left to others, and abandoned after the schedule."""
     store, disabled = MemoryStore(here.clock), list[EndpointDisabled]()
     service, _ = here.serve(store=store)
     name = end(service, notify=[endpoint("http://127.0.0.1:1/", id="one")])
@@ -631,7 +631,7 @@ def test_repr_of_a_record_hides_its_webhook_secrets(here: Here) -> None:
 
 @pytest.mark.parametrize("store", ["postgres"], indirect=True)
 def test_locked_record_is_claimed_again_after_a_pause(store: Store, here: Here) -> None:
-    """A due record that is locked is retried after a pause, which keeps the CPU free."""
+    """A due record that is locked is claimed again after a pause, so that no CPU stays busy."""
     import psycopg  # not every environment has psycopg
 
     with receiver() as good:
@@ -672,7 +672,7 @@ class AwayStore(MemoryStore):
 def test_deliveries_continue_after_an_outage_of_the_store(
     here: Here, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An unrecorded delivery is sent again when its claim has expired; the thread continues."""
+    """A delivery whose result was not stored is sent again when its claim has expired."""
     store = AwayStore(here.clock)
     with receiver() as good:
         service, sends = here.serve([endpoint(good.url)], store=store)

@@ -111,7 +111,7 @@ print([one for one in known if one[0] in ("lro-maintenance", "lro-claims")])
 
 
 def test_background_threads_import_no_module(tmp_path):
-    """Otherwise a child forked during a thread's import would wait for that import for ever."""
+    """A child forked during an import in another thread would wait for that import for ever."""
     ran = ended_program(IMPORTING, tmp_path / "operations.db")
     assert (ran.returncode, ran.stderr, ran.stdout) == (0, "", "[]\n")
 
@@ -195,7 +195,7 @@ service.close()
 
 @pytest.mark.parametrize("executor", ["threads", "asyncio"])
 def test_a_process_that_a_function_leaves_ends(tmp_path, executor):
-    """A process that a function forks never writes to the operation and exits like a program."""
+    """A process forked by a function writes nothing to the operation and exits like a program."""
     ran = ended_program(LEAVING, tmp_path / "operations.db", executor)
     assert ran.stdout.splitlines() == ["return 0", "raise 1", "exit0 0", "exit3 3"]
     assert ran.returncode == 0

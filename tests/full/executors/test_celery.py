@@ -272,7 +272,7 @@ def test_message_is_requeued_while_the_store_is_unavailable(far):
 
 
 def test_closed_service_leaves_no_connection_to_the_broker(mortal, shaky):
-    """After the close, the broker counts no connections, although the app still exists."""
+    """After a close, the broker counts no connections, although the Celery app still exists."""
     redis = pytest.importorskip("redis")
     with redis.Redis.from_url(mortal.url) as asking:
         shaky.start("Echo", "abc")
@@ -283,7 +283,7 @@ def test_closed_service_leaves_no_connection_to_the_broker(mortal, shaky):
 
 @pytest.mark.parametrize("request_id", ["", REQUEST_ID])
 def test_start_fails_while_the_broker_is_unavailable(mortal, shaky, request_id):
-    """A start raises Unavailable, and nothing is stored."""
+    """While the broker is unavailable, a start raises Unavailable and stores nothing."""
     mortal.kill()
     for _ in range(2):  # first detected, then remembered
         with pytest.raises(Unavailable, match="broker cannot be reached"):

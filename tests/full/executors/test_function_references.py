@@ -118,7 +118,7 @@ def plain(request: Plain, job: lro.Job[WorkMetadata]) -> WorkResponse:
 
 
 def test_child_uses_the_registry_of_the_decorated_function(module, service, caplog):
-    """The child knows the custom codecs of the method's registry, but not those of another."""
+    """A child knows the codecs of the decorated function's registry, but not those of another."""
     made = module("declared_place", DECLARED)
     service.closing(made.service)
     operation = made.plain.start(made.Plain("text"))
@@ -308,7 +308,7 @@ OTHER_PLACES = [
 
 @pytest.mark.parametrize(("text", "said"), OTHER_PLACES)
 def test_module_that_differs_in_the_child_fails_its_operations(module, service, caplog, text, said):
-    """Operations end with an error, and the log has the reason; the child is reused."""
+    """If a module differs in the child, its operations fail, and the log has the reason."""
     made = module("other_place", text)
     own = getattr(made, "service", service)
     service.closing(own)
@@ -496,7 +496,7 @@ if __name__ == "__main__":
 
 
 def test_function_of_a_main_module_may_start_processes(tmp_path):
-    """Spawned processes of such a function find the main module's file, as those of a script."""
+    """Processes that such a function spawns can import the main module from its file."""
     (tmp_path / "program.py").write_text(MANY)
     ran = run(str(tmp_path / "program.py"))
     assert "'found': [2" in ran.stdout, ran.stderr
@@ -506,7 +506,7 @@ def test_function_of_a_main_module_may_start_processes(tmp_path):
     ("arguments", "read"), [(["-m", "package"], None), (["-c", SCRIPT], None), (["-"], SCRIPT)]
 )
 def test_functions_of_other_main_modules_are_refused(tmp_path, arguments, read):
-    """Code without a file cannot be imported, and a package's __main__ usually has no guard."""
+    """Main modules without a file, and a package's ``__main__``, cannot be imported safely."""
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__main__.py").write_text(SCRIPT)
     ran = run(*arguments, cwd=tmp_path, input=read)

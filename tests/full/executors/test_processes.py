@@ -420,7 +420,7 @@ def test_cancelled_work_is_stopped_or_killed(harness, mail, function, do, said):
 
 @pytest.mark.parametrize(("function", "do", "said"), LADDER)
 def test_overdue_work_ends_with_deadline_exceeded(harness, mail, function, do, said):
-    """Overdue work is stopped in the same ways, and always ends with DEADLINE_EXCEEDED."""
+    """Overdue work is stopped like cancelled work, but ends with DEADLINE_EXCEEDED."""
     service, method = harness(function, time_limit=timedelta(seconds=0.5))
     warm = service.method(f"{NAME}Warm", **CLASSES)(process_methods.task)
     ended(service, warm.start(request("echo")))
@@ -465,7 +465,7 @@ def test_closing_service_releases_work_and_ends_its_children(harness, mail, stor
 def test_a_function_that_does_not_stop_is_killed_before_its_work_is_released(
     harness, mail, store, cancelled
 ):
-    """Otherwise the function would still run when another process begins the work."""
+    """A function that does not stop is killed before its work is released or shown as ended."""
     service, method = harness(own={"grace": timedelta(minutes=1)})
     child = child_of(service, method)
     operation = method.start(request("stubborn", mail))
@@ -526,7 +526,7 @@ DEATHS = [
 
 @pytest.mark.parametrize(("do", "size", "how"), DEATHS)
 def test_a_dead_child_ends_its_operation(harness, mail, caplog, do, size, how):
-    """The work of a dead child is lost at once, and its processes are killed; a child follows."""
+    """If a child dies, its work is lost at once, its processes are killed; another child starts."""
     service, method = harness()
     operation = ended(service, method.start(request(do, mail, size=int(size))))
     assert reason(operation) == (Code.ABORTED, "WORKER_LOST")
