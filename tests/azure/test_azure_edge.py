@@ -1,4 +1,4 @@
-"""Status monitors: all states and errors (Azure's REST API guidelines, OASIS repeatability).
+"""Status monitors in all states, and all errors (Azure's REST guidelines, OASIS repeatability).
 
 The expected values follow the guidelines' section "Long-running operations and jobs".
 """
@@ -28,7 +28,7 @@ from tests.http.servers import asgi_inside
 from tests.waiting import until
 
 UUID = "0b9f5d0e-6a0e-4f0a-9a53-0d3a6f6f7c11"
-OLD = ("Sun, 06 Nov 1994 08:49:37 GMT", "Sat, 06 Nov 9999 08:49:37 GMT")  # and in the future
+OLD = ("Sun, 06 Nov 1994 08:49:37 GMT", "Sat, 06 Nov 9999 08:49:37 GMT")  # or in the future
 DATES = {"createdAt", "lastUpdatedAt", "expiresAt"}
 
 
@@ -43,7 +43,7 @@ def monitor(reply: httpx.Response) -> dict[str, Any]:
 
 
 def check_error(reply: httpx.Response, status: int, code: str, canonical: Code) -> dict[str, Any]:
-    """Check what every error of a call must have, and return the error object."""
+    """Check what every error reply must have, and return the error object."""
     assert reply.status_code == status, reply.text
     (body,) = reply.json().values()
     assert reply.headers["x-ms-error-code"] == body["code"] == code
@@ -60,7 +60,7 @@ def check_error(reply: httpx.Response, status: int, code: str, canonical: Code) 
 
 @each_kind
 def test_start_is_answered_202_with_the_monitor(make_media: MakeMedia) -> None:
-    """The monitor's URL is absolute and has the API version; the id is that of the operation."""
+    """The monitor's URL is absolute and has the API version; its id is that of the operation."""
     media = make_media()
     reply = media.start("wait", f"{PATH}?api-version=2026-11-01")
     body = monitor(reply)
@@ -75,7 +75,7 @@ def test_start_is_answered_202_with_the_monitor(make_media: MakeMedia) -> None:
 
 
 def test_unfinished_operation_is_not_started_or_running(make_media: MakeMedia) -> None:
-    """An unfinished operation has no expiry; once a worker runs it, it has metadata."""
+    """An unfinished operation has no expiry, and has metadata once a worker runs it."""
     media = make_media({"executor": ThreadExecutor(1)})
     started = [media.start("wait") for _ in range(2)]
     assert {*started[1].json()} == {"id", "status", "createdAt", "lastUpdatedAt"}
@@ -91,7 +91,7 @@ def test_unfinished_operation_is_not_started_or_running(make_media: MakeMedia) -
 
 
 def test_cancel_of_running_outside_work_is_answered_202(make_media: MakeMedia) -> None:
-    """Its work is done outside and has not reacted yet, so the cancel is answered 202."""
+    """The work is done outside and has not stopped yet, so the cancel is answered 202."""
     media = make_media()
     method = media.service.declare(
         "media.v1.Videos.Elsewhere", request=TranscodeRequest, response=lro.Empty
@@ -119,7 +119,7 @@ def test_cancel_of_running_outside_work_is_answered_202(make_media: MakeMedia) -
         ("refused", ("SOURCE_NO_VIDEO", "the source is no video", "FAILED_PRECONDITION")),
         ("violations", ("INVALID_ARGUMENT", "it is wrong", "INVALID_ARGUMENT")),
         ("odd reason", ("NotFound", "NOT_FOUND", "NOT_FOUND")),
-        # Only the log shows what broke.
+        # Only the log shows what failed.
         ("broken", ("METHOD_FAILED", "the method failed with an internal error", "INTERNAL")),
     ],
 )
@@ -171,7 +171,7 @@ def test_result_that_is_not_an_object_has_its_json_form(make_media: MakeMedia) -
 
 @each_kind
 def test_cancel_is_answered_202_and_200_after_the_end(make_media: MakeMedia) -> None:
-    """Cancelling an operation that is done changes nothing."""
+    """The cancel of an operation that is done is answered 200, and changes nothing."""
     media = make_media()
     started = media.start("wait")
     url = f"/v1/operations/{started.json()['id']}"
@@ -210,7 +210,7 @@ def test_validate_only_starts_nothing(make_media: MakeMedia) -> None:
     ],
 )
 def test_url_of_the_monitor_is_absolute(base_url: str, headers: Any, wanted: str) -> None:
-    """The host comes from the option, or from the request."""
+    """The host comes from the option ``base_url`` or from the request."""
     counting = build()
     edge = AzureEdge(counting.service, starts={"/v1/x": counting.count}, base_url=base_url)
     replied = dict(edge.handle(ask("POST", "/v1/x", {}, **headers)).headers)
@@ -219,7 +219,7 @@ def test_url_of_the_monitor_is_absolute(base_url: str, headers: Any, wanted: str
 
 
 def test_url_of_the_monitor_has_mount_and_parent(counting: CountService) -> None:
-    """Both are percent-encoded; an operation that is not served here has no monitor URL."""
+    """Mount and parent are percent-encoded; an operation not served here has no monitor URL."""
     start = Start(counting.count, parent=lambda request: request.headers["x-parent"])
     edge = AzureEdge(counting.service, starts={"/v1/x": start}, parents=["projects/*"])
 
@@ -237,7 +237,7 @@ def test_url_of_the_monitor_has_mount_and_parent(counting: CountService) -> None
 
 @pytest.mark.parametrize("host", ["", "a/b", "user@host", "a b", "x" * 400])
 def test_start_without_a_valid_host_is_refused(host: str, counting: CountService) -> None:
-    """The caller could not find the monitor."""
+    """Without a valid host, the caller could not find the monitor."""
     edge = AzureEdge(counting.service, starts={"/v1/x": counting.count})
     reply = edge.handle(ask("POST", "/v1/x", {}, host=host))
     assert (reply.status, dict(reply.headers)["x-ms-error-code"]) == (400, "MALFORMED_REQUEST")
@@ -258,7 +258,7 @@ def test_start_without_a_valid_host_is_refused(host: str, counting: CountService
 def test_api_version_that_is_not_served_is_refused(
     make_media: MakeMedia, query: str, code: str
 ) -> None:
-    """Every call is checked."""
+    """The API version of every call is checked."""
     media = make_media(api_versions=["2026-11-01", "2026-12-01-preview"])
     for method, path in [
         ("POST", PATH),
@@ -273,7 +273,7 @@ def test_api_version_that_is_not_served_is_refused(
 
 
 def test_api_version_that_a_url_cannot_have_is_refused(make_media: MakeMedia) -> None:
-    """Without a list of versions, every other version is accepted and repeated in the URL."""
+    """Without a list of versions, every valid version is accepted and repeated in the URL."""
     reply = make_media().start(url=f"{PATH}?api-version=1%0d%0aX:y")
     error = check_error(reply, 400, "UnsupportedApiVersionValue", Code.INVALID_ARGUMENT)
     assert "supported api-versions" not in error["message"]
@@ -283,7 +283,7 @@ def test_api_version_that_a_url_cannot_have_is_refused(make_media: MakeMedia) ->
 
 
 def sent(hours: float = 0) -> str:
-    """Return the HTTP date so many hours ago."""
+    """Return the HTTP date of this number of hours ago."""
     return format_datetime(datetime.now(UTC) - timedelta(hours=hours), usegmt=True)
 
 
@@ -291,7 +291,7 @@ def sent(hours: float = 0) -> str:
 def test_repeated_start_is_answered_with_the_same_operation(
     make_media: MakeMedia, identifier: str
 ) -> None:
-    """Either header works; another request with the same id is refused."""
+    """An id in either header identifies the start; another request with the same id is refused."""
     media = make_media()
     headers = {"repeatability_request_id": identifier, "repeatability_first_sent": sent()}
     first = media.start("wait", **headers)
@@ -316,7 +316,7 @@ def test_repeated_start_is_answered_with_the_same_operation(
     ],
 )
 def test_start_first_sent_over_24_hours_ago_is_refused(make_media: MakeMedia, date: str) -> None:
-    """After 24 hours nobody knows whether the request was made before, so it is refused."""
+    """After 24 hours it is unknown whether the start was made before, so it is refused."""
     media = make_media()
     reply = media.start(repeatability_request_id=UUID, repeatability_first_sent=date)
     old = (412, "FAILED_PRECONDITION", Code.FAILED_PRECONDITION)
@@ -372,7 +372,7 @@ def test_refused_call_has_its_code_in_body_and_header(
     headers: dict[str, str],
     wanted: tuple[int, str, Code],
 ) -> None:
-    """The code is in the body and in a header."""
+    """The error code is in the body and in a header."""
     reply = make_media(max_body=1000).call(method, path, content=body, headers=headers)
     error = check_error(reply, *wanted)
     assert ("allow" in reply.headers) == (wanted[0] == 405)
@@ -404,7 +404,7 @@ def test_start_on_a_busy_target_or_full_queue_is_refused(make_media: MakeMedia) 
 def test_start_that_a_hook_refuses_is_forbidden(
     make_media: MakeMedia, error: lro.LroError, status: int, code: Code
 ) -> None:
-    """The caller gets the hook's error, but not the text of a defect."""
+    """The caller gets the hook's error, but not the text of an internal error."""
 
     def refuse(caller: str, verb: str, name: str) -> bool:
         raise error
@@ -417,7 +417,7 @@ def test_start_that_a_hook_refuses_is_forbidden(
 
 
 def test_operation_of_another_caller_is_not_found(make_media: MakeMedia) -> None:
-    """The reply is the same as for an unknown operation, however the service hides it."""
+    """The reply is the same as for an unknown operation, however the service hides operations."""
 
     def authorize(caller: str, verb: str, name: str) -> bool:
         return caller != "eve" or verb.startswith("media")
@@ -441,7 +441,7 @@ def test_operation_of_another_caller_is_not_found(make_media: MakeMedia) -> None
 
 
 def test_start_is_answered_though_its_caller_may_not_read_it(make_media: MakeMedia) -> None:
-    """The operation is stored, so the monitor says what is known without reading it."""
+    """The operation is stored, so the monitor says what is known without reading the record."""
 
     def authorize(caller: str, verb: str, name: str) -> bool:
         return verb != "GetOperation"
@@ -454,7 +454,7 @@ def test_start_is_answered_though_its_caller_may_not_read_it(make_media: MakeMed
 
 
 def test_stored_start_succeeds_though_the_store_then_fails() -> None:
-    """The start has already been stored."""
+    """The start is answered 202, because its operation was already stored."""
     broken = threading.Event()
 
     def away() -> None:
@@ -471,7 +471,7 @@ def test_stored_start_succeeds_though_the_store_then_fails() -> None:
 
 
 def test_head_and_options_are_answered(make_media: MakeMedia) -> None:
-    """HEAD is GET without the body, also for errors."""
+    """HEAD is GET without the body, for errors too."""
     media = make_media()
     url = f"/v1/operations/{media.start('wait').json()['id']}"
     head = media.call("HEAD", url)

@@ -1,4 +1,4 @@
-"""Hostile requests: each gets a reply of the protocol, and none a 500."""
+"""Hostile requests: each gets a reply of the protocol, and none gets a 500."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_hostile_request_is_answered_in_the_terms_of_the_protocol(
 ) -> None:
     """The reply is a monitor, or an error whose code is also in a header.
 
-    The applications are tested with such requests by the tests of the other edges.
+    The tests of the other edges send such requests to the ASGI and WSGI applications.
     """
     reply = edge.handle(asked)
     headers = dict(reply.headers)

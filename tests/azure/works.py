@@ -30,7 +30,7 @@ APPS: Final[Mapping[str, Any]] = {
 @lro.message("media.v1.TranscodeRequest")
 @attrs.frozen
 class TranscodeRequest:
-    """What to transcode; the source decides the outcome."""
+    """A request to transcode; the source decides the outcome."""
 
     source: str = ""
     width: lro.Int32 = 0
@@ -39,7 +39,7 @@ class TranscodeRequest:
 @lro.message("media.v1.TranscodeMetadata")
 @attrs.frozen
 class TranscodeMetadata:
-    """The progress."""
+    """The progress of the work."""
 
     percent: lro.Int32 = 0
 
@@ -47,7 +47,7 @@ class TranscodeMetadata:
 @lro.message("media.v1.TranscodeResponse")
 @attrs.frozen
 class TranscodeResponse:
-    """The place of the result."""
+    """The location of the result."""
 
     uri: str = ""
 
@@ -61,10 +61,11 @@ WRONG: Final = lro.types.BadRequest(
 
 
 class Media:
-    """The service, its method, and calls to an application of it.
+    """A service, its method, and calls to an application of the service.
 
-    Sources: ``wait`` and ``target`` wait until :attr:`go` is set; ``refused``, ``violations`` and
-    ``odd reason`` end with an error of the work, ``broken`` with an internal error.
+    The work of the sources ``wait`` and ``target`` waits until :attr:`go` is set. ``refused``,
+    ``violations`` and ``odd reason`` end with an error of the work, ``broken`` with an internal
+    error.
     """
 
     def __init__(self, kind: str, stack: ExitStack, options: Any, **edge: Any) -> None:
@@ -131,7 +132,7 @@ each_kind = pytest.mark.parametrize("make_media", list(APPS), indirect=True)
 
 @pytest.fixture
 def make_media(request: pytest.FixtureRequest) -> Iterator[MakeMedia]:
-    """Make services behind an application, by default ASGI; keywords are options of the edge."""
+    """A function that makes services behind an application; keywords are options of the edge."""
     with ExitStack() as stack:
 
         def make(options: Any = None, **edge: Any) -> Media:

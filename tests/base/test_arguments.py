@@ -1,4 +1,4 @@
-"""Arguments are checked where the application passes them (spec §3.1(5) and similar rules)."""
+"""Arguments are checked when the application passes them (spec §3.1(5) and similar rules)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def new_service(**options: Any) -> lro.Service:
 
 
 def declare(**options: Any) -> None:
-    """Declare a method whose work is done outside."""
+    """Declare a method whose work is done outside the library."""
     new_service().declare(WORK, **{**MESSAGES, **options})
 
 
@@ -80,7 +80,7 @@ def celery_executor(**options: Any) -> object:
 
 
 def grpc_edge(**options: Any) -> None:
-    """Add the edge to a server that is never started."""
+    """Add a gRPC edge to a server that is never started."""
     grpc = pytest.importorskip("grpc")
     pytest.importorskip("google.longrunning.operations_proto_pb2")
     from concurrent.futures import ThreadPoolExecutor
@@ -96,7 +96,7 @@ def grpc_edge(**options: Any) -> None:
 
 
 def grpc_method(**options: Any) -> object:
-    """Make a method for a gRPC edge."""
+    """Make a start method for a gRPC edge."""
     pytest.importorskip("grpc")
     pytest.importorskip("google.longrunning.operations_proto_pb2")
     import lro.grpc
@@ -216,7 +216,7 @@ def refused(call: Callable[[], object], name: str, wanted: str) -> None:
 def test_argument_of_wrong_type_is_refused_by_its_name(
     make, name, value, wanted, tmp_path, monkeypatch
 ):
-    """The error comes before a file is made, a thread started or a server called."""
+    """The error is raised before a file is made, a thread started or a server called."""
     monkeypatch.chdir(tmp_path)
     refused(lambda: make(**{name: value}), name, wanted)
     assert list(tmp_path.iterdir()) == []
@@ -239,12 +239,12 @@ CALLS: list[tuple[Callable[[lro.TypeRegistry], object], str, str]] = [
 
 @pytest.mark.parametrize(("call", "name", "wanted"), CALLS)
 def test_argument_of_a_call_of_wrong_type_is_refused_by_its_name(call, name, wanted):
-    """The calls are those of the registry, method declarations, clocks for tests and the CLI."""
+    """The calls are to the registry, method declarations, clocks for tests and the CLI."""
     refused(lambda: call(lro.TypeRegistry(WorkRequest)), name, wanted)
 
 
 def test_at_most_once_with_retries_is_refused():
-    """The two options contradict each other."""
+    """``at_most_once`` and ``retry`` contradict each other."""
     text = r"^at_most_once: means that .* begun: leave out retry, or at_most_once$"
     with pytest.raises(lro.DeclarationError, match=text):
         lro.Options(at_most_once=True, retry=lro.Retry())
@@ -253,7 +253,7 @@ def test_at_most_once_with_retries_is_refused():
 
 
 def test_retry_with_more_attempts_than_the_operation_is_refused():
-    """The work would otherwise end early without an explanation."""
+    """Without this check, the work would end early for no visible reason."""
     text = r"^retry: allows 21 attempts, and max_attempts 20: raise max_attempts$"
     with pytest.raises(lro.DeclarationError, match=text):
         lro.Options(retry=lro.Retry(attempts=21))
@@ -290,14 +290,14 @@ def test_hook_without_a_readable_signature_is_accepted(authorize):
 
 
 def test_shortest_lease_is_accepted():
-    """The shortest lease is 0.2 s."""
+    """A lease of 0.2 s, the shortest one, is accepted."""
     with new_service(lease=timedelta(milliseconds=200)) as service:
         assert service.list(lro.wire.ListOperationsRequest()).operations == ()
 
 
 @pytest.fixture
 def service():
-    """A service with a method whose work is done outside."""
+    """A service with a method whose work is done outside the library."""
     with new_service() as made:
         made.declare(WORK, **MESSAGES)
         yield made
@@ -316,7 +316,7 @@ def test_argument_of_a_start_of_wrong_type_is_an_invalid_argument(service, name,
 
 @pytest.mark.parametrize("call", [lambda s, n: s.get(n), lambda s, n: s.reporter(n)])
 def test_operation_name_that_is_not_a_string_is_an_invalid_argument(service, call):
-    """The value may come from a caller, so the error is one of the caller's errors."""
+    """The value may come from a caller, so the error is one that callers can get."""
     with pytest.raises(lro.errors.InvalidOperationName, match="must be a text, got 5"):
         call(service, 5)
 
@@ -341,7 +341,7 @@ A_METADATA, A_RESPONSE = "a WorkMetadata, or one packed", "a WorkResponse, or on
     ],
 )
 def test_argument_of_a_reporter_of_wrong_type_changes_nothing(service, call, name, wanted):
-    """Otherwise a message of another registered class would be stored."""
+    """Without this check, a message of another registered class would be stored."""
     operation = service.start(WORK, WorkRequest()).name
     service.cancel(operation)
     before = service.get(operation)
@@ -361,7 +361,7 @@ def none_request(request: None, job: lro.Job[WorkMetadata]) -> WorkResponse:
     ("function", "role"), [(none_metadata, "metadata"), (none_request, "request")]
 )
 def test_annotation_none_is_refused_with_what_to_write(service, function, role):
-    """The argument is annotated already, so the error says which class to use."""
+    """The argument is annotated, so the error says which class to use in place of None."""
     with pytest.raises(lro.DeclarationError) as caught:
         service.method("acme.v1.Works.Nothing")(function)
     assert str(caught.value).startswith(

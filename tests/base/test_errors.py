@@ -1,4 +1,4 @@
-"""Errors: their attributes, the messages that contain them, and details that follow the rules."""
+"""Errors: their attributes, messages and details, and that they can be pickled and copied."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_error_survives_pickle_and_copy(error):
 
 @EACH
 def test_error_has_one_error_info_and_each_detail_type_once(error):
-    """There is exactly one ErrorInfo, by spec §6.3(1), and each detail type occurs at most once."""
+    """There is exactly one ErrorInfo (spec §6.3(1)), and each detail type occurs at most once."""
     details = error.details("acme.test")
     infos = [detail for detail in details if isinstance(detail, ErrorInfo)]
     assert len(infos) == 1
@@ -143,7 +143,7 @@ def test_error_message_contains_every_fact_of_its_metadata(error):
 
 @EACH
 def test_error_has_the_details_of_its_code(error):
-    """Spec §6.3(2) requires them in addition to ErrorInfo."""
+    """In addition to ErrorInfo, spec §6.3(2) requires certain details for some codes."""
     wanted = {
         Code.INVALID_ARGUMENT: BadRequest,
         Code.UNAVAILABLE: RetryInfo,
@@ -152,7 +152,7 @@ def test_error_has_the_details_of_its_code(error):
     if isinstance(error, OperationNotFound):
         wanted = ResourceInfo
     if isinstance(error, BatchTooLarge):
-        wanted = None  # waiting does not help: the same call is refused again
+        wanted = None  # a retry would be refused again
     if isinstance(error, CancellationNotRequested):
         wanted = PreconditionFailure
     if wanted is not None:
@@ -160,7 +160,7 @@ def test_error_has_the_details_of_its_code(error):
 
 
 def test_status_error_has_its_code_and_reason():
-    """By default the reason is the name of the code."""
+    """By default, the reason of a StatusError is the name of its code."""
     error = StatusError(Code.ABORTED, "too late", (RetryInfo(),))
     assert error.status_code is Code.ABORTED
     assert error.details("d") == (ErrorInfo("ABORTED", "d"), RetryInfo())
@@ -194,7 +194,7 @@ def test_ctrl_c_passes_while_a_value_is_quoted():
 
 
 def test_error_of_an_enum_is_not_taken_for_an_interrupt() -> None:
-    """Default signal handlers are enum members; an error of Enum's own code is no interrupt."""
+    """Default signal handlers are enum members; a ValueError from Enum's code is no interrupt."""
     with pytest.raises(ValueError, match="not a valid Code") as found:
         Code(99)
     assert not errors.interrupts(found.value)

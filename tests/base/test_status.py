@@ -1,4 +1,4 @@
-"""Codes, statuses and error bodies: the vectors of §5.11, §5.12 and §11.8, through JSON."""
+"""Codes, statuses and error bodies: the vectors of §5.11, §5.12 and §11.8, as JSON."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CONNECT = {"type": "google.rpc.ErrorInfo", "value": "CglOT1RfRU1QVFk"}
 
 
 def read_body(text):
-    """Read the text of a reply as a client does: as JSON, or None."""
+    """Parse the text of a reply like a client: as JSON, or None if it is not JSON."""
     try:
         return loads(text)
     except ValueError:
@@ -54,7 +54,7 @@ def test_http_status_has_the_code_of_the_vector(case):
 
 @cases("error_body")
 def test_status_has_the_error_body_of_the_vector(case):
-    """A status becomes this error body; the JSON values are compared, not the bytes."""
+    """A status gives this error body, compared as JSON values, not as bytes."""
     status = status_from_json(case["status"], TYPES, strict=True)
     assert error_body(status, TYPES) == case["body"]
     assert Code.of(status.code).http == case["http"]
@@ -73,7 +73,7 @@ def test_error_body_is_parsed_as_the_vector_says(case):
 
 
 def test_the_vectors_are_all_used():
-    """No kind of case in the file is left out."""
+    """Every kind of case in the vector file has a test here."""
     kinds = {"code_to_http", "http_to_code", "error_body", "parse_error_body"}
     assert {case["kind"] for case in CASES} == kinds
 
@@ -82,7 +82,7 @@ def test_the_vectors_are_all_used():
     ("http", "name"), [(418, "FAILED_PRECONDITION"), (599, "INTERNAL"), (600, "UNKNOWN")]
 )
 def test_unlisted_http_status_has_the_code_of_its_class(http, name):
-    """Spec §11.8(2) defines it."""
+    """Spec §11.8(2) defines the code of each class of HTTP statuses."""
     assert code_from_http(http).name == name
 
 
@@ -93,7 +93,7 @@ def test_http_only_statuses_keep_the_name_of_their_code():
 
 
 INFO = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "NOT_EMPTY"}
-BARE = [  # of grpc-gateway, Envoy, Connect and others; then bodies of other interfaces
+BARE = [  # first of grpc-gateway, Envoy, Connect and others, then of other interfaces
     (400, {"code": 9, "message": "no", "details": [INFO]}, Code.FAILED_PRECONDITION),
     (500, {"code": 15, "details": [INFO]}, Code.DATA_LOSS),
     (404, [{"code": 5, "message": "no", "details": [INFO]}], Code.NOT_FOUND),
@@ -118,7 +118,7 @@ BARE = [  # of grpc-gateway, Envoy, Connect and others; then bodies of other int
 
 @pytest.mark.parametrize(("http", "body", "code"), BARE)
 def test_unusual_error_body_is_used_if_its_code_fits_the_http_status(http, body, code):
-    """The code must agree with the HTTP status."""
+    """The code in the body is used only if it agrees with the HTTP status."""
     status = status_from_error_body(http, body, TYPES)
     if code is None:
         assert error_fields(http, body) is None
@@ -143,7 +143,7 @@ def test_unreadable_details_do_not_hide_the_error():
 
 @pytest.mark.parametrize("body", [None, [1], {"error": 5}, {"error": {"code": 9}}, {"error": None}])
 def test_reply_without_error_body_has_the_code_of_its_status(body):
-    """The HTTP status gives the code, whatever the body says."""
+    """The code is that of the HTTP status, whatever the body contains."""
     status = status_from_error_body(503, body, TYPES)
     assert status == Status(Code.UNAVAILABLE, "the server answered HTTP 503")
 

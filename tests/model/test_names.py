@@ -18,7 +18,7 @@ from tests.vector_files import vectors
 
 CASES = vectors("names")["cases"]
 
-# Few pieces, so that reserved words, double slashes and odd lengths are frequent.
+# With few pieces, reserved words, double slashes and odd lengths are frequent.
 PIECES = st.sampled_from(
     ["a", "operations", "operationsx", "-", ".", "..", "", "é:%2F", "\x7f", "--"]
 )
@@ -27,7 +27,7 @@ NEAR_NAMES = st.lists(PIECES, max_size=7).map("/".join)
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
 def test_name_is_parsed_as_its_vector_says(case: dict[str, Any]) -> None:
-    """Every case of names.json gives its parts or its error."""
+    """Each name of names.json gives its parts or its error."""
     name, expect = case["name"], case["expect"]
     if case["kind"] == "operation" and "error" in expect:
         with pytest.raises(InvalidOperationName) as refused:
@@ -45,7 +45,7 @@ def test_name_is_parsed_as_its_vector_says(case: dict[str, Any]) -> None:
 
 
 def reference(name: str) -> OperationName | None:
-    """Parse a name by spec §3.1 (1) and (2), word by word."""
+    """Parse a name by the rules of spec §3.1 (1) and (2), one after another."""
     segments = name.split("/")
     if len(name) > 1024 or any(s in ("", ".", "..", "-") for s in segments):
         return None
@@ -93,7 +93,7 @@ def test_text_is_a_parent_exactly_if_adding_an_id_gives_a_name(name: str) -> Non
 
 @given(NEAR_NAMES, NEAR_NAMES)
 def test_joined_name_is_split_into_its_parts(above: str, unique_id: str) -> None:
-    """The name has the parts of which it was made, or ``join_name`` refuses them."""
+    """The joined name has the given parts, or ``join_name`` refuses the parts."""
     try:
         name = join_name(above, unique_id)
     except (InvalidOperationName, InvalidParent):
@@ -103,14 +103,14 @@ def test_joined_name_is_split_into_its_parts(above: str, unique_id: str) -> None
 
 
 def test_a_name_is_not_joined_under_an_operation() -> None:
-    """Under the name of an operation the new name would be parsed differently."""
+    """A name below an operation's name would be parsed differently, so it is refused."""
     with pytest.raises(InvalidParent, match="is under ''") as refused:
         join_name("operations/a", "b")
     assert refused.value.field == "parent"
 
 
 def test_invalid_name_error_names_the_segment_and_the_reason() -> None:
-    """The message names the segment and what is wrong with it, and stays short."""
+    """The short message names the segment, and says what is wrong with it."""
     for name, says in (
         ("operations/a\x00", r"segment 2 contains '\x00'"),
         ("projects/p", "no collection 'operations'"),

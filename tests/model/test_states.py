@@ -1,4 +1,4 @@
-"""The transition table: each of its cells, and how each change affects a record."""
+"""The state table: each cell, and how each change affects a record."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("state", State)
 def test_event_without_an_entry_in_the_state_table_is_refused(state):
-    """An event without an entry in the table is refused."""
+    """An event without an entry in the state table is refused."""
     for event in Event:
         wanted = TRANSITIONS[state].get(event)
         one = record(state=state)
@@ -101,7 +101,7 @@ def test_done_states_have_no_successor():
 
 
 def test_end_sets_result_times_and_metadata_in_one_change():
-    """Result, times and metadata are set, and the record has no owner any more (spec §2.2)."""
+    """One change sets result, times and metadata, and removes the owner (spec §2.2)."""
     one = record(owner="us", lease_until=LATER, attempt=2, target="t")
     changed = finish(DONE, attempt=2, metadata=META)(one)
     assert changed == attrs.evolve(
@@ -122,7 +122,7 @@ def test_end_sets_result_times_and_metadata_in_one_change():
 
 
 def test_result_decides_the_final_state():
-    """The error's code decides (spec §2.1); a worker may cancel its own operation (spec §2.3)."""
+    """An error's code decides (spec §2.1); a worker may cancel its own operation (spec §2.3)."""
     for result, state in (
         (DONE, State.SUCCEEDED),
         (None, State.SUCCEEDED),
@@ -137,13 +137,13 @@ def test_result_decides_the_final_state():
 
 @pytest.mark.parametrize("code", [0, 17, -1, 404])
 def test_error_with_an_invalid_code_is_refused(code):
-    """Other codes are refused before anything is changed (spec §2.3)."""
+    """Only codes from 1 to 16 are accepted, and a refusal changes nothing (spec §2.3)."""
     with pytest.raises(InvalidArgument, match="from 1 to 16"):
         finish(Status(code, ""))
 
 
 def test_cancellation_without_a_cancel_request_is_refused():
-    """Without a cancel request, an acknowledgement is refused (spec §2.3)."""
+    """A worker cannot acknowledge a cancellation that nobody requested (spec §2.3)."""
     acknowledge = finish(Status(Code.CANCELLED, ""), acknowledge=True)
     with pytest.raises(CancellationNotRequested, match="no caller asked"):
         acknowledge(record())
@@ -156,7 +156,7 @@ def test_cancellation_without_a_cancel_request_is_refused():
     [report(META, 1, LATER), release(1, LATER), lose(1, NOW, LATER), finish(None, attempt=1)],
 )
 def test_a_stale_attempt_writes_nothing(change):
-    """The attempt number fences off every write of an older attempt."""
+    """Writes of an attempt whose lease was lost are refused by the attempt number."""
     with pytest.raises(LeaseLost, match="attempt 1 lost its lease to attempt 2"):
         change(record(attempt=2))
     assert change(record(attempt=1)) is not None
@@ -182,7 +182,7 @@ def test_claim_begins_a_new_attempt():
 
 
 def test_only_waiting_records_are_claimed():
-    """A record with an owner cannot be claimed, nor can work that is done outside."""
+    """A record with an owner, or whose work is done outside, cannot be claimed."""
     for fields in ({"owner": "them", "lease_until": NOW}, {"owner": "us", "lease_until": NOW}, {}):
         one = record(attempt=3, **fields)
         assert not one.waits
@@ -191,7 +191,7 @@ def test_only_waiting_records_are_claimed():
 
 
 def test_lost_worker_is_counted_and_the_work_waits_again():
-    """The work then waits for another worker; only the attempt that was seen can be lost."""
+    """The work of a lost worker waits again; only the current attempt can be lost."""
     one = record(owner="them", lease_until=NOW, attempt=3, lost_attempts=1)
     lost = lose(3, LATER, NOW)(one)
     assert (lost.owner, lost.lease_until, lost.waits) == ("", LATER, True)
@@ -201,7 +201,7 @@ def test_lost_worker_is_counted_and_the_work_waits_again():
 
 
 def test_cancelled_work_without_owner_ends_at_once():
-    """A withdrawal needs a cancel request; claimed or outside work is left alone (spec §2.6)."""
+    """Only work without an owner, and with a cancel request, is ended at once (spec §2.6)."""
     change = withdraw(Status(Code.CANCELLED, "stop"), NOW, DAY)
     waiting = record(owner="", lease_until=LATER, cancel_requested=True)
     assert change(waiting).state is State.CANCELLED
@@ -226,7 +226,7 @@ def test_hidden_gone_and_expired_records_are_invisible():
 
 
 def test_derived_metadata_is_set_with_the_change():
-    """The derived metadata is set in the same step, and only if the record changes."""
+    """Derived metadata is set in the same step as a change, and only if the record changes."""
     other = AnyMessage("x/a.Meta", {"a": 1})
 
     def stamp(changed):

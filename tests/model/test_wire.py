@@ -1,4 +1,4 @@
-"""Operations in JSON: the vectors, and pages of operations."""
+"""Operations in JSON: the test vectors, and pages of operations."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from tests.vector_files import by_id, vectors
 
 CASES = vectors("operation_json")["cases"]
 TYPES = TypeRegistry(ExportMetadata, ExportResponse, ImportMetadata, Book)
-"""The ``wire_hex`` of the cases is not tested here, as it is the binary form."""
+"""The ``wire_hex`` of the cases, which is the binary form, is not tested here."""
 
 
 def read(case):
     """Read a case's operation as a server reads a request, or as a client reads a reply.
 
-    A client, which ignores unknown fields, does not read the messages inside a reply until a caller
-    asks for them; that is done here too.
+    A client ignores unknown fields, and does not read the messages inside a reply until a caller
+    asks for them; this function reads them as well.
     """
     text = case["input_text"] if "input_text" in case else json.dumps(case["input"])
     value = loads_strict(text)
@@ -59,7 +59,7 @@ def cases(outcome):
 
 @cases("ok")
 def test_operation_is_read_as_its_vector_says(case):
-    """Canonical JSON, problems, state and result are as expected."""
+    """Canonical JSON, problems, state and result are those of the vector."""
     operation, expected = read(case), case["expect"]
     assert operation_to_json(operation, TYPES) == expected["json"]
     assert list(validate(operation)) == expected["problems"]
@@ -77,7 +77,7 @@ def test_invalid_operation_is_refused(case):
 
 
 def test_canonical_json_is_read_as_the_same_operation():
-    """The printed JSON is read as the same operation, also as text."""
+    """The canonical JSON of an operation is read as the same operation, as text too."""
     for case in CASES:
         if case["expect"]["parse"] == "ok":
             operation = read(case)
@@ -112,7 +112,7 @@ def test_error_has_the_path_of_the_wrong_field(value, field):
 
 
 def test_null_field_of_an_operation_is_unset():
-    """Every field may be null."""
+    """A field that is null counts as unset."""
     nothing = dict.fromkeys(("name", "metadata", "done", "error", "response"))
     assert operation_from_json(nothing, TYPES, strict=True) == Operation()
 
@@ -128,7 +128,7 @@ def test_client_keeps_unknown_types_and_server_refuses_them():
 
 
 def test_binary_payload_of_unregistered_type_is_a_server_error():
-    """An unregistered type in binary form is an error of the server."""
+    """A payload of an unregistered type in binary form raises EncodingError."""
     operation = Operation(name="operations/a", metadata=AnyMessage("x/foreign.Type", b"\x08\x01"))
     with pytest.raises(EncodingError, match="binary form"):
         operation_to_json(operation, TYPES)
@@ -183,6 +183,6 @@ def test_invalid_batch_or_page_is_refused(read, values):
 
 
 def test_error_body_with_status_ok_gets_the_code_of_the_http_status():
-    """If a body's error has the status OK, the HTTP status decides."""
+    """If the error in a body has the status OK, the HTTP status decides."""
     body = {"error": {"code": 404, "message": "odd", "status": "OK"}}
     assert status_from_error_body(404, body, TypeRegistry()).code == Code.NOT_FOUND

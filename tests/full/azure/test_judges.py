@@ -1,4 +1,4 @@
-"""Pollers of Azure's own clients, azure-core and @azure/core-lro, finish against real servers."""
+"""Pollers of Azure's own clients, azure-core and @azure/core-lro, work with real servers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FINALLY: Final = [None, {"final-state-via": "operation-location"}]
 
 
 class Polled:
-    """A served service; its operations end at the second poll at the earliest."""
+    """A served service, whose operations end at the second poll or later."""
 
     def __init__(self, service: lro.Service, url: str) -> None:
         self.service = service
@@ -49,13 +49,13 @@ class Polled:
         return HttpRequest("POST", f"{self.url}{PATH}", params=query, json={"source": source})
 
     def cancel(self, initial: Any) -> None:
-        """Cancel an operation, which no poller does."""
+        """Cancel an operation, which no poller can do."""
         self.service.cancel(f"operations/{initial['id']}")
 
 
 @pytest.fixture(params=["uvicorn", "waitress"], scope="module")
 def polled(request: pytest.FixtureRequest) -> Iterator[Polled]:
-    """A service behind a server of each kind."""
+    """A service behind uvicorn or waitress; tests run with each."""
     service = lro.Service(MemoryStore(), ThreadExecutor(4), domain="media.example.com")
 
     @service.method("media.v1.Videos.Transcode", path=PATH)
@@ -84,7 +84,7 @@ def body_of(response: Any) -> Any:
 
 
 def poller(polled: Polled, client: Any, source: str, lro_options: Any) -> LROPoller[Any]:
-    """Start an operation, and return a poller for it."""
+    """Start an operation, and return a poller for the operation."""
     initial = client.send_request(polled.request(source), _return_pipeline_response=True)
     if source == "wait":
         polled.cancel(body_of(initial))
@@ -105,7 +105,7 @@ def client_of(polled: Polled) -> PipelineClient[Any, Any]:
 def test_azure_poller_returns_the_result_or_raises_the_error(
     polled: Polled, lro_options: Any
 ) -> None:
-    """The result is the last monitor, or the error of the operation is raised."""
+    """The poller returns the last monitor, or raises the error of the operation."""
     found = polled_to_the_end(polled, "a.mov", lro_options)
     assert (found["status"], found["result"]) == ("Succeeded", {"uri": "b.mp4"})
     for source, status, code, says in (
@@ -136,7 +136,7 @@ with client_of(Polled(None, sys.argv[1])) as client:
 
 
 def test_continuation_token_is_resumed_in_another_process(polled: Polled) -> None:
-    """The token has the monitor's URL, and nothing else is needed."""
+    """The token has the monitor's URL, so the other process needs nothing else."""
     with client_of(polled) as client:
         token = poller(polled, client, "a.mov", None).continuation_token()
     command = [sys.executable, "-c", RESUMING, polled.url, token]
@@ -185,7 +185,7 @@ console.log(JSON.stringify({ status: state.status, result }));
 def test_javascript_poller_returns_the_result_or_the_error(
     polled: Polled, source: str, status: str
 ) -> None:
-    """A success gives the result, and a failure the error."""
+    """A success returns the result, and a failure raises the error."""
     home = node_modules(AZURE)
     url = f"{polled.url}{PATH}?api-version={VERSION}"
     found = json.loads(run_node(home, POLLING, url, source).splitlines()[-1])

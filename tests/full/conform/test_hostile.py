@@ -21,7 +21,7 @@ START = {StartKind.LONG: RequestTemplate("POST", "/start", "")}
 
 
 def judged(url: str, call_seconds: float) -> ConformanceReport:
-    """Judge the server at this URL with this timeout for calls."""
+    """Judge the server at this URL, with this timeout for calls."""
 
     async def run() -> ConformanceReport:
         target = HttpTarget(address=url, call_seconds=call_seconds)
@@ -59,7 +59,7 @@ def test_hostile_server_does_not_hang_or_crash_the_kit(
 
 
 def test_port_without_a_server_is_unreachable() -> None:
-    """The start gets no reply."""
+    """The start gets no reply, so the run ends with ServerUnreachable."""
     with pytest.raises(ServerUnreachable, match="not start an operation: POST /start: no reply"):
         judged(f"http://127.0.0.1:{free_port()}", call_seconds=30)  # the machine may be busy
 
@@ -67,7 +67,7 @@ def test_port_without_a_server_is_unreachable() -> None:
 def test_checks_are_skipped_once_the_server_stops_answering(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """After three requests without a reply all other checks are skipped, and one fails."""
+    """After three requests without a reply, one check fails and the remaining ones are skipped."""
 
     async def run() -> ConformanceReport:
         target = HttpTarget(address="http://127.0.0.1:9", call_seconds=0.25)

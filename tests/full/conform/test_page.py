@@ -33,14 +33,14 @@ BRIEFLY: Final = [
 
 
 def test_page_lists_every_check() -> None:
-    """``python -m tests.conform.page`` prints the list."""
+    """If this fails, ``python -m tests.conform.page`` prints the list anew."""
     text = PAGE.read_text("utf-8")
     listed = text.partition("<!-- checks -->\n\n")[2].partition("\n\n<!-- end of checks -->")[0]
     assert listed == tables()
 
 
 def test_page_has_each_area_once() -> None:
-    """A check of a new area needs a heading."""
+    """Every area of a check has a heading on the page."""
     assert {one.area for one in CHECKS} == set(AREAS)
 
 
@@ -52,7 +52,7 @@ def test_page_counts_the_checks() -> None:
 
 
 def test_ids_of_checks_are_words() -> None:
-    """An id is an area and hyphenated words, occurs once, and is not an id of a client check."""
+    """An id is an area and hyphenated words, is unique, and is not that of a client check."""
     ids = [one.id for one in CHECKS]
     assert len(ids) == len(set(ids))
     assert [one for one in ids if not re.fullmatch(r"[a-z]+\.[a-z0-9]+(-[a-z0-9]+)*", one)] == []
@@ -67,7 +67,7 @@ def test_each_rule_is_a_sentence_with_a_source() -> None:
 def test_server_gets_the_counts_shown_on_the_page(
     key: tuple[str, str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The numbers of each level agree; the time of the run is not compared."""
+    """The number of checks by level and verdict agrees; the duration is not compared."""
     caplog.set_level(logging.CRITICAL)
     with SERVERS[key](*key[1:]) as served:
         report = served.judge(UNHURRIED)

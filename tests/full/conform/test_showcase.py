@@ -1,4 +1,4 @@
-"""A foreign server to test the kit: gapic-showcase, Google's own test server."""
+"""The kit judges gapic-showcase, Google's own test server."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tests.services.processes import killed_at_end
 DOWNLOAD_SECONDS: Final = 300.0
 SOURCE: Final = Path(__file__).parent / "showcase"
 EVERYWHERE: Final = {
-    # An id is the Base64 form of the end time: any text that decodes is an operation.
+    # An id is the Base64 form of the end time, so any text that decodes is an operation.
     *("cancel.unknown", "delete.unknown", "delete.gone", "delete.stays-gone"),
-    # CancelOperation answers, and does nothing.
+    # CancelOperation answers, but does nothing.
     "cancel.ends",
     "errors.error-info",
 }
@@ -32,16 +32,17 @@ OVER_REST: Final = EVERYWHERE | {
     *("forms.malformed-body", "routes.head", "http.content-type", "errors.envelope-everywhere"),
 }
 OVER_GRPC: Final = EVERYWHERE | {
-    # The list is constant.
+    # List always returns the same page.
     *("pages.contains", "pages.negative-size", "pages.bad-token", "pages.unknown-parent"),
     *("pages.walk", "filters.done", "filters.malformed", "filters.unknown-field"),
     # WaitOperation ignores the name.
     *("wait.done-at-once", "wait.negative", "wait.unknown"),
 }
 BY_CHANCE: Final = {"states.final", "any.types", "names.unknown", "names.case"}
-"""WaitOperation chooses its reply at random: in progress, or done without a type.
+"""Checks that fail only sometimes.
 
-Whether a changed id is valid depends on the time in it.
+WaitOperation chooses its reply at random: in progress, or done without a type. Whether a changed id
+is valid depends on the time in the id.
 """
 
 
@@ -69,7 +70,7 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
 def test_kit_finds_the_faults_of_showcase(
     urls: tuple[str, str], over: str, expected: set[str]
 ) -> None:
-    """Exactly these musts and shoulds fail."""
+    """Exactly the expected checks with the levels must and should fail."""
     grpc, http = urls
     start = shlex.join([sys.executable, str(SOURCE / "start.py"), http])
     target = ["--grpc", grpc.removeprefix("grpc://")]

@@ -1,4 +1,4 @@
-"""Other libraries verify and parse the webhooks that we send, and we verify their signatures."""
+"""Other libraries verify and parse our webhooks, and we verify signatures that they make."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our clients and Google's get, in all checks, the results that the page shows."""
+"""Our clients and Google's get the results that the page shows, in all checks."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ HTTP, GRPC, GOOGLE_HTTP, GOOGLE_GRPC = range(len(COLUMNS))
 
 @pytest.fixture(autouse=True)
 def late_clients_are_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kit's two seconds are too short when many tests run at once."""
+    """Raise the kit's margin of 2 s, which is too short when many tests run at once."""
     for module in ("_judging", "_running"):
         monkeypatch.setattr(f"lro_conform.client.{module}.MARGIN_SECONDS", 30.0)
 
 
 def differences(found: Found, column: int) -> dict[str, object]:
-    """Return by check: the result on the page, the one found now, and why."""
+    """Return by check: the result on the page, the result of this run, and its facts."""
     page = on_page()[column]
     return {
         id: (page.get(id), found.verdicts.get(id), found.facts.get(id))
@@ -38,7 +38,7 @@ def differences(found: Found, column: int) -> dict[str, object]:
 
 
 def test_page_of_client_results_lists_every_check_with_its_rule() -> None:
-    """``python -m tests.conform.client.results`` writes the page."""
+    """If this fails, ``python -m tests.conform.client.results`` writes the page anew."""
     assert results_on_page() == rendered(on_page())
 
 
@@ -65,7 +65,7 @@ def test_our_clients_have_the_results_of_the_page_over_grpc() -> None:
 
 @pytest.mark.platform
 def test_googles_client_has_the_results_of_the_page() -> None:
-    """Another version may have other results, so the page names the version."""
+    """The page names the version of Google's client, because others may have other results."""
     for name in ("google.api_core", "grpc", "requests"):
         pytest.importorskip(name)
     if google_version() not in PAGE.read_text():

@@ -20,8 +20,8 @@ BODIES: Final[dict[str, Any]] = {
 def started(server: str, body: Any) -> str:
     """Start an operation, and return its name.
 
-    Ids are Base64 and may contain slashes. This server reads two slashes in a row as another path,
-    so operations with a slash in their id are not used: the findings would vary.
+    Ids are Base64 and may contain slashes, but this server misreads a path with two slashes in a
+    row. Operations with a slash in their id are not used, because the results would vary.
     """
     while True:
         url, content = f"{server}/v1beta1/echo:wait", json.dumps(body).encode()
