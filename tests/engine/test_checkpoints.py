@@ -252,7 +252,7 @@ def test_threads_of_a_function_share_checkpoints(make_service: MakeService) -> N
     assert answer(service, repeated(service, body)) == "28"
 
 
-# -- what is refused -------------------------------------------------------------------------------
+# -- refused values --------------------------------------------------------------------------------
 
 
 DEEP: list[Any] = []

@@ -916,7 +916,7 @@ def test_failed_claim_of_a_suspect_is_retried_in_a_second(suspect, build, store,
     assert store.get(suspect).owner == service.edges.work.owner
 
 
-# -- the thread -----------------------------------------------------------------------------------
+# -- the maintenance thread -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

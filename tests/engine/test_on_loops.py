@@ -253,7 +253,7 @@ async def test_a_repeated_start_finds_the_first(make_service, store):
     assert (again.name, again.done) == (first.name, True)
 
 
-# -- many at once ---------------------------------------------------------------------------------
+# -- many starts in one call ----------------------------------------------------------------------
 
 
 def started_together(work: Any, how: str, requests: Any, **options: Any) -> list[Any]:
@@ -321,7 +321,7 @@ def test_an_error_of_the_application_is_raised(make_service, store, how):
         started_together(work, how, [WorkRequest("a")])
 
 
-# -- callers that go away -------------------------------------------------------------------------
+# -- callers that disconnect ----------------------------------------------------------------------
 
 
 class Slow(MemoryStore):
@@ -591,7 +591,7 @@ def test_work_of_a_service_closed_on_its_loop_is_released(service, store):
     assert [record.waits for record in records(store)] == [True]
 
 
-# -- steps ----------------------------------------------------------------------------------------
+# -- errors in a start ----------------------------------------------------------------------------
 
 
 @on_a_loop

@@ -378,7 +378,7 @@ def test_a_tick_that_another_process_has_begun_is_left_to_it_for_a_second() -> N
     assert reports.run() == [tick]
 
 
-# -- clocks and refusals ------------------------------------------------------------------------
+# -- changed clocks and refused starts ----------------------------------------------------------
 
 
 def test_a_clock_that_is_set_back_repeats_no_tick(caplog: pytest.LogCaptureFixture) -> None:

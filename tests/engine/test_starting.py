@@ -461,7 +461,7 @@ def test_validate_that_returns_no_bool_fails_the_start(make_service, validate, e
     assert stored(service) == 0
 
 
-# -- repeats --------------------------------------------------------------------------------------
+# -- repeated starts ------------------------------------------------------------------------------
 
 
 def test_repeated_start_returns_the_same_operation(quick):
@@ -668,7 +668,7 @@ def test_a_target_is_free_when_the_work_has_ended(store, make_service):
     assert ended(service, method.start(WorkRequest("t"))).state == "SUCCEEDED"
 
 
-# -- refusals -------------------------------------------------------------------------------------
+# -- refusals by the executor ---------------------------------------------------------------------
 
 
 class Refusing(InlineExecutor):

@@ -51,7 +51,7 @@ def noting(service: Service, **options: Any) -> tuple[Any, list[str]]:
     return service.method(WORK, **options)(body), seen
 
 
-# -- delay and at ---------------------------------------------------------------------------------
+# -- ``delay`` and ``at`` -------------------------------------------------------------------------
 
 
 @EACH_STORE

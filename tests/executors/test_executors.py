@@ -378,7 +378,7 @@ def test_a_loop_that_is_being_ended_is_given_no_more_work():
 
 @pytest.mark.parametrize("is_async", [True, False])
 def test_a_task_that_is_cancelled_before_its_first_step_is_released(is_async):
-    """Otherwise the process would hold the work for ever and never run it."""
+    """If a task is cancelled before its first step, its work is released, not held for ever."""
     executor = AsyncioExecutor(1, loop="running")
     task = Work("a", is_async=is_async)
 

@@ -718,7 +718,7 @@ def test_record_claimed_by_another_process_is_left_to_it(here: Here) -> None:
     assert record.notify_at == here.clock() + timedelta(seconds=60)
 
 
-# -- life -----------------------------------------------------------------------------------------
+# -- start, stop and fork -------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("short_stop")

@@ -386,7 +386,7 @@ def test_service_in_a_child_cannot_start_work(harness):
     assert "starts none" in answer(service, operation)
 
 
-# -- work that is to stop ----------------------------------------------------------------------
+# -- work that is stopped ----------------------------------------------------------------------
 
 LADDER = [
     (process_methods.task, "look", "Cancelled"),
@@ -587,7 +587,7 @@ def test_many_concurrent_operations_have_their_expected_ends(harness, mail):
     mail.end()
 
 
-# -- children that end -------------------------------------------------------------------------
+# -- children that exit ------------------------------------------------------------------------
 
 
 def test_child_is_replaced_after_its_number_of_calls(harness):
