@@ -1,9 +1,9 @@
 """Delay of ``result()`` after the end of an operation, and its number of calls; with peers.
 
-The server ends each operation at a time of its own, by ``time.monotonic``, which is one clock for
-all processes of a machine, and records it; the client records when ``result()`` returned. Run times
-vary by 25 %, so that ends fall on every phase of the polling. Each operation has a waiter of its
-own: a client, or a task with Google's and Azure's async clients.
+The server ends each operation at its own time and records the end; the client records when
+``result()`` returned. Both use ``time.monotonic``, which is one clock for all processes of a
+machine. Run times vary by 25 %, so that ends fall on every phase of the polling. Each operation has
+its own waiter: a client, or a task with Google's and Azure's async clients.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from bench.start_to_result import Progress, Request, RunResponse
 from lro.executors.threads import ThreadExecutor
 
 SECONDS: Final = 60.0
-"""The length of four leases, so that each measurement includes a check for orphans."""
+"""The length of a measurement: four leases, so that it includes a check for orphans."""
 WAITERS: Final = 100
 
 ASKED: Final = (

@@ -1,6 +1,6 @@
 """A server whose operations end at given times: ``python -m bench.operated FACE PORT``.
 
-It runs in a process of its own and reads commands as lines of JSON. Times are from
+The server runs in its own process and reads commands as lines of JSON. Times are from
 ``time.monotonic``, which on Linux is one clock for all processes of a machine.
 """
 

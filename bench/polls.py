@@ -1,6 +1,6 @@
 """Client CPU per poll of an operation; against a plain GET and json with httpx.
 
-Only the client process counts, because the server is another one. One connection polls an operation
+Only the client's CPU counts; the server is another process. One connection polls an operation
 in progress, with metadata, again and again. ``result()`` polls with a policy that never pauses, and
 is compared with a loop that does the same.
 """

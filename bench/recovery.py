@@ -1,6 +1,6 @@
 """Seconds until the next call works: dead connections, restarts, standbys, poolers, lost files.
 
-Measured from the moment at which a call can work again; before that, a server is away for two
+The time begins when a call can succeed again; before that, a server is unavailable for two
 seconds.
 """
 

@@ -2,7 +2,7 @@
 
 Measured in the client process: CPU from the first handle to the last result, and the peak growth of
 memory after all imports, when the names are known. The server records when it has ended each
-operation, and the client when it had the result.
+operation, and the client records when it got the result.
 """
 
 from __future__ import annotations

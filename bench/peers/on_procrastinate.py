@@ -1,6 +1,6 @@
 """Procrastinate on PostgreSQL, with its worker in the same process, which NOTIFY wakes.
 
-It keeps no results, so we check every millisecond whether the job has succeeded.
+Procrastinate keeps no results, so we check every millisecond whether the job has succeeded.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Celery: ``queue_celery.py front URL`` or ``queue_celery.py work URL``.
 
-If a worker dies, its message is delivered again (``acks_late``), as with the others, and results
+If a worker dies, its message is delivered again (``acks_late``), as in all candidates, and results
 are kept. A worker prefetches many messages, as Celery's docs advise for short tasks.
 """
 

@@ -1,6 +1,6 @@
 """Common parts of the queue scripts. Needs only the standard library.
 
-A worker process calls :func:`note` for each job. It appends a line to a shared log: the number of
+A worker process calls :func:`note` for each job, to append a line to a shared log: the number of
 the worker, and the times of begin and end, by the clock that all processes of the machine share. A
 front reads commands: ``fill N`` enqueues N jobs; ``alone N`` enqueues N jobs one after the other,
 and prints the seconds from each call to the begin of its job.

@@ -5,23 +5,23 @@ Each candidate has a front, which only enqueues, and ``WORKERS`` processes that 
 writes one line to a shared log. Each round gives every candidate a new database or Redis:
 
 - idle: When the workers are ready, the front enqueues ``ALONE`` jobs one after the other, each
-  20 ms after the end of the one before. ``WARM_UP`` jobs before them are not counted, because the
+  20 ms after the end of the previous job. ``WARM_UP`` earlier jobs are not counted, because the
   first job of a process also imports and connects. The figure is the time from call to begin.
 - drain: Without workers, the front enqueues ``DRAINED`` jobs, and PostgreSQL updates its statistics
   (``ANALYZE``), as it would by itself within a minute. Then the workers start. Jobs count from the
-  time at which every worker has begun one, so that startup time does not count. After
+  time at which every worker has begun a job, so that startup time does not count. After
   ``DRAIN_SECONDS`` the rate is computed from the jobs that are done.
 
 All candidates use the PostgreSQL and Redis servers of the tests, which do not wait for the disk
 (``fsync`` off, no ``appendonly``). The settings of each:
 
 - lro: ``PostgresStore``, ``Service(store, None)`` as the front, ``ThreadExecutor(SLOTS)`` in the
-  workers. The rest is default: a lease of 15 s, results kept, statistics on.
-- DBOS: a queue with ``worker_concurrency=SLOTS``, an ``executor_id`` for each process. It polls:
-  once measured with its default of a second, once with 10 ms. A ``DBOSClient`` is the front.
+  workers. Other settings are defaults: a lease of 15 s, results kept, statistics on.
+- DBOS: a queue with ``worker_concurrency=SLOTS``, an ``executor_id`` for each process. DBOS polls:
+  one row has its default of a second, one has 10 ms. A ``DBOSClient`` is the front.
 - Procrastinate: ``concurrency=SLOTS``, ten connections, notified of new jobs; jobs are kept.
 - Celery: prefork, ``-c SLOTS``, ``acks_late`` (the others survive the death of a worker too),
-  results in Redis, and a prefetch of 64 messages per process, as it advises for short tasks.
+  results in Redis, and a prefetch of 64 messages per process, as Celery advises for short tasks.
 """
 
 from __future__ import annotations

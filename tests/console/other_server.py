@@ -1,6 +1,6 @@
 """A server written without this library: operations in the JSON form of google.longrunning.
 
-It supports List, Get, Cancel and Delete, below ``/v1`` or another prefix, and none of our
+The server supports List, Get, Cancel and Delete, below ``/v1`` or another prefix, and none of our
 extensions. Its errors are those of Google's services.
 """
 
@@ -75,7 +75,7 @@ class OtherServer:
         await send({"type": "http.response.body", "body": payload})
 
     def _call(self, method: str, path: str, query: str, body: bytes) -> Any:
-        """The reply's value.
+        """Return the reply's value.
 
         Raises:
             LookupError: There is no such path.

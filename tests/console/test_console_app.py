@@ -343,7 +343,7 @@ def test_pause_needs_both_service_and_console(made: Counting) -> None:
 
 
 def test_read_only_console_refuses_actions_in_its_api(kind: str, made: Counting) -> None:
-    """A console without actions has no buttons, and refuses the calls behind them."""
+    """A console without actions has no buttons, and refuses the calls of the actions."""
     name = made.count.start(CountRequest(steps=-1)).name
     with console(kind, made, actions=()) as client:
         session = client.get("/session").json()
@@ -356,7 +356,7 @@ def test_read_only_console_refuses_actions_in_its_api(kind: str, made: Counting)
 
 
 def test_allow_hook_decides_for_each_caller_and_operation(made: Counting) -> None:
-    """The hook ``allow`` decides on each call, and on each button with an empty operation name."""
+    """The hook ``allow`` decides on each call; for buttons, it gets an empty operation name."""
     mine, other = (made.count.start(CountRequest(steps=-1)).name for _ in range(2))
     asked = []
 

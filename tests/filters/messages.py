@@ -1,4 +1,4 @@
-"""The messages of the vectors' ``lrofix.v1`` package as attrs classes, and records of them."""
+"""The messages of the specification's test vectors as attrs classes, and records of them."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def test_index_key_is_that_of_the_value_or_of_absent(
 
 
 def test_types_share_the_index_key_of_a_path() -> None:
-    """Two types share a path's key if their fields have the same kind."""
+    """Two types of metadata share a path's key if their fields have the same kind."""
     made = service(MemoryStore(), "progress_percent", "progressPercent", "target", "priority")
     declare(made, "acme.v1.Works.Import", ImportMetadata, "target", "priority")
     one = reported(made, {"target": "a", "priority": 5})
@@ -215,7 +215,7 @@ def test_caller_has_an_index_key() -> None:
     ],
 )
 def test_path_that_cannot_be_indexed_is_refused(path: str, why: str) -> None:
-    """Declaring such a path fails with an error that names the path and the type."""
+    """Declaring a path that cannot be indexed fails; the error names the path and the type."""
     with pytest.raises(DeclarationError, match=r"cannot be an index of lrofix\.v1\.E") as e:
         service(MemoryStore(), path)
     assert why in str(e.value)
@@ -268,7 +268,7 @@ def test_an_earlier_release_does_not_corrupt_an_index(store: Store, earlier: Ser
 
 
 def test_metadata_in_binary_form_does_not_grow_the_index(store: Store, earlier: Service) -> None:
-    """Binary metadata with fields that this release does not know gets no key for their paths."""
+    """Binary metadata gets no keys for paths whose fields this release may not know."""
     pytest.importorskip("google.protobuf")
     later = service(store, "verb", "stage", "target")
 
@@ -311,7 +311,7 @@ def found(store: Store) -> list[str]:
 
 
 def fill(store: Store, clock: ManualClock) -> None:
-    """Insert records with the key, with other keys, and without keys."""
+    """Insert records with the wanted key, with other keys, and without keys."""
     for unique_id, keys in (("a", KEYED), ("b", '{"k1":"b"}'), ("c", '{"k2":"a"}'), ("d", None)):
         insert(store, record_of(clock, unique_id, keys=keys))
 

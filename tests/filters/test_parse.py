@@ -1,4 +1,4 @@
-"""Parsing filters: the vectors, and further positions, limits and trees (spec §7.4)."""
+"""Parsing filters: the specification's vectors, and further positions, limits and trees."""
 
 from __future__ import annotations
 

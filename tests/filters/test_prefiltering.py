@@ -45,7 +45,7 @@ def prefilter(text: str, *metadata: str):
 
 
 def said(test: object) -> str:
-    """Return a test as text: its class and its values, in a fixed order."""
+    """Return a condition of a prefilter as text: its class and its values, in a fixed order."""
     if isinstance(test, Mapping):
         return " ".join(f"{said(key)}: {said(test[key])}" for key in sorted(test))
     if isinstance(test, frozenset | tuple):
@@ -77,17 +77,17 @@ def both(*items: str) -> str:
 
 
 def says(column: str, *pieces: str) -> str:
-    """Return the expected test that the column's text contains these pieces."""
+    """Return the expected condition that the column's text contains these pieces."""
     return f"TextContains({column}, {' '.join(sorted(pieces))}, False)"
 
 
 def meta(*pieces: str) -> str:
-    """Return the expected test that the metadata's text contains these pieces."""
+    """Return the expected condition that the metadata's text contains these pieces."""
     return says("METADATA", *pieces)
 
 
 def created(low: object = "-", high: object = "-") -> str:
-    """Return the expected test of the creation time."""
+    """Return the expected condition on the creation time."""
     return f"Created(Span({low}, {high}))"
 
 

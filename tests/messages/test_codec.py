@@ -66,7 +66,7 @@ def test_invalid_any_is_refused(case):
 
 
 def test_every_id_in_waiting_is_a_case_of_the_vectors():
-    """Every ID in ``WAITING`` is a case of the file, and has a JSON form."""
+    """Every ID in ``WAITING`` is that of a case in the vectors, and the case has a JSON form."""
     known = {case["id"]: case["mode"] for case in CASES}
     assert {known[name] for name in WAITING} <= {"roundtrip", "parse", "parse_error"}
 

@@ -242,7 +242,7 @@ def test_every_json_value_survives_a_round_trip(value):
 
 
 def test_module_works_without_orjson(monkeypatch):
-    """Without orjson, which is optional, the module still reads and writes JSON."""
+    """JSON is read and written without orjson too, because orjson is optional."""
     monkeypatch.setitem(sys.modules, "orjson", None)
     spec = importlib.util.spec_from_file_location("jsontext_alone", json_text.__file__)
     alone = importlib.util.module_from_spec(spec)

@@ -97,7 +97,7 @@ class Inner:
 @message("acme.v1.Report")
 @attrs.frozen
 class Report:
-    """A message with fields of arbitrary JSON, and with simple fields of each label."""
+    """A message with fields of arbitrary JSON, and simple fields of each label (as repeated)."""
 
     title: str = ""
     data: dict[str, object] = attrs.field(factory=dict)

@@ -106,14 +106,14 @@ UNPRINTABLE = [
 
 @pytest.mark.parametrize(("name", "value"), UNPRINTABLE)
 def test_scalar_that_does_not_fit_its_type_is_not_written(name, value):
-    """The error names the field whose value does not fit its type."""
+    """Writing a scalar that does not fit its type fails with an error that names the field."""
     with pytest.raises(LroError) as caught:
         TYPES.dump(One(**{name: value}))
     assert caught.value.path == name
 
 
 def test_error_about_a_huge_number_does_not_print_its_digits():
-    """Python refuses to print such a number; the field's error must still be raised."""
+    """A number that is too long for Python to print gets the usual error about its field."""
     with pytest.raises(LroError, match="a huge int"):
         TYPES.dump(One(big=10**5000))
     wrong = {"small": "1" * 500, "big": str(2**63), "level": "1", "double": 10**400}
@@ -188,7 +188,7 @@ NOT_KNOWN = [
 
 @pytest.mark.parametrize(("name", "value"), NOT_KNOWN)
 def test_wrong_value_of_a_well_known_type_is_refused(name, value):
-    """A value of the wrong type gives an error that names the field, and no other exception."""
+    """A wrong value of a well-known type gives an error that names the field, and no other."""
     with pytest.raises(LroError) as caught:
         TYPES.dump(Known(**{name: value}))
     assert caught.value.path.startswith(name)

@@ -347,7 +347,7 @@ UNSUPPORTED = [
 
 @pytest.mark.parametrize(("annotation", "why"), UNSUPPORTED)
 def test_unsupported_type_of_a_field_is_refused(annotation, why):
-    """Registering the class fails with an error that names the class and the field."""
+    """Registering a class with an unsupported field fails; the error names class and field."""
     cls = made(annotation)
     with pytest.raises(DeclarationError, match=why) as caught:
         TypeRegistry().register(cls, "acme.v1.Made")

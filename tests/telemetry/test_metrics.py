@@ -161,7 +161,7 @@ def test_usage_of_each_executor_is_measured(make_service, numbers, measured):
 
 
 def test_unknown_values_are_not_reported():
-    """A gauge leaves out what an executor cannot report, and the age if no work runs."""
+    """A gauge leaves out values that an executor cannot report, and the age if no work runs."""
     gauges = Gauges(
         SimpleNamespace(store=MemoryStore(), executor=object()),
         {METHOD: SimpleNamespace(function=fail)},
@@ -175,7 +175,7 @@ def test_unknown_values_are_not_reported():
 
 
 def test_method_declared_while_metrics_are_read_is_not_an_error():
-    """If a method is declared during a reading, the reading may count the method's attempts."""
+    """If a method is declared while gauges are read, attempts of the method may be counted."""
     other = "acme.v1.Works.Other"
     specs: dict[str, Any] = {}
 
@@ -261,7 +261,7 @@ def test_provider_set_later_takes_over(make_service, numbers, monkeypatch):
 def test_store_calls_are_measured_only_on_request(make_service, numbers, measured, tmp_path):
     """The durations of store calls are measured by verb and error code, if an option asks for it.
 
-    If the store refuses a write at once, ``done`` is never called.
+    A write that the store refuses at once is measured too, although ``done`` is not called.
     """
 
     class Refusing(SQLiteStore):

@@ -35,7 +35,7 @@ Traced = Callable[..., Telemetry]
 
 
 def test_start_and_attempt_are_spans_with_a_link(make_service, store, spans, traced):
-    """The start's span is a child of the current span; the attempt's is a root, linked to it."""
+    """The start's span is a child of the current span; the attempt's span is a root with a link."""
     service = make_service(store, InlineExecutor(), telemetry=traced())
     method = work(service)
     with spans.tracer.start_as_current_span("request") as request:
@@ -93,7 +93,7 @@ def test_only_a_failed_attempt_has_span_status_error(
 
 
 def test_repeated_and_refused_starts_are_marked_in_their_spans(make_service, store, spans, traced):
-    """The span of a repeated start names the first operation; that of a refused start the error."""
+    """A repeated start's span names the first operation; a refused start's span has an error."""
     method = work(make_service(store, InlineExecutor(), telemetry=traced()))
     name = method.start(WorkRequest("a"), request_id=ONE).name
     method.start(WorkRequest("a"), request_id=ONE)
@@ -138,7 +138,7 @@ def test_work_done_outside_has_a_start_alone(make_service, store, spans, traced)
 def test_attempt_may_be_a_child_of_the_start_or_apart(
     make_service, store, spans, traced, propagation
 ):
-    """With "child", the attempt is a child of the start; with "none", they are unrelated."""
+    """With "child", the attempt's span is a child of the start's; with "none", it is a root."""
     service = make_service(store, InlineExecutor(), telemetry=traced(propagation=propagation))
     name = work(service).start(WorkRequest()).name
     start, process = spans.ours()

@@ -16,10 +16,10 @@ def said() -> str:
 
 
 def plain(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Run as a plain function."""
+    """Return the span of the work, as a plain function."""
     return WorkResponse(said())
 
 
 async def coroutine(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Run as a coroutine."""
+    """Return the span of the work, as a coroutine function."""
     return WorkResponse(said())

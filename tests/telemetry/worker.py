@@ -1,6 +1,6 @@
 """A worker process that can be killed: ``python -m tests.telemetry.worker STORE SPANS``.
 
-A third argument starts an operation. It prints ``started``, ``began ATTEMPT`` and ``done``.
+A third argument starts an operation. Prints ``started``, ``began ATTEMPT`` and ``done``.
 """
 
 from __future__ import annotations

@@ -337,7 +337,7 @@ class Backend(AuthenticationBackend):
 
 
 def test_the_user_of_a_middleware_is_the_caller() -> None:
-    """The caller is the middleware's user; if there is none, a service with owners refuses."""
+    """The caller is the middleware's user; without a user, a service with owners refuses calls."""
     _, handler = make_agent(build(owner_only=True), authenticate=None)
     app = Starlette(
         routes=routes(handler), middleware=[Middleware(AuthenticationMiddleware, backend=Backend())]

@@ -152,7 +152,7 @@ def test_each_task_has_its_own_context(listed: Listed) -> None:
 
 
 def test_list_has_artifacts_only_on_request() -> None:
-    """Without a request for artifacts, the field is missing in every binding (A2A 3.1.4)."""
+    """A list has artifacts only on request; otherwise the field is missing (A2A 3.1.4)."""
     with serving(build()) as agent:
         agent.counting.finish(agent.counting.start())
         for ask in WAYS.values():

@@ -85,7 +85,7 @@ each_store = pytest.mark.parametrize("pushing", ["memory", "sqlite"], indirect=T
 
 @each_store
 def test_end_is_pushed_to_the_configuration_of_the_start(pushing: Pushing) -> None:
-    """The body is a StreamResponse with the task; the headers have the secrets (A2A 4.3.3)."""
+    """A push has a StreamResponse with the task as body, and secrets in headers (A2A 4.3.3)."""
     authentication = {"scheme": "Bearer", "credentials": "s3cret"}
     config = {"url": pushing.to.url, "token": "t0ken", "authentication": authentication}
     task_id = pushing.start(config)

@@ -69,7 +69,7 @@ def refuse(request: CountRequest) -> None:
 
 
 def authorize(caller: str, verb: str, name: str) -> None:
-    """Allow every caller except the caller bob."""
+    """Allow every caller except "bob"."""
     if caller == "bob":
         raise lro.errors.PermissionDenied("not bob")
 
@@ -271,7 +271,7 @@ METHOD = f"{DOMAIN}/method"
 
 
 def sent(reason: str, says: str, caller: str = "ann", data: Any = None, **more: Any) -> Refusal:
-    """Return a SendMessage that is refused, whose message ID is new in each call."""
+    """Return a SendMessage that is refused, with a message ID that is new in each call."""
     configuration = more.pop("configuration", {})
     fields = {"message": message("$new", data, **more), "configuration": configuration}
     return Refusal("SendMessage", fields, reason, says, caller)

@@ -43,7 +43,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def other() -> Iterator[OtherServer]:
-    """Serve operations without this library."""
+    """Serve operations with a server that is written without this library."""
     with other_server() as server:
         yield server
 
@@ -321,7 +321,7 @@ def test_without_the_secret_there_is_nothing(other: OtherServer) -> None:
 def test_page_that_disconnects_prints_nothing(
     other: OtherServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A disconnect of the page prints nothing to the user's terminal; only a bug does."""
+    """If the page disconnects, nothing is printed to the terminal, unless a bug is the cause."""
     server_side, page = socket.socketpair()
     with httpx.Client() as upstream, local_server(proxy(other.url, http=upstream), 0) as server:
         for error in (ConnectionResetError(), ValueError("a mistake")):
@@ -516,7 +516,7 @@ def test_other_requests_get_an_error_with_the_usual_headers(
     ],
 )
 def test_wrong_arguments_are_named(arguments: list[str], text: str, other: OtherServer) -> None:
-    """Wrong arguments are refused with an error that names them, and so is a port in use."""
+    """Wrong arguments and a port in use are refused with an error that names them."""
     port = other.server_port
     ended = run(*(one.format(port) for one in arguments))
     assert (ended.exit_code, text.format(port) in ended.output) == (2, True), ended.output

@@ -1,6 +1,6 @@
 """MCP's conformance suite: its ten task scenarios run against our server.
 
-The suite does not score them, so its exit code says little; the test reads its checks.
+The suite does not score these scenarios, so the test reads the checks, not the exit code.
 """
 
 from __future__ import annotations

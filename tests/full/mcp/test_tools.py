@@ -192,7 +192,7 @@ def test_client_without_tasks_polls_with_a_handle(serve: Serve) -> None:
     assert "operations_get" in text
     again = {"id": task_id}
     assert caller.call(again, "operations_get", declared=False).result == handle
-    assert caller.call(again, "operations_get").result == handle  # with tasks too
+    assert caller.call(again, "operations_get").result == handle  # allowed with tasks too
     counting.finish(f"operations/{task_id}")
     done = caller.call(again, "operations_get", declared=False).result
     assert done["structuredContent"] == {"total": 3}
@@ -230,7 +230,7 @@ def test_server_that_refuses_clients_without_tasks_starts_nothing(serve: Serve) 
     assert caller.call().result["resultType"] == "task"
     tools = caller.ask("tools/list").result["tools"]
     assert [one["name"] for one in tools] == [TOOL]
-    assert caller.call({"id": "2a7c"}, "operations_get").result["isError"] is True  # from the SDK
+    assert caller.call({"id": "2a7c"}, "operations_get").result["isError"] is True  # an SDK error
 
 
 def test_client_without_tasks_is_given_the_result_that_comes_in_time() -> None:

@@ -47,7 +47,7 @@ def buckets(metric: str, labels: str, slowest: str) -> Series:
 
 
 def ends(good: int, bad: int, code: str = "INTERNAL") -> Series:
-    """Return counters of operations that succeed and fail, at these rates a minute."""
+    """Return counters of operations that succeed and fail, at these rates per minute."""
     name = "lro_operation_duration_seconds_count"
     return {
         f'{name}{{{METHOD},lro_outcome="succeeded",error_type=""}}': f"0+{good}x{MINUTES}",

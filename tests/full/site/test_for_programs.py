@@ -49,9 +49,9 @@ def test_llms_txt_lists_each_page_with_a_sentence(built: Path) -> None:
 
 
 def test_page_links_to_its_markdown(built: Path) -> None:
-    """The Markdown file is beside the HTML page, and parses as CommonMark with a title.
+    """Each HTML page has a Markdown file beside it, which parses as CommonMark with a title.
 
-    Another file has all pages at once.
+    The file llms-full.txt has all pages at once.
     """
     full = (built / "llms-full.txt").read_text("utf-8")
     for _, page in (entry for entries in sections().values() for entry in entries):

@@ -48,7 +48,7 @@ def pages() -> list[str]:
 
 @pytest.fixture
 def page(context: BrowserContext) -> Iterator[Page]:
-    """Open a tab, and check at the end that no script failed and no external request was made."""
+    """Open a tab; check at the end that no script failed, and no external request was sent."""
     failed: list[str] = []
     opened = context.new_page()
     opened.on("pageerror", lambda error: failed.append(str(error)))
