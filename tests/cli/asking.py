@@ -1,4 +1,4 @@
-"""Helpers that call the command and record the requests that its server receives."""
+"""Helpers that run ``lro`` and record the requests that its server receives."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOURCE = Path(__file__).resolve().parent.parent.parent
 
 
 class Asked:
-    """Wraps an application and records the path and headers of every request."""
+    """An application that records each request and passes it to another application."""
 
     def __init__(self, app: Any, url: str) -> None:
         self.app, self.url = app, url
@@ -54,14 +54,14 @@ class Ended:
 
 @attrs.frozen
 class Lro:
-    """Runs the command in this process."""
+    """Runs the command ``lro`` in this process."""
 
     capsys: pytest.CaptureFixture[str]
     terminal: bool = False
-    """Whether standard output looks like a terminal to the command."""
+    """Whether the command finds a terminal at its standard output."""
 
     def __call__(self, *arguments: str, status: int | None = None) -> Ended:
-        """Run the command; if a status is given, check the exit status."""
+        """Run the command with these arguments; check its exit status if one is given."""
         from lro.cli import main
 
         self.capsys.readouterr()
@@ -93,11 +93,11 @@ def started(harness: Harness, *steps: Any) -> str:
 
 
 def over(harness: Harness, *steps: Any) -> str:
-    """Start an operation that ends after these steps, wait for its end and return its name."""
+    """Start an operation whose work takes these steps, wait for its end, return its name."""
     name = started(harness, *steps)
     assert harness.service.wait(name, lro.Duration(10)).done
     return name
 
 
 COMMAND = [sys.executable, "-m", "lro.cli"]
-"""The command line that runs the command in its own process."""
+"""The beginning of a command line that runs ``lro`` in a process of its own."""

@@ -1,6 +1,6 @@
-"""Every command runs in an empty folder, and ``sys.path`` is restored afterwards.
+"""Fixtures that run the command in an empty folder, without a server or with one.
 
-Commands for a server reach a real one on a local socket.
+The server is a real one on a local socket.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["harness", "listening"]
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Change to an empty folder and return it."""
+    """The current folder, which is empty; environment and ``sys.path`` are reset."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     for name in ("LRO_SERVER", "LRO_TOKEN", "NO_COLOR", "FORCE_COLOR"):
@@ -34,7 +34,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(autouse=True)
 def measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measure coverage in the command's processes too, if coverage is measured."""
+    """If coverage is measured, measure it in the processes of the command too."""
     coverage = sys.modules.get("coverage")
     current = None if coverage is None else coverage.Coverage.current()
     if current is not None:
@@ -45,13 +45,13 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str]) -> Lro:
-    """The command, without a server."""
+    """The command ``lro``, without a server."""
     return Lro(capsys)
 
 
 @pytest.fixture
 def asked(harness: Harness, listening: tuple[Switch, str]) -> Asked:
-    """The service on the socket, which records the requests."""
+    """The service of ``harness`` on a socket; it records the requests."""
     switch, url = listening
     switch.app = made = Asked(application(lro.asgi, harness), url)
     return made
@@ -59,14 +59,14 @@ def asked(harness: Harness, listening: tuple[Switch, str]) -> Asked:
 
 @pytest.fixture
 def call(asked: Asked, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Lro:
-    """The command, whose server is the service of ``asked``."""
+    """The command ``lro``, with the service of ``asked`` as its server."""
     monkeypatch.setenv("LRO_SERVER", asked.url)
     return Lro(capsys)
 
 
 @pytest.fixture
 def drawing(call: Lro, monkeypatch: pytest.MonkeyPatch) -> Lro:
-    """The command, with standard output as a terminal."""
+    """The command ``lro`` with a server, and a terminal as standard output."""
     monkeypatch.setenv("COLUMNS", "400")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("NO_COLOR", "1")

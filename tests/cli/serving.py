@@ -1,4 +1,4 @@
-"""Helpers that write modules with services, and run commands that serve them."""
+"""Helpers that write modules with services and serve them by ``lro serve``."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ LINE: Final = re.compile(r"(\S+) is served at (http://\S+:(\d+))(?: and (grpc://
 @lro.message("cli.v1.StepsRequest")
 @attrs.frozen
 class StepsRequest:
-    """The request of the work."""
+    """The request of the method ``work``."""
 
     text: str = ""
 
@@ -74,7 +74,7 @@ class StepsRequest:
 @lro.message("cli.v1.StepsResponse")
 @attrs.frozen
 class StepsResponse:
-    """The response: the process that did the work."""
+    """The response of the method ``work``: the process that ran it."""
 
     process: lro.Int32 = 0
 
@@ -89,7 +89,7 @@ def write_service(
     method: str = "",
     **options: object,
 ) -> None:
-    """Write a module of this name with a service."""
+    """Write a module with this name and a service with these options."""
     text = SERVICE.format(
         store=store, lease=lease, drain_seconds=drain_seconds, options=options, method=method
     )
@@ -111,7 +111,7 @@ class Server:
         return cls(host, found[2], found[4])
 
     def start(self, client: Client) -> OperationHandle[StepsResponse, lro.OperationMetadata]:
-        """Start an operation."""
+        """Start an operation of the method ``work``."""
         return client.start(
             "/v1/works:work", StepsRequest(), response=StepsResponse, metadata=lro.OperationMetadata
         )
@@ -135,6 +135,6 @@ def at_work(folder: Path, *arguments: str) -> Iterator[tuple[Server, Client, str
 
 
 def begun(folder: Path) -> list[int]:
-    """Return the IDs of the processes that have begun work, in order."""
+    """Return the IDs of the processes that have begun an attempt, in order."""
     file = folder / "begun"
     return [int(line) for line in file.read_text().split()] if file.exists() else []

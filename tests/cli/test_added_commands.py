@@ -1,4 +1,4 @@
-"""Commands that other distributions add to ``lro`` by entry points of ``lro.commands``."""
+"""Commands that other distributions add to ``lro`` by entry points in ``lro.commands``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def greet(name: str) -> None:
 
 @pytest.fixture
 def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder on ``sys.path`` with a distribution ``acme-tools``, whose modules a test writes."""
+    """A folder on ``sys.path`` with a distribution ``acme-tools``; tests add its modules."""
     about = tmp_path / "acme_tools-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-tools\nVersion: 1.0\n")
@@ -54,7 +54,7 @@ def write(folder: Path, source: str, *entries: str) -> None:
 
 
 def test_command_of_another_package_is_listed_and_runs(added: Path, command: Lro) -> None:
-    """Its help is the docstring's first paragraph, read without importing the module."""
+    """The help of an added command is its docstring, read without importing the module."""
     write(added, GREET, "greet = acme_greet:greet")
     listed = command("--help", status=0).out
     assert "Commands of other packages:\n  greet " in listed
@@ -85,7 +85,7 @@ EXTRA = "from lro.errors import MissingExtra\nraise MissingExtra('the greeting',
 def test_broken_command_reports_why_and_breaks_no_other(
     source: str, entry: str, said: str, added: Path, command: Lro
 ) -> None:
-    """Other commands still run. Only the error of a missing extra suggests installing it."""
+    """A command that cannot be loaded reports why, and other added commands still run."""
     write(added, source, f"greet = {entry}", "good = acme_good:greet")
     (added / "acme_good.py").write_text(GREET)
     assert "  good " in command("--help", status=0).out
@@ -98,14 +98,14 @@ def test_broken_command_reports_why_and_breaks_no_other(
 
 
 def test_commands_of_this_package_cannot_be_replaced(added: Path, command: Lro) -> None:
-    """Built-in commands and those of lro's own entry points take precedence."""
+    """An entry point with the name of a command of ours is ignored."""
     write(added, GREET, "lint = acme_greet:greet", "get = acme_greet:greet")
     assert "operation_info" in command("lint", "--help", status=0).out
     assert "Say hello" not in command("get", "--help", status=0).out
 
 
 def test_entry_point_without_a_distribution(command: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A custom finder may return one; the error then names its module."""
+    """If an entry point has no distribution, the error names its module."""
     entry = importlib.metadata.EntryPoint("greet", "acme_nowhere:greet", "lro.commands")
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: (entry,))
     assert "the command greet of acme_nowhere cannot be loaded" in command("greet", status=2).err

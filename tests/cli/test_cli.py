@@ -1,4 +1,4 @@
-"""The command ``lro``: input, output and exit status."""
+"""``lro lint``, ``breaking`` and ``proto``: input, output and exit status."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def export(request: ExportRequest, job: lro.Job[ExportMetadata]) -> {response}:
 
 @pytest.fixture(autouse=True)
 def here(here: Path) -> Path:
-    """The folder, with the descriptor sets ``good``, ``bad`` and ``warned``."""
+    """The current folder, with the descriptor sets ``good``, ``bad`` and ``warned``."""
     for name, method in (("good", GOOD), ("bad", BARE), ("warned", WARNED)):
         (here / name).write_bytes(packed(located(proto(method), 41, 2)))
     return here
@@ -71,12 +71,12 @@ def module(name: str, response: str = "ExportResponse", field: str = "rows: lro.
 
 
 def test_lint_without_findings_prints_number_of_methods(command: Lro) -> None:
-    """The status is 0, and the output has the number of checked methods."""
+    """Without findings ``lint`` exits with 0 and prints the number of checked methods."""
     assert command("lint", "good", status=0).out == "no findings in 1 long-running method\n"
 
 
 def test_finding_is_printed_on_one_line_after_its_position(command: Lro) -> None:
-    """The line begins with the position, so that editors and CI can find it; the status is 1."""
+    """A finding is one line that begins with its position, as editors and CI need; status 1."""
     heading, line, summary = command("lint", "bad", status=1).lines
     assert heading.split() == ["where", "method", "code", "what"]
     place, method, code, *what = line.split()
@@ -87,7 +87,7 @@ def test_finding_is_printed_on_one_line_after_its_position(command: Lro) -> None
 
 
 def test_lines_of_a_pipe_are_not_padded(command: Lro) -> None:
-    """Lines have no trailing spaces; without source information the position is the file."""
+    """In a pipe lines have no trailing spaces; without source information a position is a file."""
     far = Declared("Import", ("ExportResponse", "Metadata"), output="acme.v1.Metadata")
     Path("bad").write_bytes(packed(proto(BARE, far, Declared("Add"))))
     lines = command("lint", "bad", status=1).lines
@@ -100,7 +100,7 @@ def test_lines_of_a_pipe_are_not_padded(command: Lro) -> None:
 def test_position_of_a_finding_is_not_wrapped(
     command: Lro, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Terminals and editors need the position in one piece; messages wrap between words."""
+    """In a narrow terminal a position stays in one piece; messages wrap between words."""
     drawing = attrs.evolve(command, terminal=True)
     monkeypatch.setenv("COLUMNS", "60")
     name = f"acme/{'long' * 20}/v1/books.proto"
@@ -121,7 +121,7 @@ def test_position_of_a_finding_is_not_wrapped(
 
 
 def test_error_of_source_file_says_how_to_make_a_set(command: Lro) -> None:
-    """The error names both protoc and buf."""
+    """For a .proto file the error shows how protoc or buf makes a descriptor set."""
     Path("books.proto").write_text('syntax = "proto3";\n', encoding="utf-8")
     ways = "protoc --include_imports --descriptor_set_out=FILE, or by buf build -o FILE"
     for arguments in (["lint", "books.proto"], ["breaking", "good", "books.proto"]):
@@ -131,7 +131,7 @@ def test_error_of_source_file_says_how_to_make_a_set(command: Lro) -> None:
 
 
 def test_json_output_is_a_list_of_objects(command: Lro) -> None:
-    """All objects have the same keys."""
+    """``--json`` prints a list of findings with their position, severity and message."""
     (found,) = json.loads(command("lint", "--json", "bad", status=1).out)
     assert list(found) == ["method", "code", "severity", "message", "file", "line", "column"]
     assert (found["severity"], found["line"], found["column"]) == ("error", 42, 3)
@@ -139,7 +139,7 @@ def test_json_output_is_a_list_of_objects(command: Lro) -> None:
 
 
 def test_warnings_count_only_when_strict(command: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Warnings are printed but only fail with ``--strict``; ``-`` reads standard input."""
+    """Warnings are printed; only with ``--strict`` is the status 1. ``-`` reads standard input."""
     assert "1 warning in 1 long-running method" in command("lint", "warned", status=0).out
     given = SimpleNamespace(buffer=io.BytesIO(Path("warned").read_bytes()))
     monkeypatch.setattr(sys, "stdin", given)
@@ -149,7 +149,7 @@ def test_warnings_count_only_when_strict(command: Lro, monkeypatch: pytest.Monke
 
 
 def test_allowed_findings_are_not_reported(command: Lro) -> None:
-    """Options and files allow findings; an unused allowance is a warning."""
+    """``--allow`` and ``--allow-file`` suppress findings; an unused allowance is a warning."""
     Path("allowed.txt").write_text("# known\n*:missing-operation-info\n", encoding="utf-8")
     by_file = ("lint", "--allow-file", "allowed.txt")
     command("lint", "bad", "--allow", "acme.v1.Books.Export", status=0)
@@ -159,7 +159,7 @@ def test_allowed_findings_are_not_reported(command: Lro) -> None:
 
 
 def test_several_descriptor_sets_are_merged(command: Lro) -> None:
-    """Sets are merged, so a type and its method may be in different sets."""
+    """A method and its types may be in different descriptor sets of one command."""
     far = Declared("Export", ("ExportResponse", "far.Meta"))
     Path("a").write_bytes(packed(proto(far, imports=["far.proto"])))
     Path("b").write_bytes(packed(proto(name="far.proto", package="far", messages=["Meta"])))
@@ -168,7 +168,7 @@ def test_several_descriptor_sets_are_merged(command: Lro) -> None:
 
 
 def test_target_option_limits_the_checked_files(command: Lro) -> None:
-    """``--target`` limits the check to these files; ``breaking`` picks them from the old set."""
+    """``--target`` limits ``lint`` and ``breaking`` to a file, which must be in the (old) set."""
     other = proto(BARE, name="o.proto", service="O", messages=())
     Path("two").write_bytes(packed(proto(GOOD), other))
     command("lint", "two", status=1)
@@ -188,11 +188,11 @@ def test_breaking_reports_old_and_new_types(command: Lro) -> None:
 
 
 def test_python_service_is_checked_like_a_descriptor_set(command: Lro) -> None:
-    """A service is checked like a descriptor set; modules are found in the current folder."""
+    """``module:service`` is checked like a descriptor set; the current folder is searched."""
     module("kept")
     module("altered", "ExportResult")
     command("lint", "kept:books", status=0)
-    Path("a:b").write_bytes(Path("good").read_bytes())  # a file of this name is preferred
+    Path("a:b").write_bytes(Path("good").read_bytes())  # an existing file is preferred to a module
     command("lint", "a:b", status=0)
     found = command("lint", "altered:books", "--strict", status=1)
     assert "response-type-convention" in found.out
@@ -212,7 +212,7 @@ def test_proto_files_are_printed(command: Lro) -> None:
 
 
 def test_proto_files_are_written(command: Lro) -> None:
-    """``lint`` accepts the descriptor set; the error of a folder that cannot be made names it."""
+    """``lro proto`` writes files and a set that ``lint`` accepts; an error names the file."""
     module("written")
     write = functools.partial(command, "proto", "written:books")
     found = write("--out", "out/protos", "--descriptor-set", "out/set.pb", status=0)
@@ -252,7 +252,7 @@ UNUSABLE = [
 def test_unusable_input_is_named(
     commands: list[list[str]], source: str, why: str, command: Lro
 ) -> None:
-    """The status is 2, and the error names the input and the problem, without a traceback."""
+    """For unusable input the status is 2 and the error names the input and the problem."""
     module("plain")
     Path("failing.py").write_text("1 / 0", encoding="utf-8")
     Path("leaving.py").write_text("raise SystemExit(3)", encoding="utf-8")
@@ -265,7 +265,7 @@ def test_unusable_input_is_named(
 
 
 def test_version_and_help_are_printed(command: Lro) -> None:
-    """The version is the distribution's; the help lists the commands, and each has its own."""
+    """``--version`` prints the distribution's version, ``--help`` the commands or one's usage."""
     version = importlib.metadata.version("lro")
     assert command("--version", status=0).out == f"lro {version}\n"
     assert {"lint", "breaking"} <= {*command("--help", status=0).out.split()}
@@ -300,16 +300,16 @@ def test_missing_extra_is_named(
 def test_import_error_of_another_module_is_raised_unchanged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its error is raised as it is, without advice to install an extra."""
+    """An ImportError that no extra would prevent is raised unchanged."""
     missing(monkeypatch, "lro.cli.", "lro.cli._commands")
     with pytest.raises(ModuleNotFoundError, match=r"lro\.cli\._commands"):
         main(["lint", "good"])
 
 
 def test_command_in_its_own_process_returns_the_status(here: Path) -> None:
-    """A process returns the status, and a service's maintenance does not keep it running.
+    """The process exits with the command's status, although the service has maintenance threads.
 
-    Importing ``lro.cli.__main__`` does not run the command.
+    An import of ``lro.cli.__main__`` does not run the command.
     """
     module("alive", "ExportResult")
     text = Path("alive.py").read_text(encoding="utf-8").replace(", maintenance=False", "")

@@ -1,4 +1,4 @@
-"""The commands that call a server: their output and exit status."""
+"""The commands that call a server: output and exit status."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_get_and_start_print_one_tabbed_line_in_a_pipe(call: Lro, harness: Harne
 
 
 def test_get_prints_json_as_received(call: Lro, harness: Harness) -> None:
-    """Each line is the object as received; a repeated name is printed once."""
+    """``get --json`` prints each operation as received; a repeated name only once."""
     names = [over(harness, ResizeResponse(1)), over(harness, FAILURE)]
     found = call("get", "--json", *names, names[0], status=0)
     first, second = found.json
@@ -73,7 +73,7 @@ def test_get_prints_json_as_received(call: Lro, harness: Harness) -> None:
 
 
 def test_get_exits_with_the_status_of_the_worst_state(call: Lro, harness: Harness) -> None:
-    """The worst of several states sets the status; a missing operation does not hide others."""
+    """With ``--check`` the worst state sets the status; a missing operation hides no other."""
     done, failed = over(harness, ResizeResponse()), over(harness, FAILURE)
     assert call("get", "--check", done).status == Exit.DONE
     assert call("get", "--check", done, failed).status == Exit.FAILED
@@ -84,7 +84,7 @@ def test_get_exits_with_the_status_of_the_worst_state(call: Lro, harness: Harnes
 
 
 def test_list_prints_one_tabbed_line_per_operation_in_a_pipe(call: Lro, harness: Harness) -> None:
-    """In a pipe each operation is a line with tabs, without terminal control characters."""
+    """In a pipe ``list`` prints a tabbed line for each operation, with controls escaped."""
     names = [over(harness, ResizeMetadata(40), FAILURE), over(harness, ResizeResponse())]
     assert [line.split("\t") for line in call("list", status=0).lines] == [
         [names[1], "SUCCEEDED", "100%"],
@@ -95,7 +95,7 @@ def test_list_prints_one_tabbed_line_per_operation_in_a_pipe(call: Lro, harness:
 def test_list_takes_a_filter_a_parent_and_a_limit(
     call: Lro, harness: Harness, asked: Asked
 ) -> None:
-    """A filter, a parent and a limit select the operations."""
+    """``list`` accepts a filter, a parent, a limit and a page size."""
     names = [over(harness, ResizeResponse()) for _ in range(3)]
     assert [one["name"] for one in call("list", "--json").json] == names[::-1]
     assert len(call("list", "--limit", "2", "--page-size", "1").lines) == 2
@@ -127,7 +127,7 @@ def test_wait_accepts_several_operations(call: Lro, harness: Harness) -> None:
 def test_poll_option_calls_neither_wait_nor_watch(
     call: Lro, harness: Harness, asked: Asked
 ) -> None:
-    """With ``--poll`` no command calls Wait or Watch."""
+    """With ``--poll``, ``wait``, ``watch`` and ``start`` call neither Wait nor Watch."""
     names = [started(harness) for _ in range(6)]
     harness.say(*[ResizeResponse(1)] * 8)
     assert call("wait", *names, "--poll").status == Exit.DONE
@@ -138,7 +138,7 @@ def test_poll_option_calls_neither_wait_nor_watch(
 
 
 def test_unreachable_server_is_reported_at_once(call: Lro) -> None:
-    """The error appears at once, despite a longer timeout, and names the server."""
+    """If the server cannot be reached, commands fail at once, despite a longer timeout."""
     with sockets.serving(sockets.closing) as url:
         for command in (["get"], ["wait", "--timeout", "1h"], ["cancel"], ["delete"]):
             found = call(*command, "operations/a", "--server", url)
@@ -147,7 +147,7 @@ def test_unreachable_server_is_reported_at_once(call: Lro) -> None:
             assert f"(asked was {url})" in found.err
         said = call("list", "--server", url, status=Exit.CALL_FAILED).err
         assert said.startswith("lro: ListOperations failed with UNAVAILABLE: ")
-    with sockets.serving(sockets.silent) as url:  # each timeout applies
+    with sockets.serving(sockets.silent) as url:  # both timeouts are obeyed
         slow = ("operations/a", "--server", url)
         found = call("wait", *slow, "--timeout", "100ms", status=Exit.CALL_FAILED)
         assert "DEADLINE_EXCEEDED" in found.err
@@ -155,7 +155,7 @@ def test_unreachable_server_is_reported_at_once(call: Lro) -> None:
 
 
 def test_watch_prints_a_line_per_change_in_a_pipe(call: Lro, harness: Harness) -> None:
-    """``watch`` prints a line for each change."""
+    """In a pipe ``watch`` prints a line for each change."""
     name = over(harness, ResizeMetadata(40), FAILURE)
     last = call("watch", name, status=Exit.FAILED).lines[-1]
     assert last == f"{name}\tFAILED\tFAILED_PRECONDITION: no\\x1b[2J disk"
@@ -165,7 +165,7 @@ def test_watch_prints_a_line_per_change_in_a_pipe(call: Lro, harness: Harness) -
 def test_watch_follows_the_operations_that_match_a_filter(
     call: Lro, harness: Harness, asked: Asked
 ) -> None:
-    """``watch`` follows operations that match at its start, and says if the limit left some out."""
+    """``watch --filter`` follows matching operations up to a limit, and reports if more match."""
     names = [over(harness, ResizeResponse()) for _ in range(3)]
     found = call("watch", "--filter", "done = true", "--limit", "2", status=0)
     assert {line.split("\t")[0] for line in found.lines} == set(names[1:])
@@ -179,7 +179,7 @@ def test_watch_follows_the_operations_that_match_a_filter(
 def test_cancel_with_wait_succeeds_if_the_operation_is_cancelled(
     call: Lro, harness: Harness
 ) -> None:
-    """With ``--wait``, a cancelled operation is a success, a failed one is not."""
+    """``cancel --wait`` exits with 0 if the operation ends as cancelled, but not if it failed."""
     name, failed = started(harness, None), over(harness, FAILURE)
     assert call("cancel", name).status == Exit.DONE
     out = call("cancel", name, "--wait", status=Exit.DONE).out
@@ -199,7 +199,7 @@ def test_delete_removes_an_operation_and_reports_a_missing_one(call: Lro, harnes
 
 
 def test_cancel_all_that_match(call: Lro, harness: Harness) -> None:
-    """``cancel --filter`` cancels those in progress, prints their number, and can wait for them."""
+    """``cancel --filter`` cancels the matching operations in progress and prints their number."""
     ended = over(harness, ResizeResponse())
     names = [started(harness, None) for _ in range(3)]
     found = call("cancel", "--filter", "name:*", "--yes", "--wait", status=0)
@@ -213,7 +213,7 @@ def test_cancel_all_that_match(call: Lro, harness: Harness) -> None:
 def test_delete_all_that_match(
     call: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The command prints their number and asks at the terminal; elsewhere it needs ``--yes``."""
+    """``delete --filter`` asks at a terminal for confirmation; elsewhere it needs ``--yes``."""
     names = [over(harness, ResizeResponse()) for _ in range(2)]
     matching = ("delete", "--filter", "done = true")
     found = call(*matching, status=2)
@@ -230,7 +230,7 @@ def test_delete_all_that_match(
 
 
 def test_filter_of_many_is_checked(call: Lro, harness: Harness) -> None:
-    """An empty filter, which would match all, and a filter together with names are refused."""
+    """Actions on many refuse an empty or invalid filter, and a filter together with names."""
     name = over(harness, ResizeResponse())
     for verb in ("cancel", "delete", "rerun"):
         assert "'name:*' matches all" in call(verb, "--filter", " ", "--yes", status=2).err
@@ -244,7 +244,7 @@ def test_filter_of_many_is_checked(call: Lro, harness: Harness) -> None:
 
 @pytest.mark.parametrize("harness", [{"authorize": refuse_one}], indirect=True)
 def test_refusals_of_many_are_reported(call: Lro, harness: Harness) -> None:
-    """A refusal does not stop the other deletions."""
+    """If one of many deletions is refused, the others are done and the refusal is reported."""
     names = [over(harness, ResizeResponse()) for _ in range(3)]
     REFUSED.append(names[1])
     found = call("delete", "--filter", "name:*", "--yes", status=Exit.CALL_FAILED)
@@ -254,7 +254,7 @@ def test_refusals_of_many_are_reported(call: Lro, harness: Harness) -> None:
 
 
 def test_start_with_wait_exits_by_the_result(call: Lro, harness: Harness) -> None:
-    """``start --wait`` returns once the operation ends; its result sets the exit status."""
+    """``start --wait`` waits for the operation, whose result sets the exit status."""
     harness.say(ResizeResponse(7))
     assert call("start", PATH, START, "--wait", "--json").json[0]["response"]["sizeBytes"] == "7"
     harness.say(FAILURE)
@@ -264,7 +264,7 @@ def test_start_with_wait_exits_by_the_result(call: Lro, harness: Harness) -> Non
 
 
 def test_start_with_a_request_id_starts_once(call: Lro, asked: Asked) -> None:
-    """One request ID starts one operation; ``auto`` makes an ID and prints it."""
+    """Starts with one ``--request-id`` make one operation; ``auto`` makes and prints an ID."""
     found = call("start", PATH, START, "--validate-only", "--json")
     assert (found.status, found.json[0]["done"], call("list").out) == (0, True, "")
     refused = call("start", PATH)
@@ -282,7 +282,7 @@ def test_start_with_a_request_id_starts_once(call: Lro, asked: Asked) -> None:
 
 @pytest.mark.parametrize("harness", [{"verbs": (*VERBS, "RerunOperation")}], indirect=True)
 def test_rerun_prints_or_awaits_the_new_operation(call: Lro, harness: Harness) -> None:
-    """``rerun`` prints the new operation or waits for it; an error says why there is none."""
+    """``rerun`` prints the new operation or awaits it; that of a success is refused."""
     name = over(harness, FAILURE)
     harness.say(ResizeResponse(7))
     found = call("rerun", name, "--wait", "--json", status=0).json[0]
@@ -298,7 +298,7 @@ def test_rerun_prints_or_awaits_the_new_operation(call: Lro, harness: Harness) -
 
 @pytest.mark.parametrize("harness", [{"verbs": (*VERBS, "RerunOperation")}], indirect=True)
 def test_rerun_all_that_match(call: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a confirmation the failed ones are rerun; a second call returns the same reruns."""
+    """``rerun --filter`` asks, then reruns failed operations; a second call starts no new ones."""
     names = [over(harness, FAILURE) for _ in range(2)]
     over(harness, ResizeResponse(1))
     wanted = " OR ".join(f'name = "{name}"' for name in names)
@@ -326,7 +326,7 @@ def test_rerun_all_that_match(call: Lro, harness: Harness, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("harness", [{"verbs": (*VERBS, "RerunOperation")}], indirect=True)
 def test_rerun_of_many_reports_what_cannot_be_started_again(call: Lro, harness: Harness) -> None:
-    """An error does not stop the other reruns."""
+    """If one of many operations cannot be rerun, the others are, and the error is printed."""
     failed = over(harness, FAILURE)
     other = lro.Service(harness.service.store, None, maintenance=False)
     method = other.declare("acme.v1.Works.Gone", request=WorkRequest, response=WorkResponse)
@@ -343,7 +343,7 @@ def test_rerun_of_many_reports_what_cannot_be_started_again(call: Lro, harness: 
 def test_request_is_read_from_a_file_or_standard_input(
     call: Lro, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A request is read from a file or from standard input."""
+    """``start`` reads the request from ``@FILE`` or, for ``-``, from standard input."""
     (here / "request.json").write_text(START, encoding="utf-8")
     assert call("start", PATH, "@request.json").status == 0
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(START.encode())))
@@ -353,7 +353,7 @@ def test_request_is_read_from_a_file_or_standard_input(
 
 
 def test_control_characters_of_server_are_escaped(call: Lro) -> None:
-    """A server's names and texts cannot control the terminal."""
+    """Control characters in a server's names and texts are escaped in every output."""
     body: Any = {
         "name": "operations/a\x1b]0;x\x07\u202e\u061c\u200b\U000e0041\n",
         "metadata": {"@type": "x/acme.Meta", "message": "\x9b2J\u200b"},
@@ -370,7 +370,7 @@ def test_control_characters_of_server_are_escaped(call: Lro) -> None:
 
 
 def test_operation_without_result_or_error_code_is_printed(call: Lro) -> None:
-    """An operation that is done without a result, and an error without a code, are printed."""
+    """An operation without result, or with an error without code, is printed."""
     for body, expected in (
         ({"name": "operations/a", "done": True}, "operations/a\tSUCCEEDED\n"),
         ({"done": True, "error": {}}, "FAILED\tUNKNOWN:\n"),

@@ -1,4 +1,4 @@
-"""Shell completion: the scripts and the completions that they receive."""
+"""Shell completion: the scripts, and the completions that a shell receives."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CLIENT_COMMANDS = ("list", "get", "wait", "watch", "cancel", "delete", "start", 
 
 @pytest.fixture
 def complete(call: Lro, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a function that completes the last of these words for bash."""
+    """A function that returns the completions of the last word for bash."""
 
     def ask(*words: str) -> list[str]:
         with monkeypatch.context() as patch:
@@ -64,7 +64,7 @@ def test_names_of_operations_are_completed(complete: Any, harness: Harness, aske
 def test_names_with_shell_characters_are_not_completed(
     complete: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A name is left out if a shell would interpret it or if it has several lines."""
+    """A name that a shell would interpret, or that has several lines, is not a completion."""
     bad = ["a;touch${IFS}/tmp/x", *(f"a{sign}" for sign in (" b", "\nb", "\x1b[2J", "\x9b"))]
     bad += ["a\u202e", "a'", "a~", "ä", "$(b)"]
     listed = [f"operations/{one}" for one in (*bad, "good-1_a.b")] + ["-rf", "~/operations", ""]
@@ -76,7 +76,7 @@ def test_names_with_shell_characters_are_not_completed(
 
 
 def test_names_under_a_parent_are_completed(complete: Any, asked: Asked) -> None:
-    """Completion lists the operations below the parent."""
+    """A name with a parent is completed from the list of that parent's operations."""
     assert complete("get", "projects/p/operations/a") == []
     assert asked.requests[-1][0] == "GET /v1/projects/p/operations"
 
@@ -84,7 +84,7 @@ def test_names_under_a_parent_are_completed(complete: Any, asked: Asked) -> None
 def test_completion_without_a_server_prints_nothing(
     complete: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a usable or responding server there are no completions and no errors."""
+    """Without a server that replies, there are no completions and no error messages."""
     monkeypatch.setenv("LRO_SERVER", "nonsense")
     assert complete("get", "op") == []
     monkeypatch.delenv("LRO_SERVER")
@@ -97,7 +97,7 @@ def test_completion_without_a_server_prints_nothing(
 
 
 def test_help_of_lazily_loaded_commands_equals_their_own(call: Lro) -> None:
-    """Their help is read from the source and equals the command's own help."""
+    """The list of commands shows help texts read from source, equal to each command's own."""
     shown = call("--help").out
     added = _app.added_commands()
     assert set(CLIENT_COMMANDS) <= {*added}

@@ -1,4 +1,4 @@
-"""Interrupts and closed outputs of commands in this process; test_client_pipes uses a child."""
+"""Interrupts and closed outputs, in this process; test_client_pipes uses a child process."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def raising(error: BaseException) -> Any:
 def test_interrupt_names_the_operation(
     call: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The message has the name, quoted for the shell, if the command was waiting."""
+    """An interrupt of a wait prints how to continue; an interrupt of ``get`` prints nothing."""
     name = started(harness)
     with monkeypatch.context() as patch:
         patch.setattr(Group, "as_completed", raising(KeyboardInterrupt()))
@@ -52,7 +52,7 @@ def test_interrupt_names_the_operation(
 
 
 def test_an_odd_name_is_quoted(capsys: pytest.CaptureFixture[str]) -> None:
-    """The command that the message suggests can be pasted into a shell."""
+    """A name with shell characters is quoted in the command that a message suggests."""
     with click.Context(app):
         _terminal.set_going_on(["operations/a b$(c)"])
         _terminal.print_going_on()
@@ -62,7 +62,7 @@ def test_an_odd_name_is_quoted(capsys: pytest.CaptureFixture[str]) -> None:
 def test_unexpected_error_is_raised(
     call: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An exception that is not an error of a call is raised unchanged."""
+    """An exception that is not an error of the client is raised unchanged."""
     names = [started(harness) for _ in range(2)]
     send = HttpTransport.send
     calls: list[Any] = []
@@ -82,16 +82,16 @@ def test_unexpected_error_is_raised(
 def test_command_accepts_an_output_that_is_not_a_text_stream(
     asked: Asked, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other code, such as click's test runner, can call the command with its own streams."""
+    """The command works if standard output is a StringIO or click's test runner's stream."""
     name = over(harness, ResizeMetadata(40), ResizeResponse())
     found = CliRunner().invoke(app, ["get", "--json", name, "--server", asked.url])
     assert (found.exit_code, name in found.output) == (0, True)
-    monkeypatch.setattr(sys, "stdout", io.StringIO())  # its error handler cannot be changed
+    monkeypatch.setattr(sys, "stdout", io.StringIO())  # a StringIO cannot be reconfigured
     assert main(["list", "--server", asked.url]) == 0
 
 
 def test_interrupt_during_imports_exits_quietly(call: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interrupt while modules are loaded, or just after, prints nothing."""
+    """An interrupt before the command has begun its work prints nothing."""
     quiet = (Exit.INTERRUPTED, "", "")
     for place in ("importlib.metadata.EntryPoint.load", "lro.cli._app._App.invoke"):
         with monkeypatch.context() as patch:
@@ -113,7 +113,7 @@ def test_interrupt_during_imports_exits_quietly(call: Lro, monkeypatch: pytest.M
 def test_interrupt_during_a_start_says_how_to_find_the_operation(
     call: Lro, monkeypatch: pytest.MonkeyPatch, given: list[str], shown: str
 ) -> None:
-    """The server may have received the start: the message says how to find out."""
+    """An interrupted start may have reached the server: the message says how to find out."""
     monkeypatch.setattr(Client, "start", raising(KeyboardInterrupt()))
     found = call("start", PATH, *given)
     assert (found.status, found.out) == (Exit.INTERRUPTED, "")
@@ -136,7 +136,7 @@ def test_interrupt_after_the_start_names_the_operation(
 def test_command_with_closed_output_sends_no_request(
     call: Lro, asked: Asked, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """If standard output is closed, the command sends no request."""
+    """If standard output is closed, the command fails without a request."""
     monkeypatch.setattr(sys, "stdout", None)
     assert main(["list"]) == Exit.MISUSED
     assert capsys.readouterr().err == "lro: standard output is closed\n"
@@ -146,7 +146,7 @@ def test_command_with_closed_output_sends_no_request(
 def test_command_without_standard_error_returns_its_status(
     call: Lro, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing can be printed, so the exit status reports the error."""
+    """Without standard error, a failed command only returns its exit status."""
     monkeypatch.setattr(sys, "stderr", None)
     assert main(["get", "operations/no"]) == Exit.CALL_FAILED
     sys.stderr.close()

@@ -1,4 +1,4 @@
-"""The commands over gRPC, where binary messages need descriptors."""
+"""The commands over gRPC, which need descriptors to read binary messages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ START = json.dumps({"source": "a.png"})
 def address(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, call: Lro, here: Path
 ) -> Iterator[str]:
-    """The gRPC address of the service; its descriptors are in the file ``set``."""
+    """The gRPC address of a service, whose descriptors are in the file ``set``."""
     (here / "set").write_bytes(descriptor_set(harness.service))
     with serving("threads", harness.service) as found:
         monkeypatch.setenv("LRO_SERVER", f"grpc://{found}")
@@ -60,7 +60,7 @@ def test_messages_in_binary_form_are_sent_and_printed(
 
 
 def test_start_over_grpc_uses_descriptors(call: Lro, harness: Harness, address: str) -> None:
-    """``start`` takes the method's full name or path."""
+    """With descriptors, ``start`` over gRPC accepts the full name or the path of a method."""
     harness.say(ResizeResponse(7))
     for target in (FULL_NAME, "/acme.images.v1.Images/Resize"):
         harness.say(ResizeResponse(7))
@@ -84,7 +84,7 @@ def test_a_start_that_descriptors_do_not_describe_is_refused(
 
 
 def test_headers_and_token_are_sent_as_metadata(call: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``--header`` and the token become gRPC metadata."""
+    """``--header`` and LRO_TOKEN are sent as gRPC metadata."""
     monkeypatch.setenv("LRO_TOKEN", "s3cret")
     with odd_server(replying(name="operations/a", done=True)) as odd:
         monkeypatch.setenv("LRO_SERVER", f"grpc://{odd.address}")
@@ -95,7 +95,7 @@ def test_headers_and_token_are_sent_as_metadata(call: Lro, monkeypatch: pytest.M
 
 
 def test_message_of_unknown_type_is_shown_in_base64(call: Lro) -> None:
-    """A message of an unknown type is shown in base64, in errors too."""
+    """A message of an unknown type, also in an error's details, is printed in base64."""
     with odd_server(
         replying(
             name="operations/a",
@@ -121,7 +121,7 @@ def test_message_of_unknown_type_is_shown_in_base64(call: Lro) -> None:
 
 
 def test_grpcs_url_speaks_tls(call: Lro, address: str) -> None:
-    """A call with TLS to this plaintext server fails, and the error names the URL."""
+    """``grpcs://`` uses TLS: a call to a plaintext server fails, and the error names the URL."""
     options = ("--server", f"grpcs://{address}", "--call-timeout", "2s")
     said = call("get", "operations/a", *options, status=Exit.CALL_FAILED).err
     assert f"(asked was grpcs://{address})" in said
@@ -163,7 +163,7 @@ UNUSABLE = {
 def test_descriptors_that_cannot_be_used_are_an_error_of_every_command(
     call: Lro, here: Path, address: str, content: bytes, expected: str
 ) -> None:
-    """The status is 2, and the error names the file."""
+    """If the ``--descriptors`` file is unusable, the status is 2 and the error names the file."""
     (here / "odd.binpb").write_bytes(content)
     named = [[verb, "operations/a"] for verb in ("get", "wait", "watch")]
     for command in (*named, ["list"], ["start", FULL_NAME, START]):

@@ -1,4 +1,4 @@
-"""How commands choose the server, the credentials and the operation."""
+"""How commands find the server, the credentials and the operation."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def test_headers_are_sent(call: Lro, asked: Asked) -> None:
 def test_one_credential_is_sent(
     call: Lro, asked: Asked, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A header or a token file takes precedence over the environment; both together are refused."""
+    """A header or token file overrides LRO_TOKEN; a header and a file together are refused."""
 
     def sent(*options: str) -> str | None:
         call("list", *options)
         return asked.requests[-1][1].get("authorization")
 
     assert sent() is None
-    for text in (SECRET, f"Bearer {SECRET}", f"bearer  {SECRET}\n"):  # with and without the scheme
+    for text in (SECRET, f"Bearer {SECRET}", f"bearer  {SECRET}\n"):  # with or without the scheme
         monkeypatch.setenv("LRO_TOKEN", text)
         assert sent() == f"Bearer {SECRET}"
         (here / "token").write_text(text.replace(SECRET, "other"), encoding="utf-8")
@@ -53,7 +53,7 @@ def test_one_credential_is_sent(
 def test_token_is_not_sent_to_another_server(
     call: Lro, asked: Asked, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A URL or a token from a stranger must not send the secret to another server."""
+    """LRO_TOKEN is sent only to the server of ``--server`` or LRO_SERVER, not to a URL's."""
     name = over(harness, ResizeResponse())
     monkeypatch.setenv("LRO_TOKEN", SECRET)
 
@@ -70,7 +70,7 @@ def test_token_is_not_sent_to_another_server(
 
 
 def test_operations_may_be_below_another_prefix(call: Lro, asked: Asked) -> None:
-    """``--prefix`` names the path below which the operations are; a URL may have its own prefix."""
+    """``--prefix`` replaces ``/v1`` in paths; the URL of an operation may have its own prefix."""
     call("get", "projects/p/operations/a", "--prefix", "/compute/v1beta")
     call("cancel", "operations/a", "--prefix", "/")
     call("wait", f"{asked.url}/compute/v1/operations/a", "--prefix", "compute/v1")
@@ -84,7 +84,7 @@ def test_operations_may_be_below_another_prefix(call: Lro, asked: Asked) -> None
 def test_url_of_an_operation_gives_server_and_name(
     call: Lro, asked: Asked, harness: Harness
 ) -> None:
-    """A URL names server and operation; a path names the operation alone."""
+    """``get`` accepts the URL or the path of an operation instead of its name."""
     name = over(harness, ResizeResponse())
     for given in (
         f"{asked.url}/v1/{name}",
@@ -95,7 +95,7 @@ def test_url_of_an_operation_gives_server_and_name(
 
 
 def test_url_in_messages_has_no_control_characters(call: Lro) -> None:
-    """An address from a token cannot control the terminal."""
+    """Control characters in the URL of a token are escaped in messages."""
     token = Token(name="operations/a", server="http://127.0.0.1:1/\x9b\u202e\u200b").text
     said = call("get", token, status=Exit.CALL_FAILED).err
     assert said.endswith("(asked was http://127.0.0.1:1/\\x9b\\u202e\\u200b)\n")
@@ -104,7 +104,7 @@ def test_url_in_messages_has_no_control_characters(call: Lro) -> None:
 def test_token_gives_the_server(
     call: Lro, asked: Asked, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``--server`` takes precedence over the token's server."""
+    """A token names the server; ``--server`` overrides it, LRO_SERVER does not."""
     name = over(harness, ResizeResponse())
     token = Token(name=name, server=asked.url).text
     monkeypatch.setenv("LRO_SERVER", "http://127.0.0.1:1")
@@ -119,7 +119,7 @@ def test_token_gives_the_server(
 
 
 def test_redirect_or_proxy_page_is_a_failed_call(call: Lro) -> None:
-    """A reply that is not from an operations API is a failed call."""
+    """A redirect, HTML page or invalid JSON in place of an operation is a failed call."""
     for head, body in (
         ("302 Found\r\nLocation: http://127.0.0.1:1/", ""),
         ("200 OK", "<h1>Welcome</h1>"),
@@ -139,7 +139,7 @@ def test_redirect_or_proxy_page_is_a_failed_call(call: Lro) -> None:
 def test_proxy_of_the_environment_is_used_or_named_as_unusable(
     call: Lro, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """NO_PROXY entries that httpx cannot parse are ignored; an unusable proxy is named."""
+    """The proxy of the environment is used, except for NO_PROXY; an unusable one is an error."""
     with sockets.refusing() as port:
         monkeypatch.setenv("HTTP_PROXY", f"127.0.0.1:{port}")
         monkeypatch.setenv("NO_PROXY", "127.0.0.1,fd00::/8")
@@ -207,7 +207,7 @@ MISUSED: list[tuple[list[str], str]] = [
 
 
 def test_unusable_server_ends_with_a_sentence(call: Lro, asked: Asked) -> None:
-    """The error has no password or control characters, and no request is sent."""
+    """Misuse ends with one error without secrets or control characters, and sends no request."""
     wrong = []
     for arguments, expected in MISUSED:
         found = call(*arguments)
@@ -223,7 +223,7 @@ def test_unusable_server_ends_with_a_sentence(call: Lro, asked: Asked) -> None:
 def test_command_without_a_server_says_how_to_name_one(
     call: Lro, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error says how to name a server."""
+    """Without a server, the error names ``--server`` and LRO_SERVER."""
     monkeypatch.delenv("LRO_SERVER")
     said = call("list", status=Exit.MISUSED).err
     assert "no server is known: give --server URL, or set LRO_SERVER" in said

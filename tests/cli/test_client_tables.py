@@ -1,4 +1,4 @@
-"""Tables in a terminal."""
+"""The tables and the texts that commands print in a terminal."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ FAILURE = lro.StatusError(lro.Code.ABORTED, LONG)
 
 
 def plain(text: str) -> str:
-    """Remove the terminal control sequences from the output."""
+    """Return the text without terminal control sequences."""
     return re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", text)
 
 
 def test_list_is_a_table(drawing: Lro, harness: Harness) -> None:
-    """The table has headings; long messages are cut."""
+    """In a terminal ``list`` prints a table with headings and cuts long messages."""
     name = over(harness, ResizeMetadata(40), FAILURE)
     heading, row = plain(drawing("list").out).splitlines()
     assert heading.split() == ["name", "method", "state", "done", "age", "message"]
@@ -45,7 +45,7 @@ LISTED = {"name": "operations/a", "metadata": {"@type": "x/acme.Meta", "percent"
 
 
 class Viewing:
-    """A server that lists operations; a test sets its reply to requests for the FULL view."""
+    """A server that lists operations, with a scripted reply to requests for the FULL view."""
 
     def __init__(self, status: int, body: Any, listed: int = 1) -> None:
         self.status, self.body = status, body
@@ -78,7 +78,7 @@ FULL = {**LISTED, "description": DESCRIPTION}
 
 
 def test_list_shows_what_server_describes(drawing: Lro, asked: Asked) -> None:
-    """Age, method and state come from the description; control characters are escaped."""
+    """``list`` takes age, method and state from the description; it escapes control characters."""
     asked.app = server = Viewing(200, FULL)
     heading, row = plain(drawing("list").out).splitlines()
     assert heading.split() == ["name", "method", "state", "done", "age", "message"]
@@ -100,7 +100,7 @@ NOT_FULL: list[tuple[int, Any]] = [
 
 
 def test_list_of_a_server_without_views_has_no_method_column(drawing: Lro, asked: Asked) -> None:
-    """Without descriptions the table has no column of methods."""
+    """If the server refuses or ignores the FULL view, the table has no column of methods."""
     for status, body in NOT_FULL:
         asked.app = server = Viewing(status, body)
         found = drawing("list")
@@ -156,7 +156,7 @@ LASTING = {
 
 @pytest.mark.parametrize("in_a_pipe", [False, True])
 def test_get_shows_full_description(drawing: Lro, call: Lro, asked: Asked, in_a_pipe: bool) -> None:
-    """A terminal, or ``--view FULL``, shows due time, origin, worker and failed attempts."""
+    """``get`` in a terminal, or with ``--view FULL``, prints the whole description."""
     asked.app = Viewing(200, {**LISTED, "description": LASTING})
     command = call if in_a_pipe else drawing
     lines = command("get", "operations/a", *["--view", "FULL"] * in_a_pipe).lines
@@ -176,7 +176,7 @@ def test_get_shows_full_description(drawing: Lro, call: Lro, asked: Asked, in_a_
 
 
 def test_full_view_as_json_has_the_known_fields(call: Lro, asked: Asked) -> None:
-    """The description only has the fields that this release knows."""
+    """With ``--json`` the description has only the fields that this release knows."""
     asked.app = Viewing(200, {**LISTED, "description": {**LASTING, "addedLater": 1}})
     found = call("get", "operations/a", "--view", "full", "--json")
     assert "\x1b" not in found.out
@@ -188,14 +188,14 @@ def test_full_view_as_json_has_the_known_fields(call: Lro, asked: Asked) -> None
 
 
 def test_server_that_refuses_the_view_is_reported(call: Lro, asked: Asked) -> None:
-    """With ``--view``, the error is not hidden."""
+    """If the server refuses the view of ``--view``, the command prints the error."""
     asked.app = Viewing(*NOT_FULL[0])
     found = call("get", "operations/a", "--view", "FULL", status=Exit.CALL_FAILED)
     assert "INVALID_ARGUMENT" in found.err
 
 
 def test_get_leaves_out_unknown_fields(drawing: Lro, asked: Asked) -> None:
-    """Unknown fields have no line."""
+    """``get`` prints no line for a value that the server does not send."""
     asked.app = Viewing(200, LISTED)
     found = drawing("get", "operations/a").out
     assert not re.search("^(method|age|attempt|cancel)", found, re.MULTILINE)
@@ -205,7 +205,7 @@ def test_get_leaves_out_unknown_fields(drawing: Lro, asked: Asked) -> None:
 
 @pytest.mark.parametrize("command", [["get", "operations/a", "--json"], ["list", "--json"]])
 def test_json_has_the_basic_view(command: list[str], drawing: Lro, asked: Asked) -> None:
-    """JSON output is the operation as received, and no FULL view is requested."""
+    """With ``--json`` no FULL view is requested, and operations are printed as received."""
     asked.app = server = Viewing(200, FULL)
     assert drawing(*command).json == [LISTED]
     assert server.asked == 0
@@ -214,7 +214,7 @@ def test_json_has_the_basic_view(command: list[str], drawing: Lro, asked: Asked)
 def test_row_shows_the_last_state(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A row is updated in place; an operation under a new name gets its own row."""
+    """A table updates the row of an operation in place, and adds a row for a new name."""
     monkeypatch.setenv("COLUMNS", "80")
     link: Any = SimpleNamespace(types=lro.TypeRegistry(), client=ScriptedServer().client())
     with LiveTable(["operations/a"], link) as table:
@@ -248,7 +248,7 @@ class Screen(io.TextIOWrapper):
 def test_terminal_that_cannot_draw_gets_plain_lines(
     drawing: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """It gets plain lines, and no line that would have to be erased later."""
+    """A terminal without cursor movements gets plain lines, and no line that is erased later."""
     monkeypatch.setattr(sys, "stderr", screen := Screen())
     monkeypatch.setenv("TERM", kind)
     if not kind:

@@ -1,4 +1,4 @@
-"""``lro openapi``: the document of a service or an application, and errors without one."""
+"""``lro openapi``: the OpenAPI document of a service or an application."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_document_of_a_service_has_the_methods_with_a_path(module, command):
 
 
 def test_document_of_an_application_is_its_own(module, command, here):
-    """``--out`` writes it to a file."""
+    """For an application, the command writes the application's own document to ``--out``."""
     assert command("openapi", f"{module}:app", "--out", "docs/books.json", status=0).out == ""
     document = json.loads((here / "docs" / "books.json").read_text())
     assert document["info"]["title"] == "Books"
@@ -68,7 +68,7 @@ def test_document_of_an_application_is_its_own(module, command, here):
     ],
 )
 def test_source_without_a_document_is_refused(module, command, arguments, complaint):
-    """The error is one line."""
+    """A target that has no document, or wrong options, get an error of one line."""
     printed = command("openapi", *(one.format(module) for one in arguments), status=2)
     assert printed.out == ""
     assert complaint in printed.err

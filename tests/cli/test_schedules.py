@@ -1,4 +1,4 @@
-"""``lro schedules``: the schedules that the store of a service has recorded."""
+"""``lro schedules``: the schedules that a service's store has recorded."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def known(here: Path) -> None:
 
 @pytest.mark.usefixtures("known")
 def test_schedules_are_lines(here_lro: Lro) -> None:
-    """The expression, which has spaces, comes last; control characters are escaped."""
+    """Each schedule is a line; its expression, with spaces, is last; controls are escaped."""
     assert [line.split() for line in here_lro("schedules", "work:service", status=0).lines] == [
         ["name", "method", "timezone", "last_tick", "next_tick", "expression"],
         ["a", "b\\x1b", "M", "UTC", "-", "2026-03-02T02:00:00+00:00", "every", "1:00:00"],
@@ -54,7 +54,7 @@ def test_schedules_are_lines(here_lro: Lro) -> None:
 
 
 def test_ticks_of_an_unknown_time_zone_are_in_utc(here_lro: Lro, here: Path) -> None:
-    """The machine that declared the schedule may know more zones than this one."""
+    """If this machine does not know a schedule's time zone, ticks are printed in UTC."""
     write_service(here, SQLITE)
     with closing(SQLiteStore("operations.db")) as store:
         times = {"tick": TICK, "next_tick": TICK + timedelta(days=1)}
@@ -65,7 +65,7 @@ def test_ticks_of_an_unknown_time_zone_are_in_utc(here_lro: Lro, here: Path) -> 
 
 @pytest.mark.usefixtures("known")
 def test_schedules_as_json(here_lro: Lro) -> None:
-    """A tick that has not happened yet is null."""
+    """``--json`` prints each schedule with all fields; ``last_tick`` is null before the first."""
     found = json.loads(here_lro("schedules", "work:service", "--json", status=0).out)
     assert [(one["name"], one["last_tick"]) for one in found] == [
         ("a b\x1b", None),
@@ -87,7 +87,7 @@ def test_empty_list_of_schedules_is_reported(here_lro: Lro, here: Path) -> None:
 
 
 def test_store_of_one_process_is_refused(here_lro: Lro, here: Path) -> None:
-    """No other process can read a MemoryStore."""
+    """A service on a MemoryStore, which no other process can read, is refused."""
     write_service(here, MEMORY)
     said = here_lro("schedules", "work:service", status=2)
     assert "has a MemoryStore, which only its own process can read" in said.err

@@ -36,7 +36,7 @@ def here_lro(command: Lro) -> Iterator[Lro]:
 
 
 def test_file_is_shown_and_made(here: Path, here_lro: Lro) -> None:
-    """Without ``--create`` the command makes no file."""
+    """``lro schema`` shows the version of a SQLite file, and makes it only with ``--create``."""
     new = ("schema", "sqlite:///new.db")
     shown = f"new.db: does not exist; this release uses version {SCHEMA_VERSION}"
     assert here_lro(*new, status=1).lines == [shown]
@@ -62,7 +62,7 @@ def test_file_is_shown_and_made(here: Path, here_lro: Lro) -> None:
 
 
 def test_service_is_shown_by_its_store(here: Path, here_lro: Lro) -> None:
-    """A SQLite store is shown by its path; a MemoryStore is refused, as it has no tables."""
+    """For a service, ``schema`` shows its SQLite file; a MemoryStore has no tables."""
     write_service(here, SQLITE)
     shown = [f"{here / 'operations.db'}: version {SCHEMA_VERSION}, as this release uses it"]
     assert here_lro("schema", "work:service").lines == shown
@@ -72,7 +72,7 @@ def test_service_is_shown_by_its_store(here: Path, here_lro: Lro) -> None:
 
 
 def test_printed_sql_makes_tables_and_indexes_for_an_application(here: Path, here_lro: Lro) -> None:
-    """The SQL includes the methods' indexes, so the application's role needs no DDL rights."""
+    """``--sql`` prints tables and indexes, so that the application's role needs no DDL rights."""
     psycopg = pytest.importorskip("psycopg")
     from lro.stores.postgres import PostgresStore
 
@@ -119,12 +119,12 @@ COMMANDS = [
     ["schedules", "work:service"],
     ["purge", "work:service"],
 ]
-OTHER_VERSIONS = [-1, SCHEMA_VERSION + 1]  # older and newer
+OTHER_VERSIONS = [-1, SCHEMA_VERSION + 1]  # an older and a newer one
 
 
 @pytest.mark.parametrize("version", OTHER_VERSIONS)
 def test_other_version_is_refused_by_each_command(here: Path, here_lro: Lro, version: int) -> None:
-    """For both stores ``schema`` shows it with status 1; other commands end with 2."""
+    """If the store has another version, ``schema`` exits with 1 and other commands with 2."""
     psycopg = pytest.importorskip("psycopg")
     from lro.stores.postgres import PostgresStore
 
@@ -147,7 +147,7 @@ def test_other_version_is_refused_by_each_command(here: Path, here_lro: Lro, ver
     schema = server.fresh_schema()
     write_service(here, POSTGRES.format(url=server.url, schema=schema))
     with closing(PostgresStore(server.url, schema=schema)) as store:
-        store.secret()  # the first use makes the tables
+        store.secret()  # this first use makes the tables
     with psycopg.connect(server.url, autocommit=True) as plain:
         plain.execute(f"UPDATE {schema}.versions SET version = {version}")
         refuse(server.url, of=f"--name {schema}")
@@ -156,7 +156,7 @@ def test_other_version_is_refused_by_each_command(here: Path, here_lro: Lro, ver
 
 
 def test_schema_of_an_unavailable_database_cannot_be_shown(here_lro: Lro) -> None:
-    """The error includes the cause."""
+    """If the database is unavailable, the error of ``schema`` has the cause."""
     pytest.importorskip("psycopg")
     url = "postgresql://lro@127.0.0.1:1/postgres"
     for more in ([], ["--create"]):
@@ -166,7 +166,7 @@ def test_schema_of_an_unavailable_database_cannot_be_shown(here_lro: Lro) -> Non
 
 
 def test_purge_removes_what_has_expired(here: Path, here_lro: Lro) -> None:
-    """Operations that are in progress or have not expired stay."""
+    """``lro purge`` removes expired operations, but none in progress or not yet expired."""
     write_service(here, SQLITE, maintenance=False)
     assert here_lro("purge", "work:service").lines == ["removed: 0"]
     service = sys.modules["work"].service
@@ -190,7 +190,7 @@ def test_purge_removes_what_has_expired(here: Path, here_lro: Lro) -> None:
 
 
 def test_first_uses_at_once_fail_together_and_recover() -> None:
-    """While one thread tries again, the others fail at once with the last error."""
+    """While one thread tries to connect again, others fail at once with the last error."""
     pytest.importorskip("psycopg")
     from lro.stores.postgres import PostgresStore
     from tests.services.ports import free_port
@@ -211,7 +211,7 @@ def test_first_uses_at_once_fail_together_and_recover() -> None:
 def test_index_that_cannot_be_made_at_first_use_is_made_later(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The store works with its tables meanwhile; a thread tries to make the index again."""
+    """If an index cannot be made, the store works without it, and a thread makes it later."""
     pytest.importorskip("psycopg")
     from lro.stores.postgres import PostgresStore, _schema
 
@@ -231,7 +231,7 @@ def test_index_that_cannot_be_made_at_first_use_is_made_later(
 
 
 def test_first_use_waits_for_that_of_another_thread() -> None:
-    """It waits as long as for a connection and then raises Unavailable with the reason."""
+    """While a thread makes the tables, another waits up to ``connect_seconds``, then fails."""
     pytest.importorskip("psycopg")
     from lro.stores.postgres import PostgresStore
 

@@ -46,7 +46,7 @@ SAID: Final = (
     ("images-3", 70.0, None, METHODS[:1]),
     ("front-1", 3.0, 0, ()),
 )
-"""Workers: (host, seconds since last seen, capacity, methods)."""
+"""The workers in the store: (host, seconds since last seen, capacity, methods)."""
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def known(here: Path) -> Iterator[None]:
 
 @pytest.mark.usefixtures("known")
 def test_live_workers_are_lines(here_lro: Lro) -> None:
-    """In a pipe no column has a space; workers that are not live are left out."""
+    """``lro workers`` prints live workers only; in a pipe no column has a space."""
     heading, row = here_lro("workers", "work:service", status=0).lines
     assert heading.split() == HEADINGS
     *columns, seen, methods = row.split()
@@ -86,7 +86,7 @@ def test_live_workers_are_lines(here_lro: Lro) -> None:
 
 @pytest.mark.usefixtures("known")
 def test_all_workers_are_shown_with_their_states(here_lro: Lro) -> None:
-    """``--all`` adds silent and lost workers and fronts, but not the command itself."""
+    """``--all`` also prints silent and lost workers and fronts, but not the command itself."""
     _, *rows = here_lro("workers", "work:service", "--all", status=0).lines
     found = {row.split()[0]: row.split()[2:] for row in rows}
     assert {host: (state, runs) for host, (state, runs, *_) in found.items()} == {
@@ -104,7 +104,7 @@ def test_all_workers_are_shown_with_their_states(here_lro: Lro) -> None:
 def test_worker_that_was_idle_works_as_long_as_a_lease_of_its_work(
     here_lro: Lro, seconds: float, state: str
 ) -> None:
-    """Its own lease has expired, so its state follows the lease of its work."""
+    """If a worker was last seen long ago, its state is that of the lease of its work."""
     with closing(SQLiteStore("operations.db")) as store:
         work = held(lambda: datetime.now(UTC), seconds=seconds, owner="of images-2")
         insert(store, work)
@@ -114,7 +114,7 @@ def test_worker_that_was_idle_works_as_long_as_a_lease_of_its_work(
 
 @pytest.mark.usefixtures("known")
 def test_json_has_every_field(here_lro: Lro) -> None:
-    """The JSON is a list with all fields; its times are by the store's clock."""
+    """``--json`` prints a list of live workers with all fields."""
     (found,) = json.loads(here_lro("workers", "work:service", "--json", status=0).out)
     names = ("start_time", "seen_time", "alive_until")
     began, seen, until = (datetime.fromisoformat(found.pop(name)) for name in names)
@@ -138,7 +138,7 @@ def test_json_has_every_field(here_lro: Lro) -> None:
 def test_table_has_room_in_eighty_columns(
     here: Path, here_lro: Lro, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a terminal each method has its own line, and long ones are folded."""
+    """In a terminal of 80 columns each method has its own line, and long names are folded."""
     pytest.importorskip("rich")
     for name, value in {"COLUMNS": "80", "TERM": "xterm", "NO_COLOR": "1"}.items():
         monkeypatch.setenv(name, value)
@@ -147,7 +147,7 @@ def test_table_has_room_in_eighty_columns(
     assert max(map(len, plain)) <= 80
     assert plain[0].split() == HEADINGS
     methods = [row[plain[0].index("methods") :].strip() for row in plain[1:]]
-    assert "".join(methods) == "".join((*METHODS, METHODS[0], *METHODS, "-"))  # the oldest first
+    assert "".join(methods) == "".join((*METHODS, METHODS[0], *METHODS, "-"))  # the oldest is first
     assert [row.split()[0] for row in plain[1:] if row[0] != " "] == [
         "images-2",
         "images-3",
@@ -157,7 +157,7 @@ def test_table_has_room_in_eighty_columns(
 
 
 def test_empty_list_of_workers_is_reported(here: Path, here_lro: Lro) -> None:
-    """The command itself is not a worker, nor is a service without an executor."""
+    """The command itself and a service without an executor are not listed as workers."""
     write_service(here, SQLITE)
     (here / "front.py").write_text(FRONT)
     for name in ("work:service", "front:service"):
@@ -177,7 +177,7 @@ def test_worker_is_seen_by_a_front(here: Path, here_lro: Lro) -> None:
 
 
 def test_store_that_cannot_be_read_is_refused(here: Path, here_lro: Lro) -> None:
-    """The status is 2, and the error says why."""
+    """If the store cannot be read, the status is 2 and the error says why."""
     write_service(here, MEMORY, name="in_memory")
     refused = here_lro("workers", "in_memory:service", status=2)
     assert "has a MemoryStore, which only its own process can read" in refused.err
@@ -195,7 +195,7 @@ def test_store_that_cannot_be_read_is_refused(here: Path, here_lro: Lro) -> None
 
 
 def test_waiting_work_is_reported(known: None, here_lro: Lro) -> None:
-    """Waiting work is reported on standard error, with a note if no live worker declares it."""
+    """Waiting work is reported on standard error, and so is a method that no live worker has."""
     with closing(SQLiteStore("operations.db")) as store:
         for hours, method in ((3, "acme.v1.Works.Old"), (2, METHODS[0]), (1, METHODS[0])):
             then = datetime.now(UTC) - timedelta(hours=hours)
@@ -207,7 +207,7 @@ def test_waiting_work_is_reported(known: None, here_lro: Lro) -> None:
 
 
 def test_method_is_paused_and_resumed(here: Path, here_lro: Lro) -> None:
-    """The store records the pause, and ``lro workers`` shows it."""
+    """``lro pause`` and ``lro resume`` change the store; ``lro workers`` shows a pause."""
     write_service(here, SQLITE)
     method = "cli.v1.Works.Work"
     with closing(SQLiteStore("operations.db")) as store:

@@ -21,18 +21,18 @@ from tests.client import sockets
 
 
 def run(*command: str, **more: Any) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end with additional environment variables."""
+    """Run a command to its end, with these environment variables in addition."""
     texts: Any = {"capture_output": True, "text": True, "encoding": "utf-8", "timeout": 240}
     return subprocess.run(command, env=environment(**more), **texts)
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Return the environment variables of a process."""
+    """Return this process's environment with these variables in addition."""
     return {**os.environ, "PYTHONPATH": str(SOURCE / "src"), **more}
 
 
 def test_closed_pipe_ends_the_command_without_an_error() -> None:
-    """The command prints no error and exits with the status of a closed pipe."""
+    """If the reader closes the pipe, the command exits with CUT_OFF and prints no error."""
     page = {"operations": [{"name": f"operations/{number}"} for number in range(20_000)]}
     with sockets.serving(sockets.answering("200 OK", json.dumps(page))) as url:
         lister = subprocess.Popen(
@@ -53,7 +53,7 @@ def test_closed_pipe_ends_the_command_without_an_error() -> None:
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is full")
 def test_full_device_is_reported() -> None:
-    """The command reports a full device, even if the write fails only at exit."""
+    """If standard output is a full device, the command fails, even if only at the last flush."""
     for arguments in (["--help"], ["list", "--json"], ["completion", "bash"]):
         page = {"operations": [{"name": "operations/a"}]}
         with (
@@ -73,7 +73,7 @@ def test_full_device_is_reported() -> None:
 
 
 def test_characters_that_the_locale_lacks_are_escaped() -> None:
-    """Characters that the encoding lacks are escaped, and JSON stays valid."""
+    """Characters that standard output cannot encode are escaped; JSON stays valid."""
     body: Any = {"name": "operations/a", "metadata": {"@type": "x/a.B", "message": "5 ≥ 3"}}
     with sockets.serving(sockets.answering("200 OK", json.dumps(body))) as url:
         get = functools.partial(run, *COMMAND, "get", "operations/a", "--server", url)

@@ -1,4 +1,4 @@
-"""The command in a real terminal, used as a person would type it."""
+"""The command in a real terminal, typed as a person would type it."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ class Terminal:
         return self.tmux("capture-pane", "-p", "-J", *options)
 
     def shows(self, *texts: str) -> str:
-        """Wait until the screen shows all of these texts, and return it."""
+        """Wait until the screen shows all of these texts; return the screen."""
         return until(self.screen, lambda shown: all(text in shown for text in texts)).rstrip()
 
     def run(self, command: str) -> None:
         """Type a command and press Enter; the shell then prints its status as ``(0)``."""
-        self.tmux("send-keys", "-R")  # clear the last command's output
+        self.tmux("send-keys", "-R")  # clear the output of the last command
         self.type(f'clear; {command}; echo "($?)"', "Enter")
 
 
 @pytest.fixture
 def terminal(asked: Asked, here: Path) -> Iterator[Terminal]:
-    """A terminal with the command ``lro``, whose server is the service of ``asked``."""
+    """A terminal with the command ``lro`` and the service of ``asked`` as its server."""
     script = here / "bin" / "lro"
     script.parent.mkdir()
     script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m lro.cli "$@"\n')
@@ -86,7 +86,7 @@ def terminal(asked: Asked, here: Path) -> Iterator[Terminal]:
 def test_interrupt_ends_the_watch_and_not_the_operation(
     terminal: Terminal, harness: Harness
 ) -> None:
-    """The table follows the operation; Ctrl-C ends the command, not the operation."""
+    """Ctrl-C ends ``watch``, not the operation; a second ``watch`` shows its progress and end."""
     name = started(harness)
     terminal.run(f"lro watch {name}")
     terminal.shows("name", "state", "age", name, "IN_PROGRESS")

@@ -25,7 +25,7 @@ IN_TIME = "6s"
 
 
 def test_watch_shows_age_that_server_describes(drawing: Lro, asked: Asked) -> None:
-    """The age counts from the creation of the operation, and needs only one FULL view."""
+    """``watch`` shows the age since the creation time, which it gets by one FULL view."""
     asked.app = server = Viewing(200, FULL)
     found = drawing("watch", "operations/a", "--timeout", IN_TIME, "--poll")
     assert found.status == Exit.RUNNING
@@ -36,7 +36,7 @@ def test_watch_shows_age_that_server_describes(drawing: Lro, asked: Asked) -> No
 def test_last_table_of_a_watch_stays_on_the_screen(
     drawing: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the end the last table stays on the screen, at the terminal's current width."""
+    """When ``watch`` ends, its last table stays, in the current width of the terminal."""
     monkeypatch.setattr("rich._console", Console(width=80))
     names = [over(harness, ResizeMetadata(40), FAILURE), over(harness, ResizeResponse())]
     found = drawing("watch", *names, started(harness), "operations/no", "--timeout", IN_TIME)
@@ -50,7 +50,7 @@ def test_last_table_of_a_watch_stays_on_the_screen(
 
 
 def test_age_counts_from_the_creation_time(drawing: Lro) -> None:
-    """The age counts from the creation time, which is also used to estimate the end."""
+    """Age and estimated end are computed from the creation time in the metadata."""
     body = {
         "name": "operations/a",
         "metadata": {"@type": "x/acme.Meta", "createTime": "2020-01-01T00:00:00Z", "percent": 50},
@@ -67,7 +67,7 @@ def test_age_counts_from_the_creation_time(drawing: Lro) -> None:
 def test_wait_shows_the_number_of_pending_operations(
     drawing: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A line on standard error shows the number until the wait ends."""
+    """While ``wait`` runs, a line on standard error has the number of pending operations."""
     monkeypatch.setattr(sys, "stderr", screen := Screen())
     names = [over(harness, ResizeResponse()), started(harness)]
     found = drawing("wait", *names, "operations/no", "--timeout", IN_TIME, "--json")
@@ -81,7 +81,7 @@ def test_wait_shows_the_number_of_pending_operations(
 
 
 def test_message_names_operations_that_go_on(call: Lro, harness: Harness) -> None:
-    """The message says how to wait for them again; of many operations it names only some."""
+    """After a timeout, a message suggests a command to wait again, and names at most 10."""
     names = [started(harness) for _ in range(12)]
     found = call("wait", names[0], "--timeout", IN_TIME)
     assert (found.status, found.out) == (Exit.RUNNING, "")

@@ -63,7 +63,7 @@ def process_of(client: Client, name: str) -> int:
 
 
 def test_service_is_served_and_stopped_without_loss(here: Path) -> None:
-    """After SIGTERM the server exits with 0; unfinished work is done by the next server."""
+    """After SIGTERM the server exits with 0, and the next server does the unfinished work."""
     write_service(here, drain_seconds=0)
     with at_work(here, "work:service") as (server, client, name):
         assert httpx.get(f"{server.url}/healthz").json() == {"status": "ok"}
@@ -80,7 +80,7 @@ def test_service_is_served_and_stopped_without_loss(here: Path) -> None:
 
 @pytest.mark.parametrize("by", ["uvicorn", "hypercorn"])
 def test_idle_connections_are_kept_for_longer_than_clients_keep_them(by: str, here: Path) -> None:
-    """Most servers close idle connections after five seconds by default."""
+    """An idle connection is still open after 6 s, past the usual 5 s of servers and clients."""
     pytest.importorskip(by)
     write_service(here)
     (here / "program.py").write_text(ONLY_HYPERCORN)
@@ -99,7 +99,7 @@ def test_idle_connections_are_kept_for_longer_than_clients_keep_them(by: str, he
 
 
 def test_second_signal_ends_the_drain(here: Path) -> None:
-    """The work is released at once, although its function has not returned."""
+    """A second SIGTERM ends the drain at once: running work is released to other workers."""
     write_service(here, drain_seconds=3600)
     with at_work(here, "work:service") as (server, _, _):
         server.host.ask_to_stop()
@@ -109,7 +109,7 @@ def test_second_signal_ends_the_drain(here: Path) -> None:
 
 
 def test_running_work_may_end_while_the_server_drains(here: Path) -> None:
-    """The process that was asked to stop still stores the result."""
+    """Work that ends while its server drains is stored by that server."""
     write_service(here, drain_seconds=3600)
     with at_work(here, "work:service", "--host", "localhost") as (server, client, name):
         server.host.ask_to_stop()
@@ -129,7 +129,7 @@ def skip_without_grpc() -> None:
 
 
 def test_grpc_is_served_beside_http(here: Path) -> None:
-    """Both serve one service, so each sees operations of the other; both stop together."""
+    """With ``--grpc``, one service is served over HTTP and gRPC; both stop together."""
     skip_without_grpc()
     write_service(here)
     (here / "go").touch()
@@ -146,7 +146,7 @@ def test_grpc_is_served_beside_http(here: Path) -> None:
 
 
 def test_hypercorn_serves_where_uvicorn_is_missing(here: Path) -> None:
-    """It prints the same line and has the same health checks and stop."""
+    """Without uvicorn, hypercorn serves with the same first line, health checks and stop."""
     pytest.importorskip("hypercorn")
     write_service(here, drain_seconds=0)
     (here / "program.py").write_text(ONLY_HYPERCORN)
@@ -165,7 +165,7 @@ def test_hypercorn_serves_where_uvicorn_is_missing(here: Path) -> None:
 
 
 def test_application_keeps_its_hooks_and_other_paths(here: Path) -> None:
-    """The application is served unchanged, with health checks beside it."""
+    """An application keeps its fallback and ``authenticate``; health checks are added."""
     write_service(here)
     with lro_serve(here, "work:app") as server:
         assert httpx.get(f"{server.url}/mine").text == "mine"
@@ -191,7 +191,7 @@ def test_application_keeps_its_hooks_and_other_paths(here: Path) -> None:
 def test_calls_for_other_hosts_are_refused_by_an_open_server_on_this_machine(
     arguments: tuple[str, ...], refused: list[str], here: Path
 ) -> None:
-    """DNS rebinding: otherwise a page of another host could start and read operations."""
+    """A local server without hooks refuses requests for another host name (DNS rebinding)."""
     write_service(here)
     with lro_serve(here, *arguments) as server:
         url = server.url.replace("0.0.0.0", "127.0.0.1")
@@ -206,7 +206,7 @@ def test_calls_for_other_hosts_are_refused_by_an_open_server_on_this_machine(
                 found.append(host)
             else:
                 assert {one.status_code for one in said} == {200}
-        own = httpx.get(f"{url}/v1/operations", headers={"X-Caller": "ann"})  # any --host
+        own = httpx.get(f"{url}/v1/operations", headers={"X-Caller": "ann"})  # its own host name
         assert own.status_code == 200
         assert ("is not a loopback" in server.host.output) is ("0.0.0.0" in arguments)
     assert found == refused
@@ -215,8 +215,8 @@ def test_calls_for_other_hosts_are_refused_by_an_open_server_on_this_machine(
 def test_open_server_warns_and_serves_what_its_options_say(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``--no-starts`` and ``--parent`` work; the module's own logging is kept."""
-    monkeypatch.setenv("WEB_CONCURRENCY", "auto")  # meant for other servers
+    """``--no-starts`` and ``--parent`` are obeyed, and a server open to other machines warns."""
+    monkeypatch.setenv("WEB_CONCURRENCY", "auto")  # a variable for other servers
     write_service(here, store=f"import logging; logging.basicConfig()\n{MEMORY}")
     arguments = ("work:service", "--host", "0.0.0.0", "--no-starts", "--parent", "projects/*")
     with lro_serve(here, *arguments) as server:
@@ -229,14 +229,14 @@ def test_open_server_warns_and_serves_what_its_options_say(
 
 
 def test_several_processes_share_port_and_store(here: Path) -> None:
-    """A killed process is replaced; all end when the supervisor stops or is killed."""
+    """With ``--workers``, a killed process is replaced; all end with their supervisor."""
     skip_without_grpc()
     write_service(here, lease=1)
     grpc = str(free_port())
     arguments = ("work:service", "--workers", "2", "--grpc", grpc, "--starts", "--parent", "a/*")
     source = (here / "work.py").read_text(encoding="utf-8")
     with at_work(here, *arguments) as (server, client, name):
-        (here / "work.py").write_text("(", encoding="utf-8")  # like a half-done deployment
+        (here / "work.py").write_text("(", encoding="utf-8")  # as in the middle of a deployment
         os.kill(begun(here)[0], signal.SIGKILL)
         server.host.says(re.compile("could not begin, .* another one begins in 2 s"))
         (here / "work.py").write_text(source, encoding="utf-8")
@@ -256,7 +256,7 @@ def test_several_processes_share_port_and_store(here: Path) -> None:
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_signal_to_all_processes_lets_them_drain(here: Path, number: int, status: int) -> None:
-    """A terminal or systemd signals all processes; the signal counts once."""
+    """A signal to all processes, as from a terminal, counts once: they still drain."""
     write_service(here, drain_seconds=3600)
     with at_work(here, "work:service", "--workers", "2") as (server, client, name):
         os.killpg(server.host.process.pid, number)
@@ -269,7 +269,7 @@ def test_signal_to_all_processes_lets_them_drain(here: Path, number: int, status
 
 
 def test_process_whose_supervisor_ends_before_it_serves_ends_too(here: Path) -> None:
-    """No supervisor would read its report or ask it to stop."""
+    """A process whose supervisor has ended before it serves exits with 0."""
     write_service(here)
     ours, link = socket.socketpair()
     with socket.create_server(("127.0.0.1", 0)) as listener, link:
@@ -295,14 +295,14 @@ def supervised(script: str) -> _processes.Processes:
 
 
 def test_process_that_does_not_serve_yet_is_stopped_too() -> None:
-    """It does not read the link to its supervisor yet."""
+    """A signal also stops a process that does not yet read from its supervisor."""
     script = "import os, signal, time; os.kill(os.getppid(), {}); time.sleep(600)"
     assert not supervised(script.format(int(signal.SIGTERM))).interrupted
     assert supervised(script.format(int(signal.SIGINT))).interrupted
 
 
 def test_stop_in_the_pause_after_a_crash_begins_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The signal arrives just after a process has crashed."""
+    """If a signal arrives just after a process has crashed, no new process begins."""
     lines: list[str] = []
 
     def stop(line: str) -> None:
@@ -315,7 +315,7 @@ def test_stop_in_the_pause_after_a_crash_begins_no_process(monkeypatch: pytest.M
 
 
 def test_stopping_server_is_not_ready() -> None:
-    """Load balancers must not send new requests while the last ones end."""
+    """While the server stops, ``/readyz`` is 503 for load balancers, ``/healthz`` still 200."""
     with lro.Service(MemoryStore(), InlineExecutor()) as service:
         health = Health(service)
         health.stopping = True
@@ -324,7 +324,7 @@ def test_stopping_server_is_not_ready() -> None:
 
 
 def test_slow_hooks_do_not_hold_up_probes() -> None:
-    """Probes are answered even if hooks occupy all threads of the event loop."""
+    """``/readyz`` is answered even if hooks occupy all threads of the event loop's executor."""
 
     async def ask(health: Health) -> int:
         ended, loop = threading.Event(), asyncio.get_running_loop()
@@ -346,7 +346,7 @@ LIMITED = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (64, {}))
 @pytest.mark.parametrize("other", ["uvicorn", "hypercorn"])
 @pytest.mark.parametrize(("most", "said"), [(64, 1), (512, 0)])
 def test_connections_wait_for_descriptors(most: int, said: int, other: str, here: Path) -> None:
-    """The log reports it once; a process raises its limit as far as allowed."""
+    """Without free descriptors, connections wait, which is logged once; a hard limit is used."""
     pytest.importorskip("hypercorn")
     write_service(here, MEMORY)
     program = ONLY_HYPERCORN.replace("uvicorn", other)
@@ -362,7 +362,7 @@ def test_connections_wait_for_descriptors(most: int, said: int, other: str, here
             address = (client.base_url.host, client.base_url.port)
             idle.enter_context(socket.create_connection(address))
         until(lambda: host.output.count("new connections wait: Too many open files") == said)
-        asked = client.get if said else httpx.get  # httpx.get opens a new connection
+        asked = client.get if said else httpx.get  # httpx.get opens a further connection
         assert asked(client.base_url.join("/readyz")).status_code == 200
         idle.close()
         assert host.stop() == 0
@@ -383,14 +383,14 @@ def test_several_processes_that_cannot_begin_end_the_command(here: Path) -> None
 
 
 def test_worker_takes_over_what_a_killed_server_has_begun(here: Path) -> None:
-    """After the server is killed a worker takes its work; SIGTERM hands it to the next worker."""
+    """A worker takes the work of a killed server, and after SIGTERM another worker takes it."""
     write_service(here, lease=1, drain_seconds=0)
     with at_work(here, "work:service") as (server, _, name):
         server.host.process.kill()
     command = ("-m", "lro.cli", "worker", "work:service")
     with running(command, here, "worker.log") as worker:
         until(lambda: worker.process.pid in begun(here))
-        assert "work:service takes work\n" in worker.output  # lost work may be logged before
+        assert "work:service takes work\n" in worker.output  # other lines may be before
         assert worker.stop() == 0
         assert "operations released: 1 of 1" in worker.output
     (here / "go").touch()
@@ -409,7 +409,7 @@ store = PostgresStore({url!r}, schema={schema!r})
 
 
 def test_server_waits_for_an_unavailable_database(here: Path) -> None:
-    """The server starts without the database, and is ready once the database is up."""
+    """A server and a worker start without their database, and work once it is up."""
     psycopg = pytest.importorskip("psycopg")
     from tests.services.postgres import new_server
 
@@ -474,7 +474,7 @@ def test_server_waits_for_an_unavailable_database(here: Path) -> None:
 def test_invalid_target_is_refused_in_one_sentence(
     arguments: list[str], said: str, here: Path, command: Lro
 ) -> None:
-    """The exit status is 2."""
+    """An invalid target or option gets exit status 2 and one sentence."""
     write_service(here, MEMORY)
     write_service(here, SQLITE, name="idle", maintenance=False)
     write_service(here, SQLITE, name="shared")
@@ -502,7 +502,7 @@ def test_several_processes_need_a_system_that_passes_sockets_on(
 def test_missing_servers_are_a_missing_extra(
     here: Path, monkeypatch: pytest.MonkeyPatch, command: Lro
 ) -> None:
-    """Either server package is enough; the extra installs one of them."""
+    """Without uvicorn and hypercorn, the error names the extra ``serve``."""
     write_service(here, MEMORY, name="unserved")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert "pip install 'lro[serve]'" in command("serve", "unserved:service", status=2).err

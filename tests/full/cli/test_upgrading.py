@@ -1,4 +1,4 @@
-"""docs/how-to/upgrading.md: commands print the output shown; the code runs on both stores."""
+"""docs/how-to/upgrading.md: commands print what the page shows; its code runs on two stores."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_commands_print_what_the_page_shows(here: Path) -> None:
 
 
 def test_releases_share_a_schema_of_postgresql(here: Path) -> None:
-    """The page's program runs on PostgreSQL, without its backup, which is for SQLite."""
+    """The page's program, without its backup of SQLite, also runs on PostgreSQL."""
     pytest.importorskip("psycopg")
     server = shared_server()
     write_modules(here, f"PostgresStore({server.url!r}, schema={server.fresh_schema()!r})")
