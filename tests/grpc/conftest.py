@@ -1,4 +1,4 @@
-"""Client tests run for the blocking and the async client, server tests for both kinds."""
+"""Fixtures that run tests with the blocking and async client, or both kinds of server."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ __all__ = ["face", "harness"]
 
 @pytest.fixture(params=["threads", "asyncio"])
 def kind(request: pytest.FixtureRequest) -> str:
-    """The kind of gRPC server."""
+    """The kind of gRPC server: on threads or on asyncio."""
     found: str = request.param
     return found

@@ -1,4 +1,4 @@
-"""A gRPC server with scripted answers that records its requests."""
+"""A gRPC server that records requests and sends scripted answers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import grpc
 from tests.grpc.serving import on_threads
 
 Answer = Callable[[Any], bytes]
-"""Returns the reply's bytes, or aborts the call by its context."""
+"""A function of the call's context that returns the reply's bytes or aborts the call."""
 
 
 @attrs.define
 class Odd(grpc.GenericRpcHandler):
-    """Uses one answer per call, and repeats the last one."""
+    """Gives each call the next answer; the last answer is repeated."""
 
     answers: list[Answer] = attrs.field(factory=list)
     calls: list[tuple[str, bytes, dict[str, Any]]] = attrs.field(factory=list)
@@ -34,7 +34,7 @@ class Odd(grpc.GenericRpcHandler):
 
 
 def refusing(code: grpc.StatusCode, text: str = "no", details: bytes | None = None) -> Answer:
-    """Return an answer that fails, with these bytes of details in its trailer if given."""
+    """Return an answer that is an error, with these bytes of details in its trailer."""
 
     def answer(context: Any) -> bytes:
         if details is not None:
@@ -56,7 +56,7 @@ def sending(payload: bytes) -> Answer:
 
 @contextlib.contextmanager
 def odd_server(*answers: Answer) -> Iterator[Odd]:
-    """Serve these answers on a real socket."""
+    """Serve these answers on a real socket; yield the handler, which has the address."""
     made = Odd(list(answers))
     with on_threads(lambda server: server.add_generic_rpc_handlers((made,))) as address:
         made.address = address

@@ -1,4 +1,4 @@
-"""Helpers that serve on both kinds of gRPC server, on real sockets."""
+"""Helpers that run both kinds of gRPC server on real sockets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.http.servers import HOST, in_thread
 from tests.waiting import PATIENCE
 
 Add = Callable[[Any], None]
-"""Adds handlers to a server."""
+"""A function that adds handlers to a server."""
 
 
 @contextlib.contextmanager

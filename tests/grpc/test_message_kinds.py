@@ -44,13 +44,13 @@ FIELDS: dict[str, dict[str, Any]] = {
 
 
 def model(name: str) -> Any:
-    """Make one of the messages as a pydantic model."""
+    """Make the message of this name as a pydantic model."""
     cls = pydantic.create_model(f"Model{name}", **FIELDS[name])
     return lro.message(f"acme.v1.Model{name}")(cls)
 
 
 def struct(name: str) -> Any:
-    """Make one of the messages as a msgspec Struct."""
+    """Make the message of this name as a msgspec Struct."""
     fields = [
         (field, kind) if default is ... else (field, kind, default)
         for field, (kind, default) in FIELDS[name].items()
@@ -80,7 +80,7 @@ class DictResponse(TypedDict):
 
 @attrs.frozen
 class Kind:
-    """The three classes of a method, and a function that reads a field."""
+    """The three message classes of a method, and a function that reads a field of them."""
 
     request: Any
     metadata: Any
@@ -97,7 +97,7 @@ METHOD = "acme.v1.Works.Do"
 
 
 class Server:
-    """A service with one method, served for each transport; ``gate`` lets the work end."""
+    """A service with one method, whose work ends once ``gate`` is set."""
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
@@ -116,7 +116,7 @@ class Server:
 
     @contextlib.contextmanager
     def client(self, transport: str) -> Iterator[tuple[Client, str]]:
-        """Yield a client with this transport, and the target for a start."""
+        """Yield a client with this transport, and the target of a start."""
         if transport == "local":
             with Client(transport=LocalTransport(self.service)) as client:
                 yield client, METHOD
@@ -136,7 +136,7 @@ class Server:
 
 @pytest.fixture(params=KINDS)
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """A server whose method has messages of each kind."""
+    """A server whose method has messages of one kind, for each kind."""
     made = Server(KINDS[request.param])
     yield made
     made.gate.set()
@@ -145,7 +145,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 @pytest.mark.parametrize("transport", ["http", "grpc", "local"])
 def test_a_method_of_every_kind_over_every_transport(server: Server, transport: str) -> None:
-    """The client gets the classes, the library fills in the times, and filters see the fields."""
+    """Results and metadata have the method's classes; times are set; filters find fields."""
     kind = server.kind
     with server.client(transport) as (client, target):
         message = kind.request(pages=0, tags=[])
@@ -176,7 +176,7 @@ def test_a_cancelled_operation_shows_its_flag(server: Server) -> None:
 
 @pytest.mark.parametrize("transport", ["http", "local"])
 def test_every_violation_of_a_request_is_in_the_reply(server: Server, transport: str) -> None:
-    """A BadRequest lists them by path, even if the client has no classes."""
+    """A BadRequest lists every invalid field of a request by its path."""
     wrong = {"pages": "many", "tags": ["a", 3], "colour": "red"}
     with server.client(transport) as (client, target):
         with pytest.raises(CallError) as caught:
@@ -188,7 +188,7 @@ def test_every_violation_of_a_request_is_in_the_reply(server: Server, transport:
 
 @pytest.mark.parametrize("transport", ["http", "local"])
 def test_a_client_without_classes_gets_dicts(server: Server, transport: str) -> None:
-    """The dicts are the messages' JSON without ``@type``."""
+    """A client without message classes gets dicts: the messages' JSON without ``@type``."""
     with server.client(transport) as (client, target):
         handle = client.start(target, {"pages": 3, "tags": ["a"]})
         server.gate.set()
@@ -205,7 +205,7 @@ def test_a_client_without_classes_gets_dicts(server: Server, transport: str) -> 
 
 
 def test_a_dict_has_no_form_over_grpc(server: Server) -> None:
-    """A dict is refused before the call, with advice; a reply without a class fails too."""
+    """Over gRPC a dict is refused with advice, and so is a result without a class."""
     with server.client("grpc") as (client, target):
         with pytest.raises(lro.DeclarationError, match=r"packed by types\.pack\(message, cls\)"):
             client.start(target, {"pages": 3, "tags": []})
@@ -218,7 +218,7 @@ def test_a_dict_has_no_form_over_grpc(server: Server) -> None:
 
 
 def test_the_proto_file_has_the_messages(server: Server) -> None:
-    """A required field is ``optional`` in proto, so that a zero is sent."""
+    """In the proto file a required field is ``optional``, so that a zero is sent."""
     (text,) = proto_sources(server.service).values()
     required = "int64" if server.kind.request is DictRequest else "optional int64"
     assert f"  {required} pages = 1" in text

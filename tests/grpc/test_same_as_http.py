@@ -60,7 +60,7 @@ class Asked:
 
 @attrs.frozen
 class Place:
-    """A counting service, and the ways to call it: HTTP, gRPC on threads, gRPC on asyncio."""
+    """A service, and functions that call it over HTTP, gRPC on threads and gRPC on asyncio."""
 
     counting: CountService
     ways: Mapping[str, Callable[[Asked], Any]]
@@ -98,12 +98,12 @@ def by_http(client: httpx.Client, asked: Asked) -> Any:
 
 
 def json_text(value: Any) -> str:
-    """Return a value as a query has it."""
+    """Return the text of a value in a query."""
     return json.dumps(value) if isinstance(value, bool) else str(value)
 
 
 def by_grpc(channel: Any, counting: CountService, asked: Asked) -> Any:
-    """Call over gRPC; return the same as ``by_http``."""
+    """Call over gRPC; return the same values as ``by_http``."""
     types = counting.service.types
     if asked.verb == "Start":
         path = "/" + "/".join(counting.count.full_name.rsplit(".", 1))
@@ -111,7 +111,7 @@ def by_grpc(channel: Any, counting: CountService, asked: Asked) -> Any:
     else:
         path = f"/google.longrunning.Operations/{asked.verb}"
         fields = {**asked.fields}
-        # Only newer versions of the package have this field, so its number is used (spec §1.6).
+        # Only newer versions of the package have this field, so it is sent as bytes (spec §1.6).
         more = b"\x28\x01" if fields.pop("returnPartialSuccess", False) else b""
         request = json_format.ParseDict(fields, getattr(pb, f"{asked.verb}Request")())
         payload = request.SerializeToString() + more
@@ -140,7 +140,7 @@ def by_grpc(channel: Any, counting: CountService, asked: Asked) -> Any:
 
 
 def start_payload(fields: Fields, types: lro.TypeRegistry) -> bytes:
-    """Return a start's message in binary form, followed by the options of the start."""
+    """Return the binary form of a start: its message, then the start's options."""
     options = pytest.importorskip("lro._messages.protobuf.binary")
     beside = options.StartOptions(
         fields.get("requestId", ""), bool(fields.get("validateOnly", False))
@@ -155,7 +155,7 @@ def start_payload(fields: Fields, types: lro.TypeRegistry) -> bytes:
 
 
 def authenticate(headers: Mapping[str, str]) -> str:
-    """Return the caller's name; require one, and fail for ``mallory``."""
+    """Return the caller's name; without one, or for ``mallory``, raise an error."""
     assert not any(name.endswith("-bin") for name in headers)
     caller = headers.get("x-caller", "")
     if not caller:
@@ -166,13 +166,13 @@ def authenticate(headers: Mapping[str, str]) -> str:
 
 
 def authorize(caller: str, verb: str, name: str) -> None:
-    """Refuse ``bob`` only."""
+    """Refuse the caller ``bob``."""
     if caller == "bob":
         raise lro.errors.PermissionDenied("not bob")
 
 
 def refuse(request: CountRequest) -> Any:
-    """Refuse requests by label with each kind of error or result."""
+    """Validate a request: its label chooses an error to raise or a value to return."""
     refused: dict[str, Exception] = {
         "unnamed": lro.InvalidArgument("label", "must not be 'unnamed'"),
         "full": lro.errors.ResourceExhausted("too much to do"),
@@ -202,7 +202,7 @@ def plain() -> CountService:
 
 
 def raising(error: Exception) -> CountService:
-    """Make a counting service whose store fails."""
+    """Make a counting service whose store raises this error."""
 
     def fail() -> None:
         raise error
@@ -258,17 +258,17 @@ ID = str(uuid.UUID(int=5))
 
 
 def named(name: str, **more: Any) -> Prepare:
-    """Make a request for this name."""
+    """Prepare a request for the operation of this name."""
     return lambda counting: {"name": name, **more}
 
 
 def fresh(**more: Any) -> Prepare:
-    """Make a request for a new operation."""
+    """Prepare a request for a new operation."""
     return lambda counting: {"name": counting.start(metadata=CountMetadata(percent=7)), **more}
 
 
 def ended(end: Callable[[Any], object]) -> Prepare:
-    """Make a request for an operation that ``end`` has ended."""
+    """Prepare a request for an operation that ``end`` has ended."""
 
     def prepare(counting: CountService) -> Fields:
         name = counting.start()
@@ -285,7 +285,7 @@ def failing(reporter: Any) -> Any:
 
 
 def cancelled(counting: CountService) -> Fields:
-    """Make a request for a cancelled operation."""
+    """Prepare a request for a cancelled operation."""
     name = counting.start()
     counting.service.cancel(name)
     assert counting.service.reporter(name).acknowledge_cancel()
@@ -293,18 +293,18 @@ def cancelled(counting: CountService) -> Fields:
 
 
 def of_ann(counting: CountService) -> Fields:
-    """Make a request for an operation of ``ann``."""
+    """Prepare a request for an operation of ``ann``."""
     return {"name": counting.start(caller="ann")}
 
 
 def again(counting: CountService) -> Fields:
-    """Make a start whose request ID was used for another request."""
+    """Prepare a start whose request ID was used for another request."""
     counting.count.start(CountRequest(steps=1), request_id=ID, caller="ann")
     return {"steps": 2, "requestId": ID}
 
 
 def busy(counting: CountService) -> Fields:
-    """Make a start on a target that another operation occupies."""
+    """Prepare a start on a target that another operation occupies."""
     with contextlib.suppress(lro.errors.TargetBusy):
         counting.count.start(CountRequest(label="busy"))
     return {"label": "busy"}
@@ -377,7 +377,7 @@ def anonymous(found: Any, name: str) -> Any:
 def test_grpc_and_http_give_equal_results(
     where: str, verb: str, prepare: Prepare, places: Callable[[str], Place]
 ) -> None:
-    """Each way is called with its own operation and gives the same result or error."""
+    """Called with equal requests, HTTP and both gRPC servers give equal results or errors."""
     place = places(where)
     found = {}
     for way, ask in place.ways.items():
@@ -390,7 +390,7 @@ def test_grpc_and_http_give_equal_results(
 
 @pytest.mark.parametrize("verb", [*REPLIES, "Start"])
 def test_grpc_and_http_refuse_callers_alike(verb: str, places: Callable[[str], Place]) -> None:
-    """Callers who are refused, or whose check fails, get the same error by each way."""
+    """HTTP and gRPC answer a caller whom a hook refuses, or for whom it fails, with one error."""
     name = {List: {"name": "projects/p"}, "Start": {}}
     for caller, wanted in CALLERS.items():
         asked = Asked(verb, name.get(verb, {"name": MISSING}), caller)
@@ -401,7 +401,7 @@ def test_grpc_and_http_refuse_callers_alike(verb: str, places: Callable[[str], P
 
 @pytest.mark.parametrize("verb", ["WaitOperation", "Start"])
 def test_stopping_service_refuses_alike_in_all_ways(verb: str) -> None:
-    """A wait or a start gets UNAVAILABLE with RetryInfo by each way."""
+    """While the service stops, a Wait or start gets UNAVAILABLE with RetryInfo over each way."""
     counting = build()
     fields = {"name": counting.start()} if verb == "WaitOperation" else {}
     with served(counting) as place:
@@ -415,7 +415,7 @@ def test_stopping_service_refuses_alike_in_all_ways(verb: str) -> None:
 
 
 def test_refusal_by_validate_is_the_same_in_all_ways(places: Callable[[str], Place]) -> None:
-    """The caller gets a ValueError's text; False refuses; returning a str is INTERNAL."""
+    """If ``validate`` raises ValueError or returns False, a start is INVALID_ARGUMENT."""
     internal = ["INTERNAL", "the server failed internally"]
     for way in places("plain").ways.values():
         found = [way(Asked("Start", {"label": label}))[:2] for label in ("negative", "no")]
@@ -429,7 +429,7 @@ def test_refusal_by_validate_is_the_same_in_all_ways(places: Callable[[str], Pla
 
 
 def test_a_request_id_is_one_for_all_ways(places: Callable[[str], Place]) -> None:
-    """A start over HTTP that is repeated over gRPC returns the same operation."""
+    """A start over HTTP, repeated over gRPC with its request ID, returns the same operation."""
     asked = Asked("Start", {"steps": 4, "requestId": str(uuid.UUID(int=99))})
     found = [ask(asked)["name"] for ask in places("plain").ways.values()]
     assert len(set(found)) == 1

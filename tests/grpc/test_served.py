@@ -1,4 +1,4 @@
-"""The client's flows over gRPC: the tests of HTTP, for the blocking and the async client."""
+"""The client's flows over gRPC: the same tests as over HTTP, for both clients."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def kind(face: Face) -> str:
 
 
 class OverGrpc(Way):
-    """Makes clients whose transports make their own channels."""
+    """A way to call the server: each client's transport makes its own channel."""
 
     def client(self, **more: Any) -> Any:
         transport: Any = {"sync": GrpcTransport, "async": AsyncGrpcTransport}[self.face.name]
@@ -43,7 +43,7 @@ def way(kind: str, harness: Harness, face: Face) -> Iterator[Way]:
 
 
 def test_descriptions(way: Way, client: Any) -> None:
-    """Like the other extensions they are UNIMPLEMENTED over gRPC (spec §3.11)."""
+    """Over gRPC the FULL view and BatchGet are UNIMPLEMENTED (spec §3.11)."""
     operation = way.start(client)
     for read in (
         lambda: client.get(operation.name, view="FULL"),

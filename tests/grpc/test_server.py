@@ -34,7 +34,7 @@ VERBS += [f"{OPERATIONS}{verb}" for verb in ("CancelOperation", "WaitOperation")
 
 @attrs.frozen
 class Refused:
-    """An error that the caller received."""
+    """An error reply: code, message and status."""
 
     code: grpc.StatusCode
     message: str
@@ -48,7 +48,7 @@ class Refused:
 
 
 def ask(address: str, path: str, payload: bytes = b"", **metadata: Any) -> Any:
-    """Call and return the reply's bytes or the error."""
+    """Call the server; return the reply's bytes or the error."""
     sent = [(key.replace("_", "-"), value) for key, value in metadata.items()]
     with grpc.insecure_channel(address) as channel:
         try:
@@ -61,7 +61,7 @@ def ask(address: str, path: str, payload: bytes = b"", **metadata: Any) -> Any:
 
 
 def asked(address: str, path: str, payload: bytes, **metadata: Any) -> Any:
-    """Call and return the operation in the reply."""
+    """Call the server; return the operation in the reply."""
     return pb.Operation.FromString(ask(address, path, payload, **metadata))
 
 
@@ -82,7 +82,7 @@ def request(**fields: Any) -> bytes:
 
 
 def test_bytes_that_are_not_a_message_are_an_invalid_argument(kind: str) -> None:
-    """Such bytes get INVALID_ARGUMENT with a message that says why (spec §1.7(6))."""
+    """Bytes that are not a message, or are too many, are INVALID_ARGUMENT (spec §1.7(6))."""
     wrong = [*((path, b"\xff") for path in (*VERBS, COUNT)), (VERBS[0], b"\x07")]
     with serving(kind, build().service, max_request=100) as address:
         for path, payload in (*wrong, (COUNT, b"\x12\x05x")):
@@ -99,7 +99,7 @@ def test_bytes_that_are_not_a_message_are_an_invalid_argument(kind: str) -> None
 
 
 def test_unknown_fields_are_tolerated(kind: str, counting: CountService) -> None:
-    """A newer client may send fields that this server does not know."""
+    """Requests with fields that the server does not know are accepted."""
     with serving(kind, counting.service) as address:
         for path in (*VERBS, COUNT):
             payload = get(counting.start())
@@ -111,7 +111,7 @@ def test_unknown_fields_are_tolerated(kind: str, counting: CountService) -> None
 
 
 def test_path_that_no_service_has_is_unimplemented(kind: str) -> None:
-    """grpcio refuses it, since the same server may have other services."""
+    """A call to a path that no service has is UNIMPLEMENTED."""
     others = ("/acme/v1.Things/Count", "/acme.v1.Things/Other", "/acme.v1.Things.Count", "/x")
     with serving(kind, build().service) as address:
         for path in others:
@@ -128,7 +128,7 @@ def test_server_may_serve_only_operations(kind: str) -> None:
 def test_method_declared_later_is_served_with_a_large_start(
     kind: str, counting: CountService
 ) -> None:
-    """A later method is served too, and its start may be large enough to be read in a thread."""
+    """A method declared after ``add_to`` is served; a large start is parsed in a thread."""
     with serving(kind, counting.service) as address:
         counting.declare("Later.Count")
         for size in (10, 100_000):
@@ -137,7 +137,7 @@ def test_method_declared_later_is_served_with_a_large_start(
 
 
 def test_parent_and_metadata_of_a_start_are_computed(kind: str, counting: CountService) -> None:
-    """Functions compute parent and metadata from the request and the call's metadata."""
+    """StartMethod's functions compute parent and first metadata from the request."""
 
     def parent(message: CountRequest, metadata: Mapping[str, str]) -> str:
         return f"projects/{message.label}-{metadata['x-project']}"
@@ -152,7 +152,7 @@ def test_parent_and_metadata_of_a_start_are_computed(kind: str, counting: CountS
 
 
 def test_method_of_another_service_is_refused() -> None:
-    """``add_to`` refuses it, even if both services declare a method of this name."""
+    """``add_to`` refuses a method of another service, even if ours has one of that name."""
     start = lro.grpc.StartMethod(method=build().count)
     for service in (build().service, lro.Service(MemoryStore(), InlineExecutor())):
         with (
@@ -164,9 +164,9 @@ def test_method_of_another_service_is_refused() -> None:
 
 
 def test_hook_gets_the_metadata_and_as_second_argument_the_context(kind: str) -> None:
-    """A repeated key has its values joined, as HTTP headers; binary metadata is left out.
+    """``authenticate`` gets the call's metadata, with repeated keys joined and no binary keys.
 
-    The context has the peer, for example, even in a Wait for which no thread is free.
+    The context knows the peer, even in a Wait for which no thread is free.
     """
     seen: list[Any] = []
 
@@ -204,14 +204,14 @@ class OddRequest:
 
 
 def own(cls: type, seen: Callable[[Any], None]) -> lro.Service:
-    """Make a service with a method for this request; ``seen`` validates it."""
+    """Make a service with a method for this request class, validated by ``seen``."""
     counting = build()
     counting.declare("acme.v1.Owns.Start", request=cls, options=lro.Options(validate=seen))
     return counting.service
 
 
 def test_request_id_and_validate_only_of_the_request_are_honoured(kind: str) -> None:
-    """The library honours these fields, and the method sees them too."""
+    """If the request class has the two fields, they are honoured and the method sees them."""
     seen: list[OwnRequest] = []
     service = own(OwnRequest, seen.append)
     message = OwnRequest("00000000-0000-0000-0000-000000000007")
@@ -254,7 +254,7 @@ def test_method_may_use_generated_protobuf_classes(kind: str) -> None:
 @lro.message("a.v1.One")
 @attrs.frozen
 class One:
-    """A message in package a.v1."""
+    """A message in a.v1, which imports nothing."""
 
 
 @lro.message("b.v1.Two")
@@ -274,7 +274,7 @@ class Three:
 
 
 def test_circular_imports_are_refused() -> None:
-    """Circular imports are refused when the service is added, rather than at each call."""
+    """``add_to`` refuses messages whose proto files would import each other."""
     service = build().service
     for cls in (One, Two, Three):
         service.types.register(cls)
@@ -285,7 +285,7 @@ def test_circular_imports_are_refused() -> None:
 def test_errors_have_no_details_after_a_late_circular_import(
     kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If such classes are registered later, errors have no details, and the log says why."""
+    """If circular imports appear after ``add_to``, errors lose their details, which is logged."""
     service = build().service
     with serving(kind, service) as address:
         for cls in (One, Two, Three):
@@ -297,7 +297,7 @@ def test_errors_have_no_details_after_a_late_circular_import(
 
 
 def test_message_and_details_are_cut_to_the_trailer_limit(kind: str) -> None:
-    """Message and details are cut to the size that clients accept; code and reason stay."""
+    """Message and details are cut to a size that clients accept; code and reason are kept."""
     with serving(kind, build().service) as address:
         for character in ("x", "ä", "\N{GRINNING FACE}", "%"):
             name = "operations/" + character * 1010
@@ -334,7 +334,7 @@ def test_defects_are_logged_once_and_refusals_are_not(
 
 
 def test_encoded_small_operations_are_cached() -> None:
-    """A small operation is converted once, but a large, copied or long unused one again."""
+    """A small operation is encoded once; a large, copied or long unused one is encoded again."""
     types = lro.TypeRegistry(CountMetadata)
     writer = OperationWriter(types, "acme")
     small = lro.Operation(name="operations/a", metadata=types.pack(CountMetadata(percent=1)))
@@ -350,7 +350,7 @@ def test_encoded_small_operations_are_cached() -> None:
 
 
 def test_message_without_a_class_is_not_an_empty_result() -> None:
-    """In a list an ErrorInfo replaces it; alone, its result is an error (spec §1.14(3))."""
+    """In a list an ErrorInfo replaces a message without a class; Get fails (spec §1.14(3))."""
     types = lro.TypeRegistry()
     writer = OperationWriter(types, "acme")
     gone = lro.AnyMessage("x/acme.v1.Gone", {"pages": 1})

@@ -1,4 +1,4 @@
-"""The gRPC transports: the requests that they send, and how they report failures (spec §11)."""
+"""The client's gRPC transports: the requests they send, the errors they raise (spec §11)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ STRUCTS = {"response": lro.Struct, "metadata": lro.Struct}
 
 
 def transport(face: Face, target: Any, **options: Any) -> Any:
-    """Make the blocking or the async transport."""
+    """Make the blocking or the async transport, as ``face`` says."""
     return {"sync": GrpcTransport, "async": AsyncGrpcTransport}[face.name](target, **options)
 
 
@@ -49,7 +49,7 @@ Asking = Callable[..., tuple[Odd, Any]]
 
 @pytest.fixture
 def asking(face: Face) -> Iterator[Asking]:
-    """Return a function that makes a server with these answers and a client without retries."""
+    """A function that makes a server with scripted answers and a client without retries."""
     with contextlib.ExitStack() as servers:
 
         def make(*answers: Answer, send: Any = None, **options: Any) -> tuple[Odd, Any]:
@@ -62,21 +62,21 @@ def asking(face: Face) -> Iterator[Asking]:
 
 
 def details_of(code: lro.Code, *details: Any, text: str = "no") -> bytes:
-    """Return a serialized status with details, as a trailer has it."""
+    """Return a serialized status with details, for the trailer of an error."""
     types = lro.TypeRegistry()
     status = lro.Status(code, text, tuple(types.pack(detail) for detail in details))
     return status_to_proto(status, types).SerializeToString()
 
 
 def failure(client: Any, verb: str = "get", *args: Any) -> CallError:
-    """Return the error of a call that must fail."""
+    """Call a verb of the client, which must fail, and return the error."""
     with pytest.raises(CallError) as caught:
         getattr(client, verb)(*(args or (NAME,)))
     return caught.value
 
 
 def test_call_sends_metadata_routing_header_and_message(asking: Asking) -> None:
-    """A call sends the user's metadata, a routing header with the encoded name, and the message."""
+    """A call sends the user's metadata, the message, and the encoded name as a routing header."""
     said = pb.Operation(name=NAME).SerializeToString()
     odd, client = asking(
         *[sending(said)] * 4, sending(b""), send={"metadata": [("x-a", "1"), ("b-bin", b"\x01")]}
@@ -107,7 +107,7 @@ def test_call_sends_metadata_routing_header_and_message(asking: Asking) -> None:
 
 @pytest.mark.parametrize("target", ["acme.v1.Images.Resize", "/acme.v1.Images/Resize"])
 def test_start_goes_by_full_name_or_path(target: str, asking: Asking) -> None:
-    """The target is a full name or path; ``request_id`` and ``validate_only`` become fields."""
+    """A start's target is a method's full name or path; its options are added as fields."""
     odd, client = asking(replying(name=NAME))
     for options in ({}, {"request_id": ID}, {"validate_only": True}):
         client.start(target, ResizeRequest(source="a"), **TYPES, **options)
@@ -134,7 +134,7 @@ class OddRequest:
 
 
 def test_request_with_an_id_field_gets_the_id_there(asking: Asking) -> None:
-    """The ID and ``validate_only`` use the class's fields; values in the message are kept."""
+    """If the request has the fields, they get request ID and ``validate_only`` unless set."""
     odd, client = asking(replying(name=NAME))
     client.start("a.B.C", OwnRequest(), **TYPES, request_id=ID, validate_only=True)
     client.start("a.B.C", OwnRequest("cd"), **TYPES)
@@ -172,7 +172,7 @@ def test_request_that_cannot_be_encoded_is_not_sent(asking: Asking) -> None:
 
 
 def test_invalid_target_is_refused(face: Face) -> None:
-    """The transport's constructor refuses it; grpcio would try to resolve the host forever."""
+    """An invalid address or metadata is refused when the transport is made."""
     with pytest.raises(lro.DeclarationError, match=r"^metadata: must be pairs of a key"):
         transport(face, "here:50051", metadata=[("b-bin", "no bytes")])
     with pytest.raises(lro.DeclarationError, match=r"^target: .* got 'grpc://here:50051'"):
@@ -186,7 +186,7 @@ def test_method_that_is_not_served_is_named(asking: Asking) -> None:
 
 
 def test_trailer_gives_message_details_and_delay(asking: Asking) -> None:
-    """The error has the trailer's message, details and retry delay."""
+    """An error has the message, details and retry delay of the trailer."""
     info = lro.types.ErrorInfo(reason="FULL", domain="acme.test")
     retry = lro.types.RetryInfo(retry_delay=timedelta(seconds=7))
     trailer = details_of(lro.Code.RESOURCE_EXHAUSTED, info, retry, text="später")
@@ -198,7 +198,7 @@ def test_trailer_gives_message_details_and_delay(asking: Asking) -> None:
 
 
 def test_error_without_details_has_code_and_message_of_grpc(asking: Asking) -> None:
-    """With a missing or unusable trailer the details are empty (spec §12.2)."""
+    """If the trailer is missing or unusable, an error has no details (spec §12.2)."""
     trailers = (None, b"\xff", details_of(lro.Code.ABORTED, lro.types.ErrorInfo("A", "b")), b"")
     _, client = asking(*(refusing(Code.FAILED_PRECONDITION, "not now", one) for one in trailers))
     for _ in trailers:
@@ -208,7 +208,7 @@ def test_error_without_details_has_code_and_message_of_grpc(asking: Asking) -> N
 
 
 def test_codes_are_mapped_one_to_one(asking: Asking) -> None:
-    """Without a trailer, two of the codes may come from the connection, so they are transient."""
+    """Each gRPC code keeps its number; without a trailer, two of them count as transient."""
     codes = [code for code in Code if code is not Code.OK]
     answers = []
     for code in codes:
@@ -223,7 +223,7 @@ def test_codes_are_mapped_one_to_one(asking: Asking) -> None:
 
 
 def test_delay_that_no_clock_can_sleep_is_cut(asking: Asking) -> None:
-    """An enormous delay is limited; a RetryInfo without a delay sets none."""
+    """An enormous delay in RetryInfo is limited; without a delay, ``retry_after`` is None."""
     for detail, wanted in [
         (lro.types.RetryInfo(retry_delay=timedelta(days=99_999)), 1e9),
         (lro.types.RetryInfo(), None),
@@ -244,14 +244,14 @@ def test_call_without_server_is_unavailable(face: Face) -> None:
 
 
 def test_port_without_tls_is_final(asking: Asking) -> None:
-    """Like an untrusted certificate, this error is not retried."""
+    """A TLS call to a port without TLS fails with an error that is not retried."""
     _, client = asking(send={"credentials": grpc.ssl_channel_credentials()})
     error = failure(client)
     assert (error.code, error.passing) == (lro.Code.FAILED_PRECONDITION, False)
 
 
 def test_a_call_has_a_deadline(asking: Asking) -> None:
-    """The client stops waiting at the deadline, which the server knows too."""
+    """Without a reply, a call fails at ``call_seconds``, which the server gets as its deadline."""
     over, left = threading.Event(), []
 
     def hang(context: Any) -> bytes:
@@ -261,7 +261,7 @@ def test_a_call_has_a_deadline(asking: Asking) -> None:
 
     _, client = asking(hang, call_seconds=0.1)
     try:
-        while not left:  # the first calls may expire before they connect
+        while not left:  # the first calls may expire before they reach the server
             error = failure(client)
             assert (error.code, error.passing) == (lro.Code.DEADLINE_EXCEEDED, True)
             assert error.status.message == "no complete answer within 0.1 s"
@@ -271,7 +271,7 @@ def test_a_call_has_a_deadline(asking: Asking) -> None:
 
 
 def test_deadline_enforced_by_grpcio_has_the_same_error(face: Face) -> None:
-    """If only grpcio enforces the deadline, the error has the same message."""
+    """If grpcio enforces the deadline of a call, the error has our message."""
     over = threading.Event()
     with odd_server(lambda _: bytes(over.wait(PATIENCE) * 0)) as odd:
         made = transport(face, odd.address)
@@ -284,9 +284,9 @@ def test_deadline_enforced_by_grpcio_has_the_same_error(face: Face) -> None:
 
 
 def test_reply_that_is_not_the_message_is_unknown(asking: Asking) -> None:
-    """Bytes that are not the expected message are UNKNOWN, and the error is not transient.
+    """A reply that is not the expected message is an UNKNOWN error, which is not transient.
 
-    So is a start in progress without a name, because it would be polled forever.
+    The same holds for an unfinished operation without a name, which could not be polled.
     """
     _, client = asking(sending(b"\xff"), sending(b"\xff"), sending(b""))
     for call, why in (
@@ -308,14 +308,14 @@ def test_reply_that_is_too_large_is_an_error(asking: Asking) -> None:
     error = failure(client)
     assert isinstance(error, UnreadableReply)
     assert (error.code, error.passing) == (lro.Code.UNKNOWN, False)
-    # It fails at once, without ten minutes of retries.
+    # ``result`` fails at once too, without retries for ten minutes.
     with pytest.raises(UnreadableReply, match="the reply is too large"):
         client.operation(NAME, **TYPES).result()
 
 
 @pytest.mark.parametrize("who", ["", "SERVER: "])
 def test_start_that_is_too_large_has_the_error_of_the_server(who: str, asking: Asking) -> None:
-    """The error is the server's refusal, although grpcio uses the same words for replies."""
+    """If the server refuses a large start, the error is not that of an unreadable reply."""
     text = f"{who}Received message larger than max (9 vs. 8)"
     _, client = asking(refusing(Code.RESOURCE_EXHAUSTED, text))
     with pytest.raises(CallError, match="RESOURCE_EXHAUSTED") as caught:
@@ -324,7 +324,7 @@ def test_start_that_is_too_large_has_the_error_of_the_server(who: str, asking: A
 
 
 def test_empty_reply_is_retried_three_times(asking: Asking) -> None:
-    """The client asks three more times, then raises UnreadableReply."""
+    """After an empty reply, the client asks three more times, then raises UnreadableReply."""
     odd, client = asking(sending(b""), clock=Clock(), polling=Polling(wait_first=False))
     with pytest.raises(UnreadableReply, match="says nothing: it is an operation without any"):
         client.operation(NAME, **TYPES).result()
@@ -332,13 +332,13 @@ def test_empty_reply_is_retried_three_times(asking: Asking) -> None:
 
 
 def test_unknown_fields_are_kept(asking: Asking) -> None:
-    """Fields from a newer server are kept, even if this client does not know them."""
+    """An operation keeps the fields of a newer server that this client does not know."""
     _, client = asking(sending(pb.Operation(name=NAME).SerializeToString() + b"\xa2\x06\x01x"))
     assert client.get(NAME).unknown == b"\xa2\x06\x01x"
 
 
 def test_channel_of_the_user_is_used(face: Face) -> None:
-    """Closing the client's transport does not close the user's channel."""
+    """A transport uses the channel that it is given, and its close leaves the channel open."""
     with odd_server(replying(name=NAME)) as odd:
         module: Any = grpc if face.name == "sync" else grpc.aio
         channel = face.run(lambda: module.insecure_channel(odd.address))
@@ -351,7 +351,7 @@ def test_channel_of_the_user_is_used(face: Face) -> None:
 
 
 def test_closed_transport_raises_its_own_error(face: Face) -> None:
-    """A transport that was never used, or that was closed twice, raises the same error."""
+    """A closed transport, used before or not, raises an error that says so."""
     with odd_server(replying(name=NAME)) as odd:
         for uses in (0, 1):
             made = transport(face, odd.address)
@@ -364,7 +364,7 @@ def test_closed_transport_raises_its_own_error(face: Face) -> None:
 
 
 def test_a_connection_that_dies_silently_is_replaced(face: Face) -> None:
-    """One call without a reply replaces the connection; an idle one closes before long."""
+    """After a call without a reply, the next one uses a new connection."""
     module: Any = grpc if face.name == "sync" else grpc.aio
     make = mock.patch.object(module, "insecure_channel", wraps=module.insecure_channel)
     done = odd_server(replying(name=NAME, done=True))
@@ -380,7 +380,7 @@ def test_a_connection_that_dies_silently_is_replaced(face: Face) -> None:
 
 
 def test_calls_on_a_replaced_channel_still_complete() -> None:
-    """If the server was only slow, calls on the replaced connection still complete."""
+    """Calls on a connection that was replaced still complete if the server was only slow."""
     over = threading.Event()
 
     def hold(context: Any) -> bytes:
@@ -420,7 +420,7 @@ def test_call_uses_the_credentials_of_the_channel(face: Face) -> None:
 
 
 def test_channel_closed_during_a_call_raises_call_error(face: Face) -> None:
-    """The call raises a CallError, not CancelledError, because nobody cancelled the task."""
+    """A call on a closed channel raises a CallError, not CancelledError."""
     module: Any = grpc if face.name == "sync" else grpc.aio
     channel = face.run(lambda: module.insecure_channel("127.0.0.1:1"))
     made = transport(face, channel)
@@ -430,10 +430,10 @@ def test_channel_closed_during_a_call_raises_call_error(face: Face) -> None:
 
 
 def test_call_cancelled_by_grpcio_raises_call_error() -> None:
-    """If grpcio cancels the call, it raises CallError; a cancelled task raises CancelledError."""
+    """A call that grpcio cancels raises CallError; a cancelled task raises CancelledError."""
 
     class Channel:
-        """Returns the same callable for each path."""
+        """A channel that has the same callable for each path."""
 
         def __init__(self, call: Any) -> None:
             self.call = call
@@ -462,7 +462,7 @@ def test_call_cancelled_by_grpcio_raises_call_error() -> None:
 
 
 def test_ok_without_a_message_is_unreadable() -> None:
-    """Like an empty HTTP body it is unreadable, so it is retried; a cancel needs no message."""
+    """An OK without a message raises an empty UnreadableReply, except for a cancel."""
     coder = GrpcCoder((), lro.TypeRegistry())
     with pytest.raises(UnreadableReply, match="it is OK without a message") as caught:
         coder.decode(Call(request=lro.wire.GetOperationRequest(NAME), budget=1.0), None)

@@ -1,4 +1,4 @@
-"""WaitOperation over gRPC by the raw stub: timeouts, deadlines, disconnects (spec §4)."""
+"""WaitOperation over gRPC with the raw stub: timeouts, deadlines, disconnects (spec §4)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Served:
     stub: Any
 
     def waits(self, count: int) -> None:
-        """Return once this many callers are waiting."""
+        """Wait until exactly this many callers are waiting."""
         until(lambda: self.counting.service.edges.waiters.waiting, lambda found: found == count)
 
 
@@ -61,12 +61,12 @@ def served(counting: CountService, kind: str) -> Iterator[Served]:
 
 
 def wait(name: str, timeout: Duration | None = None) -> Any:
-    """Make the request of a wait."""
+    """Return a WaitOperation request."""
     return pb.WaitOperationRequest(name=name, timeout=timeout)
 
 
 def test_wait_returns_when_the_work_ends(served: Served) -> None:
-    """Without a timeout or deadline, the reply arrives when the work ends."""
+    """A Wait without timeout or deadline returns when the work ends, or at once if done."""
     name = served.counting.start()
     call = served.stub.WaitOperation.future(wait(name))
     served.waits(1)
@@ -78,7 +78,7 @@ def test_wait_returns_when_the_work_ends(served: Served) -> None:
 
 @pytest.mark.parametrize("timeout", [Duration(), Duration(nanos=20_000_000)])
 def test_wait_returns_present_state_at_its_timeout(timeout: Duration, served: Served) -> None:
-    """At the timeout, or at once for zero, the reply is OK with the current state."""
+    """At its timeout, which may be zero, a Wait returns the unfinished operation."""
     name = served.counting.start(metadata=CountMetadata(percent=4))
     found = served.stub.WaitOperation(wait(name, timeout), timeout=PATIENCE)
     assert (found.name, found.done, found.HasField("metadata")) == (name, False, True)
@@ -87,7 +87,7 @@ def test_wait_returns_present_state_at_its_timeout(timeout: Duration, served: Se
 def test_a_deadline_shorter_than_the_timeout(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The service gets the call's deadline, and replies with the current state before it."""
+    """The service gets the call's deadline; before it, the caller gets the unfinished operation."""
     service, seen = served.counting.service, []
     wait_async = service.wait_async
 
@@ -103,7 +103,7 @@ def test_a_deadline_shorter_than_the_timeout(
 
 
 def test_wait_for_deleted_operation_is_not_found(served: Served) -> None:
-    """A caller who waits for an operation that is deleted gets NOT_FOUND (spec §4.6)."""
+    """If an operation is deleted, its waiting callers get NOT_FOUND (spec §4.6)."""
     name = served.counting.start()
     call = served.stub.WaitOperation.future(wait(name, LONG), timeout=PATIENCE)
     served.waits(1)
@@ -112,7 +112,7 @@ def test_wait_for_deleted_operation_is_not_found(served: Served) -> None:
 
 
 def test_cancelled_wait_leaves_no_waiter(served: Served) -> None:
-    """The operation keeps running (spec §4.8, §12.3)."""
+    """A cancelled Wait leaves no waiter, and its operation goes on (spec §4.8, §12.3)."""
     name = served.counting.start()
     calls = [served.stub.WaitOperation.future(wait(name, LONG)) for _ in range(4)]
     served.waits(4)
@@ -125,7 +125,7 @@ def test_cancelled_wait_leaves_no_waiter(served: Served) -> None:
 
 @pytest.mark.parametrize("max_waiting", [0, 2])
 def test_waiting_leaves_threads_for_others(max_waiting: int, counting: CountService) -> None:
-    """Above the limit, a wait gets the current state, and Get still works (spec §4.7, §4.8)."""
+    """A Wait over ``max_waiting`` returns at once, and Get still works (spec §4.7, §4.8)."""
     name, callers = counting.start(), set()
 
     def authenticate(metadata: Mapping[str, str]) -> str:
@@ -155,7 +155,7 @@ def test_waiting_leaves_threads_for_others(max_waiting: int, counting: CountServ
 
 
 def test_a_caller_who_was_gone_before_waits_for_nothing(counting: CountService) -> None:
-    """If the caller left before its call began, grpcio sends no callback, so it must not wait."""
+    """If a caller has left before grpcio adds the callback, Wait returns without waiting."""
     server = create_autospec(grpc.Server, instance=True)
     lro.grpc.add_to(server, counting.service)
     ((handlers,),) = server.add_generic_rpc_handlers.call_args.args
@@ -171,7 +171,7 @@ def test_a_caller_who_was_gone_before_waits_for_nothing(counting: CountService) 
 
 
 def test_waiting_calls_need_no_thread_each() -> None:
-    """100 calls wait on an asyncio server with at most four more threads, and all return."""
+    """On an asyncio server, 100 waiting calls need at most four more threads."""
     counting, name = begun()
 
     async def call_all(address: str) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Skip these tests if protobuf is not installed."""
+"""Skips the tests of this folder if protobuf is not installed."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Registries of the test vectors' messages, as attrs and as protobuf classes."""
+"""Registries of the messages in the test vectors, as attrs and as protobuf classes."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Color(enum.IntEnum):
 
 
 def of_attrs() -> TypeRegistry:
-    """Return a registry of the messages as attrs classes."""
+    """Return a registry of the vectors' messages as attrs classes."""
     return TypeRegistry(ExportMetadata, ExportResponse, ImportMetadata, Book, Scalars)
 
 
 def of_protobuf() -> TypeRegistry:
-    """Return a registry of the messages as classes from the vectors' descriptors."""
+    """Return a registry of the vectors' messages as classes made from their descriptors."""
     types = TypeRegistry()
     register_file_set(types, FILE_SET)
     return types

@@ -1,4 +1,4 @@
-"""The library fills in times and flags in protobuf metadata, which is in binary form."""
+"""The library sets times and the cancel flag in protobuf metadata, which is binary."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TYPES = TypeRegistry()
 register_file_set(TYPES, file_set(KEPT_FILE))
 KEPT = TYPES.codec("acme.v1.Kept").python
 UNKNOWN = b"\xba\x3e\x03abc"
-"""Field 999, which the class does not know."""
+"""The bytes of field 999, which the class does not know."""
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def seen(service, name):
 
 
 def test_times_and_cancel_flag_are_filled_in(service, clock):
-    """The record's times and cancel flag are filled in as for attrs classes (spec §9.6)."""
+    """Metadata gets the record's times and cancel flag, as with attrs classes (spec §9.6)."""
     began = clock()
     name = service.start("acme.v1.Kept.Keep", KEPT(), metadata=KEPT(text="a")).name
     assert seen(service, name).create_time.ToDatetime(began.tzinfo) == began
@@ -71,7 +71,7 @@ def test_times_and_cancel_flag_are_filled_in(service, clock):
 
 
 def test_fields_set_by_the_work_are_kept(service):
-    """Unknown fields, and bytes that are not a message, are kept too."""
+    """Times and unknown fields that the work reports are kept, and so are invalid bytes."""
     name = service.start("acme.v1.Kept.Keep", KEPT()).name
     said = KEPT(text="b")
     said.create_time.FromSeconds(7)
@@ -88,7 +88,7 @@ def test_fields_set_by_the_work_are_kept(service):
 
 
 def test_cancel_of_an_operation_without_metadata_shows_the_flag(service):
-    """Metadata is made for the flag, in binary form too (spec §2.6)."""
+    """A cancel of an operation without metadata makes metadata with the flag (spec §2.6)."""
     name = service.start("acme.v1.Kept.Keep", KEPT()).name
     service.cancel(name)
     assert seen(service, name).cancel_requested

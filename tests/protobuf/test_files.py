@@ -1,4 +1,4 @@
-"""Descriptors made from attrs classes, and classes that proto cannot express."""
+"""Descriptors that are made from classes or read from files, and what they cannot express."""
 
 from __future__ import annotations
 
@@ -80,13 +80,13 @@ class Outer:
 
 
 def described(*classes):
-    """Return the descriptor of the first class."""
+    """Return the descriptor of the first of these classes."""
     types = TypeRegistry(*classes)
     return types.binary.descriptor(types.name_of(classes[0]))
 
 
 def test_descriptor_fields_match_the_class():
-    """Field numbers, presence, lists, maps, enums and well-known types follow the class."""
+    """The descriptor has the class's field numbers, presence, lists, maps, enums and types."""
     fields = described(Outer, Nested).fields_by_name
     assert (fields["zero"].number, fields["maybe"].number, fields["five"].number) == (70, 2, 3)
     assert [name for name in fields if fields[name].has_presence] == [
@@ -107,7 +107,7 @@ def test_descriptor_fields_match_the_class():
 
 
 def test_enum_is_declared_once_in_its_package():
-    """Enums keep aliases; one whose value name is already used gets a message around it."""
+    """An enum keeps its aliases; if a value's name is taken, the enum is within a message."""
     fields = described(Outer, Nested).fields_by_name
     color, shade = fields["color"].enum_type, fields["shade"].enum_type
     assert [(one.name, one.number) for one in color.values] == [
@@ -150,7 +150,7 @@ def test_every_field_survives_the_binary_form():
     assert types.binary_payload(AnyMessage()) == b""
     with pytest.raises(InvalidArgument, match="in binary form"):  # only the registry can read bytes
         types.codec("acme.v1.Outer").load(b"", strict=True)
-    types.unpack(binary, Outer).struct["a"].append("changed")  # changes only this copy
+    types.unpack(binary, Outer).struct["a"].append("changed")  # must change this copy only
     assert types.unpack(binary, Outer) == whole
 
 
@@ -164,7 +164,7 @@ def test_whole_numbers_of_a_value_are_printed_as_in_json(number, printed):
 
 
 def test_binary_any_in_a_message_has_the_json_of_its_message():
-    """Its JSON is that of the packed message; a registry without its type refuses it."""
+    """A binary Any is printed as its message's JSON; without the message's class it is refused."""
     types = TypeRegistry(Outer, Nested)
     inside = AnyMessage(
         "x/acme.v1.Outer.Nested", types.binary_payload(types.pack(Nested(Inner("x"))))
@@ -187,7 +187,7 @@ def test_binary_any_in_a_message_has_the_json_of_its_message():
     ],
 )
 def test_files_are_named_after_their_packages(full_name, file):
-    """The version is left out; the file also has nested messages and enums without full names."""
+    """A file is named after its package; classes without full names are in their user's package."""
     fields = {
         "inner": attrs.field(default=None, type=Inner | None),
         "color": attrs.field(default=Color.UNSPECIFIED, type=Color),
@@ -204,7 +204,7 @@ def test_files_are_named_after_their_packages(full_name, file):
 
 
 def ints(**members):
-    """Make an enum with these members."""
+    """Make an IntEnum with these members."""
     return enum.IntEnum("Odd", members)
 
 
@@ -225,21 +225,21 @@ def ints(**members):
     ],
 )
 def test_class_with_unsupported_field_is_refused_when_registered(annotation, metadata, said):
-    """The error names the field."""
+    """An enum or field number that proto does not allow is an error that names the field."""
     made = attrs.make_class("Made", {"odd": attrs.field(type=annotation, metadata=metadata)})
     with pytest.raises(DeclarationError, match=rf"Made\.odd: .*{said}"):
         TypeRegistry().register(made, "acme.v1.Made")
 
 
 def made(full_name="", **fields):
-    """Make a class with fields of these types, and a full name if given."""
+    """Make a class with fields of these types, and with a full name if one is given."""
     fields = {name: attrs.field(type=kind, default=None) for name, kind in fields.items()}
     return (message(full_name) if full_name else lambda cls: cls)(attrs.make_class("Made", fields))
 
 
 @pytest.mark.parametrize("names", [("größe",), ("a_b", "aB")])
 def test_invalid_or_colliding_field_names_are_refused(names):
-    """Non-ASCII letters, or two fields with one JSON name, are refused."""
+    """A field name that is not ASCII, or two with one JSON name, are refused."""
     with pytest.raises(DeclarationError, match=rf"Made\.{names[-1]}: "):
         TypeRegistry().register(made(**dict.fromkeys(names, str | None)), "acme.v1.Made")
 
@@ -255,12 +255,12 @@ TAKEN = made("acme.v1.ShadeEnum", color=Color | None, shade=Shade | None)
         ([made("acme.v1.Made", x=list[made()], y=list[made(a=str | None)])], "names another class"),
         ([ONE, TWO, made("b.Three", x=list[ONE]), made("a.Four", x=list[TWO])], "imports itself"),
         ([TAKEN], "ShadeEnum already exists"),
-        # A message inside one of Google's cannot be declared in any file.
+        # A message within one of Google's messages cannot be declared in any file.
         ([made("google.rpc.Status.Inside")], "."),
     ],
 )
 def test_messages_that_no_files_can_declare_are_refused(classes, said):
-    """Duplicate names, circular imports, and names that an enum or Google uses are refused."""
+    """Messages with duplicate names, circular imports or names of others are refused."""
     with pytest.raises(DeclarationError, match=said):
         TypeRegistry(*classes).binary  # noqa: B018  # made on access
 
@@ -269,12 +269,12 @@ def test_messages_that_no_files_can_declare_are_refused(classes, said):
 
 
 def test_a_class_of_protobuf_is_registered_by_its_own_name():
-    """Its messages are packed in binary form, so that unknown fields are kept."""
+    """A protobuf class has its own name; its messages are packed as bytes with unknown fields."""
     source = of_protobuf()
     book = source.codec("lrofix.v1.Book").python
     types = TypeRegistry(book)
     message = book(title="t")
-    message.MergeFromString(b"\x98\x06\x01")  # field 99
+    message.MergeFromString(b"\x98\x06\x01")  # the unknown field 99
     packed = types.pack(message)
     assert packed.payload == message.SerializeToString()
     assert types.unpack(packed, book) == message
@@ -302,17 +302,17 @@ def test_built_in_messages_may_be_of_protobuf_or_our_class():
     assert types.pack(Empty()).payload == {}
     assert types.codec("google.protobuf.Empty").python is Empty
     holder = made("acme.v1.Holder", info=ErrorInfo | None)
-    field = described(holder).fields_by_name["info"]  # its file is imported
+    field = described(holder).fields_by_name["info"]  # Google's file is imported
     assert field.message_type.full_name == "google.rpc.ErrorInfo"
     status = attrs.make_class("Mine", {"code": attrs.field(type=Int32, default=0)})
     holder = made(status=status | None)
-    types.register(status, "google.rpc.Status")  # uses the existing descriptor
+    types.register(status, "google.rpc.Status")  # a class of the user for an existing descriptor
     types.register(holder, "acme.v1.Holder")
     assert types.binary_payload(types.pack(holder(status(5)))) == b"\x0a\x02\x08\x05"
 
 
 def test_printed_messages_are_cached_if_small(monkeypatch):
-    """Polls reuse the JSON; the cache is bounded and leaves out large messages."""
+    """The JSON of a binary message is cached if small; the cache has a maximum size."""
     types = TypeRegistry(StringValue)
     name = "google.protobuf.StringValue"
     assert types.binary.to_json(name, b"\x0a\x01x") == types.binary.to_json(name, b"\x0a\x01x")
@@ -325,7 +325,7 @@ def test_printed_messages_are_cached_if_small(monkeypatch):
 
 
 def test_any_of_empty_or_any_in_a_message_has_its_special_json():
-    """A packed Empty or Any has the same JSON value as outside a message."""
+    """An Any of Empty or of Any within a message is read back from bytes unchanged."""
     types = TypeRegistry(Outer, Nested)
     for inside in (types.pack(Empty()), types.pack(types.pack(StringValue("x")))):
         whole = types.pack(Outer(packed=inside))
@@ -334,7 +334,7 @@ def test_any_of_empty_or_any_in_a_message_has_its_special_json():
 
 
 def test_hostile_bytes_are_refused():
-    """Invalid bytes inside an Any, and deeply nested Anys, raise InvalidArgument."""
+    """Invalid bytes in an Any, or deeply nested Anys, raise InvalidArgument."""
     types = TypeRegistry(Outer, Nested)
     junk = AnyProto(type_url="x/google.protobuf.Duration", value=b"\xff")
     deep = AnyProto()
@@ -349,7 +349,7 @@ def test_hostile_bytes_are_refused():
 
 @pytest.mark.parametrize("wrap", [lambda inner: [inner], lambda inner: {"a": inner}])
 def test_message_of_greatest_depth_has_a_binary_form(wrap):
-    """In a Struct one JSON level takes two protobuf levels for a list, three for an object."""
+    """A JSON value of 31 levels has a binary form; one of 32 levels is refused when packed."""
     types, value = TypeRegistry(Outer, Nested), 1.0
     for _ in range(31):
         value = wrap(value)
@@ -363,7 +363,7 @@ def test_message_of_greatest_depth_has_a_binary_form(wrap):
 
 
 def test_class_registered_while_descriptors_are_made_is_not_lost(monkeypatch):
-    """The class is not lost: the descriptors are made again."""
+    """If a class is registered while descriptors are made, they are made again."""
     types, made = TypeRegistry(Nested), []
     whole = _binary.Binary
 
@@ -380,14 +380,14 @@ def test_class_registered_while_descriptors_are_made_is_not_lost(monkeypatch):
 
 
 def test_binary_form_without_protobuf_names_the_extra(monkeypatch):
-    """The MissingExtra error names the extra ``protobuf``."""
+    """Without protobuf, the binary form raises a MissingExtra that names ``protobuf``."""
     monkeypatch.setitem(sys.modules, "lro._messages.protobuf.binary", None)
     with pytest.raises(MissingExtra, match=r"pip install 'lro\[protobuf\]'"):
         TypeRegistry().binary  # noqa: B018
 
 
 def test_message_that_protobuf_cannot_write_is_refused():
-    """Values without JSON, and missing required proto2 fields, raise EncodingError."""
+    """A NaN, an invalid value or a missing required field raises an error when written."""
     part = TypeRegistry(UninterpretedOption.NamePart)
     with pytest.raises(EncodingError, match="missing required fields"):
         part.pack(UninterpretedOption.NamePart())
@@ -407,7 +407,7 @@ def test_message_that_protobuf_cannot_write_is_refused():
 
 
 def test_files_of_one_name_keep_their_descriptors():
-    """Two sets have a file of one name: each message keeps its own descriptor."""
+    """If two sets have a file of one name, each message keeps its own descriptor."""
     types = TypeRegistry()
     name = 'name: "api.proto" syntax: "proto3" package:'
     for package, kind, payload in (("a.v1", "INT64", b"\x08\x05"), ("b.v1", "SINT64", b"\x08\x0a")):
@@ -442,7 +442,7 @@ def test_public_import_of_a_known_file_is_accepted():
 
 
 def test_a_file_set_is_registered():
-    """New messages are registered once; known ones keep their class."""
+    """A file set registers its new messages once; known messages keep their class."""
     types = TypeRegistry()
     new = register_file_set(types, FILE_SET)
     assert "lrofix.v1.ExportMetadata.Window" in new
@@ -452,7 +452,7 @@ def test_a_file_set_is_registered():
 
 
 def test_set_may_lack_the_well_known_imports(tmp_path):
-    """``protoc`` includes imports only on request."""
+    """A set, as made by ``protoc`` by default, may lack well-known imports, but no others."""
     whole = FileDescriptorSet.FromString(FILE_SET)
     own = [file for file in whole.file if file.package == "lrofix.v1"]
     new = register_file_set(TypeRegistry(), FileDescriptorSet(file=own).SerializeToString())
@@ -483,14 +483,14 @@ FIELD_FILES = ("behavior", "info")
 
 
 def shop_set():
-    """Return the descriptor set of a service: its annotated file and all imports."""
+    """Return the descriptor set of a service: its file and all imported files."""
     with Service(MemoryStore(), InlineExecutor(), domain="acme.test", maintenance=False) as shop:
         shop.declare("acme.shop.v1.Shop.Buy", request=Order, response=Order, metadata=Order)
         return FileDescriptorSet.FromString(descriptor_set(shop))
 
 
 def check_works(types, file_set):
-    """Register a set and check that its messages can be read, packed and printed."""
+    """Register a set of files; check that its message can be read, packed and printed."""
     register_file_set(types, file_set)
     value = {"name": "a", "time": "2030-01-01T00:00:00Z"}
     packed = types.pack(types.codec("acme.shop.v1.Order").load(value, strict=True))
@@ -499,7 +499,7 @@ def check_works(types, file_set):
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_a_set_that_imports_annotations_works(alone):
-    """The set may include its imports, which can be other versions of the loaded files."""
+    """A set that imports annotations can be registered, with the imported files or without."""
     file_set = shop_set()
     if alone:
         # Older versions of the loaded files import neither of the last two.
@@ -507,13 +507,13 @@ def test_a_set_that_imports_annotations_works(alone):
         file_set = FileDescriptorSet(file=[one for one in file_set.file if one.name in own])
     check_works(TypeRegistry(), file_set.SerializeToString())
     check_works(TypeRegistry(), file_set)
-    for file in file_set.file:  # as buf marks files in its images
+    for file in file_set.file:  # the mark that buf sets in its images
         file.MergeFromString(b"\xd2\xf6\x03\x02\x08\x00")
     check_works(of_attrs(), file_set)
 
 
 def test_a_set_with_newer_and_older_editions_of_known_files_works():
-    """Messages that only the newer file has are added; fields that the older lacks remain."""
+    """A newer edition of a known file adds messages; an older edition removes no field."""
     file_set = shop_set()
     files = {file.name: file for file in file_set.file}
     client = files["google/api/client.proto"]
@@ -541,7 +541,7 @@ def test_a_set_with_newer_and_older_editions_of_known_files_works():
     ],
 )
 def test_bytes_that_are_not_a_file_set_are_refused(wrong, said):
-    """The error says what is wrong."""
+    """Anything that is not a file set is refused with an error that says why."""
     with pytest.raises(InvalidArgument, match=said):
         register_file_set(TypeRegistry(), wrong)
 
@@ -550,7 +550,7 @@ def test_bytes_that_are_not_a_file_set_are_refused(wrong, said):
 
 
 def test_protobuf_class_has_the_shape_of_its_attrs_class():
-    """The shape equals that of the attrs class, except for the Python types."""
+    """The shape of a protobuf class equals that of its attrs class, except for Python types."""
     ours, theirs = of_attrs(), of_protobuf()
     for name in ("lrofix.v1.ExportMetadata", "lrofix.v1.ImportMetadata", "lrofix.v1.Book"):
         expected, found = ours.codec(name).shape, theirs.codec(name).shape
@@ -563,7 +563,7 @@ def test_protobuf_class_has_the_shape_of_its_attrs_class():
 
 
 def test_enums_in_protobuf_messages_are_numbers_on_request():
-    """Google's REST clients request numbers; unreadable metadata is left as it is."""
+    """Enums in metadata become numbers, which Google's REST clients need; bad bytes are kept."""
     types = of_protobuf()
     meta = types.codec("lrofix.v1.ExportMetadata").python
     packed = types.pack(meta(stage="COPYING"))

@@ -1,4 +1,4 @@
-"""Round trips of generated messages through protobuf, beyond the test vectors."""
+"""Round trips of random messages through protobuf, and checks of large messages."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PAGE = st.builds(
 
 @given(STATUS | OPERATION | PAGE)
 def test_unknown_fields_survive_a_round_trip(message):
-    """Any message, including unknown fields, is read back unchanged."""
+    """A message with unknown fields is read back from protobuf unchanged."""
     proto = to_proto(message, TYPES)
     again = from_proto(type(proto).FromString(proto.SerializeToString()))
     assert again == message
@@ -62,7 +62,7 @@ def test_any_of_well_known_type_is_read_alike_where_its_protobuf_class_is_regist
 
 @pytest.mark.parametrize("wrong", [5, TypeRegistry, AnyMessage()])
 def test_other_objects_are_refused_as_messages(wrong):
-    """Objects that are not messages of the interface raise InvalidArgument."""
+    """An object that is not a message of google.longrunning raises InvalidArgument."""
     with pytest.raises(InvalidArgument, match=r"must be a message of google\.longrunning"):
         to_proto(wrong, TYPES)
 
@@ -82,7 +82,7 @@ ATTRS, PROTOBUF = of_attrs(), of_protobuf()
 @settings(max_examples=50)
 @given(SCALARS | METADATA)
 def test_attrs_class_has_equal_json_and_binary_forms(message):
-    """The binary form and the JSON encode the same message."""
+    """A message of an attrs class has the same values in binary form and in JSON."""
     packed = ATTRS.pack(message)
     binary = AnyMessage(packed.type_url, ATTRS.binary_payload(packed))
     found = ATTRS.unpack_any(binary)
@@ -93,7 +93,7 @@ def test_attrs_class_has_equal_json_and_binary_forms(message):
 @settings(max_examples=50)
 @given(SCALARS | METADATA)
 def test_protobuf_class_reads_and_writes_the_json_of_its_attrs_class(message):
-    """The vectors' protobuf classes read the JSON of attrs classes, and write it back."""
+    """A protobuf class reads the JSON of an attrs class and writes JSON of the same message."""
     name = ATTRS.name_of(type(message))
     value = loads(dumps(ATTRS.dump(message)))
     codec = PROTOBUF.codec(name)
@@ -107,7 +107,7 @@ def test_protobuf_class_reads_and_writes_the_json_of_its_attrs_class(message):
 
 
 def sized(number: int, content: bytes) -> bytes:
-    """Encode a length-delimited field."""
+    """Return the binary form of a length-delimited field."""
     value = b""
     size = len(content)
     while size > 0x7F:
@@ -136,12 +136,12 @@ FEW = {
 
 @pytest.mark.parametrize(("cls", "make"), MANY.values(), ids=MANY)
 def test_message_of_very_many_values_is_refused(cls, make):
-    """The message is refused before parsing, since two bytes may become 100 in memory."""
+    """A message of too many values, each 100 bytes in memory, is refused before parsing."""
     with pytest.raises(InvalidArgument, match="more than 2000000 values"):
         check_values(make(), cls.DESCRIPTOR)
 
 
 @pytest.mark.parametrize(("cls", "make"), FEW.values(), ids=FEW)
 def test_large_message_of_few_values_is_accepted(cls, make):
-    """Invalid messages, which the parser refuses, and contents of an Any pass this check."""
+    """A large message of few values passes; so do invalid bytes and the content of an Any."""
     check_values(make(), cls.DESCRIPTOR)

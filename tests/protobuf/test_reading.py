@@ -1,4 +1,4 @@
-"""Reading protobuf messages from JSON: accepted and refused values (spec §1.8 to §1.14)."""
+"""The JSON that protobuf messages accept and refuse (spec §1.8 to §1.14)."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ ATTRS = TypeRegistry(Every)
 EVERY = ATTRS.binary.message_class("acme.v1.Every")
 KINDS = [(ATTRS, Every), (TypeRegistry(EVERY), EVERY)]
 
-REFUSED = [  # the test vectors have more, and accepted values
+REFUSED = [  # the test vectors have more of them, and the accepted values
     ("raw", "!!!!"), ("raw", "YQ=x"), ("raw", "é"), ("raw", 5),
     ("color", 1.5), ("color", True), ("color", "1"), ("color", 1.0),
     ("colors", [0, "1"]), ("byFlag", {"true": 1.5}), ("byFlag", {"1": 0}),
@@ -126,7 +126,7 @@ REFUSED = [  # the test vectors have more, and accepted values
 
 @pytest.mark.parametrize(("key", "value"), REFUSED, ids=lambda one: ascii(one)[:60])
 def test_json_that_attrs_classes_refuse_is_refused_at_the_same_path(key, value):
-    """Protobuf classes refuse it at the same path, at the root and in nested messages."""
+    """Attrs and protobuf classes refuse a value at the same path, nested or not."""
     for whole in ({key: value}, {"inner": {"byName": {"x": {key: value}}}}):
         paths = set()
         for types, cls in KINDS:
@@ -183,14 +183,14 @@ file {
 
 @pytest.fixture(scope="module")
 def types():
-    """A registry of these files."""
+    """A registry of the messages in ``FILES``."""
     made = TypeRegistry()
     register_file_set(made, file_set(FILES))
     return made
 
 
 def shown(types, name, value, *, strict=True):
-    """Read a value as this message and return its JSON."""
+    """Read a JSON value as the message of this name; return the message's JSON."""
     return types.dump(types.codec(name).load(value, strict=strict))
 
 
@@ -221,12 +221,12 @@ def shown(types, name, value, *, strict=True):
     ],
 )
 def test_json_of_fields_that_only_proto_has(types, value, printed):
-    """One-ofs, nulls, custom JSON names, groups and extensions work (spec §1.8)."""
+    """One-ofs, nulls, custom JSON names, groups and extensions are read (spec §1.8)."""
     assert shown(types, "acme.v3.Odd", value) == printed
 
 
 def test_extension_with_several_values_is_read(types):
-    """The message is checked, as protobuf before 5.27 prints the name without brackets."""
+    """A repeated extension is read (not printed: protobuf before 5.27 omits the brackets)."""
     value = {"two": {"needed": "", "[acme.v2.many]": [1, 2]}}
     message = types.codec("acme.v3.Odd").load(value, strict=True)
     found = {
@@ -254,14 +254,14 @@ def test_extension_with_several_values_is_read(types):
     ],
 )
 def test_json_of_fields_that_only_proto_has_is_refused(types, value, field, said):
-    """The error has the path, as for any other field."""
+    """An invalid one-of, enum, extension or required field is an error with the field's path."""
     with pytest.raises(InvalidArgument, match=said) as refused:
         types.codec("acme.v3.Odd").load(value, strict=True)
     assert refused.value.field == field
 
 
 def test_unknown_names_are_dropped_for_clients(types):
-    """Only fields and enum names are dropped; numbers of an open enum stay (spec §1.8(5))."""
+    """A client drops unknown fields and enum names but keeps enum numbers (spec §1.8(5))."""
     value = {"open": "HUGE", "nulls": ["x", None], "unknown": 1, "left": "a"}
     assert shown(types, "acme.v3.Odd", value, strict=False) == {"nulls": [None], "left": "a"}
     assert shown(types, "acme.v3.Odd", {"open": 9}, strict=False) == {"open": 9}
@@ -283,7 +283,7 @@ def test_extension_of_another_message_is_an_unknown_field():
 
 
 def test_message_too_deep_for_the_binary_form_is_refused(types):
-    """Each level of a Struct takes three of protobuf's 100 levels (spec §1.8(8))."""
+    """A Struct of 32 levels is read; one of 1,000 levels is refused (spec §1.8(8))."""
     value = {}
     for _ in range(32):
         value = {"a": value}
@@ -305,7 +305,7 @@ def test_message_too_deep_for_the_binary_form_is_refused(types):
     ],
 )
 def test_registered_well_known_protobuf_class_is_returned(cls, value):
-    """The result is of the registered protobuf class, not the library's own class."""
+    """A well-known type whose protobuf class is registered is read as that class, not ours."""
     types = TypeRegistry(cls)
     found = types.load(value, cls)
     assert type(found) is cls

@@ -1,4 +1,4 @@
-"""Proto files of a service compile, and a client generated from them reads our replies."""
+"""Proto files made from a service, and clients that protoc generates from them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Shade(enum.Enum):
 
 
 @attrs.frozen
-class google:  # ambiguous with the package google
+class google:  # its name is also that of the package google
     """A message whose name is also a package's."""
 
     text: str = ""
@@ -96,7 +96,7 @@ def unused(request: FrameRequest) -> None: ...
 
 
 def new_service() -> Service:
-    """Make a service with two methods, one of which has an explicit path."""
+    """Make a service with two methods; one has a path of its own."""
     made = Service(MemoryStore(), InlineExecutor(), domain="acme.test", maintenance=False)
     made.method("acme.google.v1.PictureShop.Paint")(paint)
     made.method("acme.google.v1.PictureShop.Wash", path="/v9/wash")(wash)
@@ -111,7 +111,7 @@ def service():
 
 
 def compiled(sources, folder):
-    """Compile the files with protoc and return the folder of the modules."""
+    """Compile the proto files with protoc; return the folder of the generated modules."""
     for name, text in sources.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
@@ -128,7 +128,7 @@ def imported(folder, name, monkeypatch):
 
 
 def test_the_files_compile_and_read_our_replies(service, tmp_path, monkeypatch):
-    """A client that is generated from the files decodes our operations."""
+    """The files compile, and the generated classes decode response and metadata."""
     sources = protobuf.proto_sources(service)
     assert list(sources) == ["acme/google/v1/google.proto"]
     pb = imported(compiled(sources, tmp_path), *sources, monkeypatch)
@@ -156,7 +156,7 @@ assert operation_to_proto(done, types).metadata.Unpack(found) and found.verb == 
 
 
 def test_stubs_that_import_our_metadata_are_found_beside_the_library(tmp_path):
-    """Stubs of a service without declared metadata work in a new process."""
+    """Generated code that imports lro/v1/lro.proto works beside the library, in a new process."""
     sources = {
         "dry.proto": 'syntax = "proto3"; import "lro/v1/lro.proto"; message Dried {'
         " lro.v1.OperationMetadata last = 1; }"
@@ -252,7 +252,7 @@ def cast(request: CastRequest) -> Sized:
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory):
-    """The files of a service with methods in several packages; protoc compiles all."""
+    """The proto files of a service with methods in several packages, which compile."""
     with new_service() as service:
         service.method("acme.dryer.v1.Dryer.Dry")(dry)
         service.method("acme.frames.v1.Frames.Frame")(frame)
@@ -271,7 +271,7 @@ BEHAVIOR = "(google.api.field_behavior) ="
 LINES = {
     "google": [
         "package acme.google.v1;\n",
-        # Names in the same package are short; ambiguous names are fully qualified.
+        # Names in the same package are short; an ambiguous name begins with a dot.
         "rpc Paint(PaintRequest) returns (.google.longrunning.Operation) {\n",
         'post: "/v1/pictureShop:paint"\n',
         'post: "/v9/wash"\n',
@@ -289,20 +289,20 @@ LINES = {
         'option java_outer_classname = "GoogleProto";\n',
         'option java_package = "com.acme.google.v1";\n',
         'option (.google.api.default_host) = "acme.test";\n',
-        f"string request_id = 2 [\n    {OPTIONAL},\n    {UUID}\n  ];\n",  # a field of the class
+        f"string request_id = 2 [\n    {OPTIONAL},\n    {UUID}\n  ];\n",  # the class has this field
         f"bool validate_only = 2047 [{OPTIONAL}];\n",
     ],
     "dryer": [
         "  // What the temperature is called.\n  HIGH = 1;",
         f"string request_id = 2046 [\n    {OPTIONAL},\n    {UUID}\n  ];\n".replace("(.g", "(g", 1),
-        # Docstrings, but not the one that a dataclass generates.
+        # Docstrings become comments, but not the generated docstring of a dataclass.
         "  // Dry a picture.\n  rpc Dry(",
         "\n\nmessage DryRequest {",
         "// What is dry now.\n//\n// Nothing is wet.\nmessage DryResponse {",
         "// How hot it may become.\n//\n// The `UNSPECIFIED` one is ours to choose.\nenum Heat {",
     ],
     "frames": [
-        # Texts below attributes, including inherited ones.
+        # Docstrings below attributes, also inherited ones, become comments.
         "message FrameRequest {\n  // In millimetres.\n  //\n  // Without the frame.\n  int64",
         "  // Of which year the frame is.\n  google.protobuf.Timestamp since = 3",
         "  // Pictures within.\n  repeated Sized inner = 6",
@@ -328,7 +328,7 @@ LINES = {
 
 @pytest.mark.parametrize("package", LINES)
 def test_proto_text_has_everything_in_the_descriptors_once(sources, package):
-    """Messages, services, options, HTTP rules and comments are each printed once."""
+    """A proto file has each message, service, option, HTTP rule and comment once."""
     text = sources[f"acme/{package}/v1/{package}.proto"]
     for lines in LINES[package]:
         assert lines in text or lines.replace("(.google", "(google") in text, lines
@@ -337,7 +337,7 @@ def test_proto_text_has_everything_in_the_descriptors_once(sources, package):
 
 
 def test_every_field_has_its_field_behavior(sources):
-    """In our own metadata file every field also has a comment."""
+    """Each request field has a field behavior; each field of our metadata file has a comment."""
     fields = re.findall(
         r"^  [\w.<>, ]+ = \d+( \[[^]]*\])?;$",
         sources["acme/casts/v1/casts.proto"].partition("\nenum ")[0],
@@ -350,7 +350,7 @@ def test_every_field_has_its_field_behavior(sources):
 
 
 def test_class_without_source_is_printed_without_comments(service):
-    """A class that was made at run time is printed without comments."""
+    """A class without source, made at run time, is printed without comments."""
     made = attrs.make_class("MadeRequest", {"size": attrs.field(type=int, default=0)})
     service.declare("acme.made.v1.Made.Make", request=made, response=Sized, metadata=FrameMetadata)
     text = protobuf.proto_sources(service)["acme/made/v1/made.proto"]
@@ -358,7 +358,7 @@ def test_class_without_source_is_printed_without_comments(service):
 
 
 def test_descriptor_set_has_every_import_before_its_file(service):
-    """Every file comes after its imports, and a registry can be filled from the set."""
+    """In a descriptor set each file comes after its imports; a registry can read the set."""
     files = FileDescriptorSet.FromString(protobuf.descriptor_set(service)).file
     seen = set()
     for file in files:
@@ -434,7 +434,7 @@ service Shop {
 def test_messages_of_given_files_are_not_printed_again(
     service, tmp_path, monkeypatch, package, name, service_text
 ):
-    """Messages and services of existing files are left out, and no file replaces another."""
+    """Messages and services that an existing proto file declares are not printed again."""
     source = SHOP.format(package=package, service=service_text)
     pb = imported(compiled({name: source}, tmp_path), name, monkeypatch)
     classes = {"request": pb.BuyRequest, "response": pb.BuyResponse, "metadata": pb.BuyMetadata}
@@ -461,5 +461,5 @@ def test_messages_of_given_files_are_not_printed_again(
     "options", [StartOptions(), StartOptions("6f1c3b62-3c5e-4a53-9c1f-2b7f9a4d1e01", True)]
 )
 def test_start_options_are_encoded_behind_the_request(options):
-    """The options are found after other fields of any message."""
+    """The options of a start, written after a message's fields, are read back."""
     assert read_options(b"\x0a\x01x" + write_options(options)) == options

@@ -16,15 +16,15 @@ from tests.vector_files import by_id, vectors
 
 KINDS = {"attrs": of_attrs(), "protobuf": of_protobuf()}
 BY_NUMBER = {"anyjson-064", "anyjson-114"}
-"""Cases with an unnamed enum number, which a Python enum cannot represent."""
+"""IDs of cases with an enum number without a name, which a Python enum cannot have."""
 
 
 NO_CLASS = {"google.rpc.Status", "lrofix.v1.Scalars"}
-"""Messages that attrs classes cannot express, with ``sint32`` or a custom JSON name."""
+"""Messages with ``sint32`` or a custom JSON name, which attrs classes cannot express."""
 
 
 def chosen(file, modes, kind):
-    """Yield the cases of these modes whose messages this kind of registry has."""
+    """Yield the file's cases of these modes whose messages this kind of registry has."""
     for case in vectors(file)["cases"]:
         name = case.get("type_url", "").rpartition("/")[2]
         known = kind == "protobuf" or (name not in NO_CLASS and case["id"] not in BY_NUMBER)
@@ -46,7 +46,7 @@ def value_of(case):
 
 @any_cases("roundtrip", "parse")
 def test_any_has_equal_json_and_binary_forms(kind, case):
-    """The JSON encodes to the vector's bytes, and the bytes to its JSON."""
+    """The JSON of each vector is encoded as its bytes, and the bytes are printed as its JSON."""
     types = KINDS[kind]
     packed = types.from_json(value_of(case), strict=True)
     assert packed.type_url == case["type_url"]
@@ -62,7 +62,7 @@ def test_any_has_equal_json_and_binary_forms(kind, case):
     "case", [c for c in vectors("any_json")["cases"] if c["mode"] == "parse_error"], ids=by_id
 )
 def test_invalid_any_is_refused(case):
-    """Protobuf classes refuse it, as attrs classes do."""
+    """A registry of protobuf classes refuses each invalid Any of the vectors."""
     with pytest.raises((ValueError, LroError)):
         KINDS["protobuf"].from_json(value_of(case), strict=True)
 
@@ -85,7 +85,7 @@ TYPES = KINDS["protobuf"]
 
 
 def decoded(case):
-    """Decode a case's message, as our class or a protobuf class."""
+    """Decode the bytes of a case as our class or a protobuf class."""
     payload = bytes.fromhex(case["input_hex"])
     if case["message"] in INTERFACE:
         return from_proto(parsed(INTERFACE[case["message"]], payload))
@@ -93,7 +93,7 @@ def decoded(case):
 
 
 def shown(case, message):
-    """Return the message's JSON value from the code that handles its type."""
+    """Return the JSON value of a case's message."""
     if case["message"] == "google.longrunning.Operation":
         return operation_to_json(message, TYPES)
     if case["message"] == "google.longrunning.ListOperationsResponse":
@@ -103,7 +103,7 @@ def shown(case, message):
 
 @pytest.mark.parametrize("case", vectors("operation_wire")["cases"], ids=by_id)
 def test_wire_bytes_survive_a_round_trip(case):
-    """Unknown fields are kept too (spec §1.7)."""
+    """The bytes of each vector, with unknown fields, are decoded and encoded (spec §1.7)."""
     expected = case["expect"]
     if expected["decode"] == "error":
         with pytest.raises(InvalidArgument):
@@ -125,7 +125,7 @@ def test_wire_bytes_survive_a_round_trip(case):
     ids=by_id,
 )
 def test_operation_has_equal_json_and_binary_forms(kind, case):
-    """Its JSON encodes to the vector's bytes, and these decode to the vector's JSON."""
+    """An operation's JSON is encoded as the vector's bytes, and the bytes are decoded again."""
     types = KINDS[kind]
     value = loads_strict(case.get("input_text") or json.dumps(case["input"]))
     strict = case.get("unknown_fields") != "ignore"

@@ -16,7 +16,7 @@ pytest.importorskip("google.auth")
 pytest.importorskip("requests")
 
 with warnings.catch_warnings():
-    # google-api-core suggests a package that only makes gRPC error messages longer.
+    # google-api-core suggests a package, which would only lengthen gRPC error messages.
     warnings.filterwarnings("ignore", "Please install grpcio-status", ImportWarning)
     from google.api_core import exceptions, operation, operation_async, operations_v1
     from google.api_core.future import polling
@@ -42,7 +42,7 @@ QUICK = polling.DEFAULT_POLLING.with_delay(initial=0.001, maximum=0.001, multipl
 
 
 def still_running(error: BaseException) -> bool:
-    """Return whether this is the error that the async future raises while it polls."""
+    """Return whether Google's async future raised this error because it still polls."""
     return type(error).__name__ == "_OperationNotComplete"
 
 
@@ -78,7 +78,7 @@ class Served:
 
 @contextlib.contextmanager
 def rest(service: lro.Service) -> Iterator[tuple[Any, str]]:
-    """Serve the service with uvicorn and yield Google's REST client for it."""
+    """Serve the service with uvicorn; yield Google's REST client and an empty address."""
     with uvicorn_serving(OperationsApp(service, parents=["projects/*"]), lifespan="off") as port:
         transport = operations_v1.OperationsRestTransport(
             host=f"http://{HOST}:{port}", credentials=AnonymousCredentials()
@@ -96,7 +96,7 @@ def over_grpc(kind: str, service: lro.Service) -> Iterator[tuple[Any, str]]:
 
 @pytest.fixture(scope="module", params=["rest", "threads", "asyncio"])
 def served(request: pytest.FixtureRequest) -> Iterator[Served]:
-    """A service on each kind of server, with Google's client."""
+    """A service over REST or on a gRPC server, with Google's client for it."""
     service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False, domain=DOMAIN)
     method = service.declare(
         "acme.v1.Things.Name",
@@ -116,7 +116,7 @@ def client(served: Served) -> Any:
 
 
 def future(started: Any, client: Any, result_type: Any = wrappers_pb2.StringValue) -> Any:
-    """Return Google's future for an operation; it polls every millisecond."""
+    """Return Google's future for an operation, which polls every millisecond."""
     types = {"metadata_type": struct_pb2.Struct, "polling": QUICK}
     return operation.from_gapic(started, client, result_type, **types)
 
@@ -142,7 +142,7 @@ def afuture(started: Any, client: Any) -> Any:
 
 
 def test_google_client_gets_metadata_and_later_the_response(served: Served, client: Any) -> None:
-    """Get returns the started operation with its metadata, and later its response."""
+    """Google's client gets an operation with its metadata, and once it is done its response."""
     started = served.start(percent=5.5)
     assert client.get_operation(started.name) == started
     served.complete(started, "ann")
@@ -153,7 +153,7 @@ def test_google_client_gets_metadata_and_later_the_response(served: Served, clie
 
 
 def test_google_client_lists_all_pages(served: Served, client: Any) -> None:
-    """The pager reads all pages of a filtered list and finds each match once."""
+    """Google's pager reads all pages of a filtered list and finds each match once."""
     started = [served.start("projects/many", number=number) for number in range(7)]
     wanted = "metadata.number >= 2 AND NOT metadata.number = 4"
     over_rest = not served.address  # only the REST client can set a page size
@@ -168,7 +168,7 @@ def test_google_client_lists_all_pages(served: Served, client: Any) -> None:
 
 
 def test_google_client_cancels_and_deletes(served: Served, client: Any) -> None:
-    """The work sees the cancellation; after the delete, a Get answers NOT_FOUND."""
+    """The work sees a cancel by Google's client; after a delete, Get answers NOT_FOUND."""
     started = served.start()
     client.cancel_operation(started.name)
     assert served.service.reporter(started.name).cancel_requested
@@ -186,7 +186,7 @@ def test_google_client_cancels_and_deletes(served: Served, client: Any) -> None:
     ],
 )
 def test_google_client_raises_its_class_for_the_code(client: Any, call: Any, reason: str) -> None:
-    """The client raises its class for the code, with message, reason and details."""
+    """Google's client raises the exception class of the error's code, with our details."""
     with pytest.raises(exceptions.BadRequest) as refused:
         call(client)
     assert info_of(refused.value)[0] == reason
@@ -194,7 +194,7 @@ def test_google_client_raises_its_class_for_the_code(client: Any, call: Any, rea
 
 
 def test_future_returns_the_typed_result(served: Served, client: Any) -> None:
-    """The future polls until done, has typed metadata meanwhile, and returns the typed result."""
+    """Google's future has typed metadata while the work runs, and then the typed result."""
     started = served.start(percent=1)
     found = future(started, client)
     reporter = served.service.reporter(started.name)
@@ -211,7 +211,7 @@ def test_future_returns_the_typed_result(served: Served, client: Any) -> None:
 
 
 def test_future_raises_the_error_of_the_operation(served: Served, client: Any) -> None:
-    """The future raises the error of the operation's code, with the status and details."""
+    """Google's future raises the class of the operation's error code, with its details."""
     started = served.start()
     error = lro.errors.PermissionDenied("not you")
     assert served.service.reporter(started.name).fail(error, domain=DOMAIN)
@@ -223,7 +223,7 @@ def test_future_raises_the_error_of_the_operation(served: Served, client: Any) -
 
 
 def test_cancelled_future_cancels_the_operation(served: Served, client: Any) -> None:
-    """The future requests the cancellation, and sees when the work has stopped."""
+    """A cancel of Google's future cancels the operation; once it has stopped, so has the future."""
     started = served.start()
     found = future(started, client)
     assert found.cancel()
@@ -248,7 +248,7 @@ def test_cancelled_future_cancels_the_operation(served: Served, client: Any) -> 
 def test_protobuf_reads_each_well_known_type(
     served: Served, client: Any, response: Any, wanted: Any
 ) -> None:
-    """protobuf reads each of the library's well-known types as the same type."""
+    """Google's client reads each well-known type of ours as the protobuf class of that type."""
     method = served.service.declare(
         f"acme.v1.Things.Get{type(response).__name__}",
         request=lro.Struct,
@@ -263,7 +263,7 @@ def test_protobuf_reads_each_well_known_type(
 
 @pytest.mark.parametrize("served", ["threads", "asyncio"], indirect=True)
 def test_async_google_client_gets_lists_cancels_and_deletes(served: Served) -> None:
-    """Get, list, cancel and delete work; a missing operation raises NotFound."""
+    """Google's async client gets, lists, cancels and deletes; NotFound means a missing one."""
     started = [served.start("projects/async") for _ in range(3)]
 
     async def steps(client: Any) -> None:
@@ -281,7 +281,7 @@ def test_async_google_client_gets_lists_cancels_and_deletes(served: Served) -> N
 
 @pytest.mark.parametrize("served", ["threads", "asyncio"], indirect=True)
 def test_async_futures_return_results_and_raise_errors(served: Served) -> None:
-    """They return the typed result and metadata, raise errors, and see the cancellation."""
+    """Google's async futures return typed results, raise errors and can be cancelled."""
     good, bad, stopped = (served.start(percent=1) for _ in range(3))
 
     async def steps(client: Any) -> None:

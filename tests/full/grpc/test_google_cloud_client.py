@@ -1,6 +1,6 @@
-"""The unmodified google-cloud-redis calls the server of ``serve-googles-clients.md``.
+"""The unmodified google-cloud-redis calls a server like that of ``serve-googles-clients.md``.
 
-``tests/test_docs.py`` runs the page's code; these tests add errors and other kinds of methods.
+``tests/test_docs.py`` runs the page's code; these tests add errors and more kinds of methods.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PACKAGE = "google.cloud.redis.v1.CloudRedis"
 
 
 def test_the_server_of_the_page_is_short() -> None:
-    """The page promises at most 40 lines."""
+    """The server in the page's code has at most 40 lines, as promised."""
     page = DOCS / "how-to" / "serve-googles-clients.md"
     server = next(block for block in blocks(page) if block.language == "python")
     assert "CloudRedis.CreateInstance" in server.text
@@ -70,7 +70,7 @@ def location_of(name: str) -> str:
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[lro.Service]:
-    """Methods with a field as the body, a nested path variable, no body, and a whole body."""
+    """A service whose methods have different HTTP bodies and path variables."""
     instance = f"name={LOCATION}/instances/*"
     with lro.Service(MemoryStore(), ThreadExecutor()) as made:
 
@@ -117,7 +117,7 @@ def service() -> Iterator[lro.Service]:
 
 @pytest.fixture(scope="module", params=["grpc", "rest"])
 def client(request: Any, service: lro.Service) -> Iterator[Any]:
-    """Google's client on one of its transports."""
+    """Google's client of the service, over gRPC or REST."""
     if request.param == "grpc":
         with (
             on_threads(lambda server: lro.grpc.add_to(server, service)) as address,
@@ -136,7 +136,7 @@ def client(request: Any, service: lro.Service) -> Iterator[Any]:
 
 
 def test_a_result_is_of_the_class_of_the_client(client: Any) -> None:
-    """The result has all fields of path, query and body; the operation is below the parent."""
+    """The result is a proto-plus message with the values sent in path, query and body."""
     wanted = redis_v1.Instance(tier="BASIC", memory_size_gb=3, labels={"a": "b"})
     operation = client.create_instance(parent=PARENT, instance_id="films", instance=wanted)
     made = operation.result(timeout=60)

@@ -1,4 +1,4 @@
-"""Methods whose messages are proto-plus classes, like those of Google's clients."""
+"""Methods whose messages are proto-plus classes, as in Google's clients."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.grpc.serving import on_threads
 
 @contextlib.contextmanager
 def redis() -> Iterator[tuple[lro.Service, Any]]:
-    """A service and a method whose messages are proto-plus classes."""
+    """Yield a service and its method, whose messages are proto-plus classes."""
     service = lro.Service(
         MemoryStore(), ThreadExecutor(), types=lro.TypeRegistry(redis_v1.Instance)
     )
@@ -53,7 +53,7 @@ CREATE = redis_v1.CreateInstanceRequest(
 
 
 def test_a_server_may_be_annotated_with_proto_plus() -> None:
-    """Our client returns the same classes over gRPC, HTTP and in process."""
+    """Over gRPC, HTTP and in process, our client returns the method's proto-plus classes."""
     with redis() as (service, create):
         app = OperationsApp(service, starts={"/v1/redis:create": create})
         with (
