@@ -1,6 +1,6 @@
-"""Types of the blocking and the async client: results and metadata have the declared classes."""
+"""Types of both clients: results and metadata have the classes that a call names."""
 
-# Expected errors have an ignore comment; mypy and pyright report the ones that do not occur.
+# Each expected error has an ignore comment; mypy and pyright report unused comments.
 # pyright: reportUnnecessaryTypeIgnoreComment=true
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ AsyncHandle = AsyncOperationHandle[ResizeResponse, ResizeMetadata]
 
 
 def starting(client: Client) -> None:
-    """Both a start and a stored name return a handle of the declared classes."""
+    """``start`` and ``operation`` return a handle with the classes that are passed."""
     started = client.start(
         "/v1/images:resize", ResizeRequest(), response=ResizeResponse, metadata=ResizeMetadata
     )
@@ -50,7 +50,7 @@ def starting(client: Client) -> None:
 
 
 def without_classes(client: Client) -> None:
-    """A response or metadata without a class is a dict of its JSON."""
+    """Without a class, a response or metadata is a dict of JSON."""
     started = client.start("/v1/images:resize", {"source": "a"})
     assert_type(started, OperationHandle[dict[str, Any], dict[str, Any]])
     assert_type(started.result(), dict[str, Any])
@@ -62,7 +62,7 @@ def without_classes(client: Client) -> None:
 
 
 def with_classes_of_every_kind(client: Client) -> None:
-    """The handle has classes of any supported library."""
+    """Handles accept message classes of each supported library."""
     one = client.start("/v1/images:resize", Model(), response=Struct, metadata=Model)
     assert_type(one.result(), Struct)
     assert_type(one.metadata, Model | None)
@@ -72,7 +72,7 @@ def with_classes_of_every_kind(client: Client) -> None:
 
 
 async def without_classes_async(client: AsyncClient) -> None:
-    """An async client's message without a class is a dict too."""
+    """Without a class, an async client's response or metadata is a dict."""
     started = await client.start("/v1/images:resize", {"source": "a"})
     assert_type(started, AsyncOperationHandle[dict[str, Any], dict[str, Any]])
     half = await client.start("/v1/images:resize", {}, response=ResizeResponse)
@@ -81,7 +81,7 @@ async def without_classes_async(client: AsyncClient) -> None:
 
 
 async def starting_async(client: AsyncClient) -> None:
-    """An async start or stored name returns an async handle of the classes."""
+    """An async client returns an async handle with the classes that are passed."""
     started = await client.start(
         "/v1/images:resize", ResizeRequest(), response=ResizeResponse, metadata=ResizeMetadata
     )
@@ -91,7 +91,7 @@ async def starting_async(client: AsyncClient) -> None:
 
 
 def handles(handle: Handle) -> None:
-    """The result has the response class; metadata may be None."""
+    """A handle's result has the response class; its metadata may be None."""
     assert_type(handle.result(), ResizeResponse)
     assert_type(handle.result(timeout=60), ResizeResponse)
     assert_type(handle.metadata, ResizeMetadata | None)
@@ -127,7 +127,7 @@ def a_result_is_not_another_class(handle: Handle) -> None:
 
 
 def verbs(client: Client) -> None:
-    """Verbs accept a name or the whole request."""
+    """The verbs of the client accept a name or a whole request message."""
     assert_type(client.get("operations/a"), lro.Operation)
     assert_type(client.get(lro.wire.GetOperationRequest("operations/a")), lro.Operation)
     assert_type(client.wait("operations/a", timeout=2.5), lro.Operation)
@@ -142,7 +142,7 @@ def verbs(client: Client) -> None:
 
 
 async def verbs_async(client: AsyncClient) -> None:
-    """Async verbs have the same types."""
+    """The verbs of the async client have the same types."""
     assert_type(await client.get("operations/a"), lro.Operation)
     assert_type(await client.wait("operations/a", timeout=2.5), lro.Operation)
     assert_type(await client.batch_get({"operations/a"}, view="FULL"), BatchGetOperationsResponse)
@@ -176,7 +176,7 @@ def transports(service: lro.Service, http: HttpTransport, other: AsyncHttpTransp
 
 
 def policies() -> None:
-    """Waits can be added, and a wait may be any function of a retry state."""
+    """Waits of policies can be added; a wait may be any function of a retry state."""
     Polling(wait=wait_proportional() + wait_exponential(0.5))
     Polling(wait=lambda state: float(state.attempt_number))
     Retry(codes=frozenset({lro.Code.ABORTED}), wait=wait_exponential())

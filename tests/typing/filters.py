@@ -1,6 +1,6 @@
-"""Types of filters: operands build expressions, which List accepts and which are not bools."""
+"""Types of filters: comparisons of operands are expressions, which List accepts."""
 
-# Expected errors have an ignore comment; mypy and pyright report the ones that do not occur.
+# Each expected error has an ignore comment; mypy and pyright report unused comments.
 # pyright: reportUnnecessaryTypeIgnoreComment=true
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Stage(enum.Enum):
 
 
 def operands(keys: list[str]) -> None:
-    """Fields and functions are operands; only functions are values too."""
+    """Fields and function calls are operands; only function calls are values too."""
     assert_type(field("metadata.labels", *keys, 5), Operand)
     assert_type(call("f", field("a"), 5, call("g")), FunctionCall)
     assert_type(create_time() > call("now"), Expression)
@@ -46,7 +46,7 @@ def operands(keys: list[str]) -> None:
 
 
 def comparisons(value: Value, since: datetime, span: timedelta) -> None:
-    """A comparison is an expression, whichever side the operand is on."""
+    """A comparison is an expression, with the operand on either side."""
     operand = field("a")
     assert_type(operand == value, Expression)
     assert_type(operand != Stage.QUEUED, Expression)
@@ -63,7 +63,7 @@ def comparisons(value: Value, since: datetime, span: timedelta) -> None:
 
 
 def joined(one: Expression, other: Expression) -> None:
-    """Only expressions can be joined with expressions."""
+    """``&`` and ``|`` accept expressions, but neither strings nor operands."""
     assert_type(one & ~other | cancel_requested(), Expression)
     assert_type(all_of(one, any_of(other, search("a"))), Expression)
     assert_type(one == other, bool)

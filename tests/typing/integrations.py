@@ -1,4 +1,4 @@
-"""Types of the integrations: a start's result has the classes of its method."""
+"""Types of the integrations: the result of a start has the classes of its method."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ResizeMethod = lro.Method[ResizeRequest, ResizeResponse, ResizeMetadata]
 async def in_fastapi(
     here: lro.integrations.fastapi.RequestOperations, resize: ResizeMethod
 ) -> lro.integrations.fastapi.Operation[ResizeResponse, ResizeMetadata]:
-    """An endpoint can return the result of its start."""
+    """A FastAPI endpoint can return the result of a start."""
     started = await here.start(resize, ResizeRequest(), metadata=ResizeMetadata())
     assert_type(started.operation, lro.Operation)
     return started
@@ -32,7 +32,7 @@ async def in_fastapi(
 async def in_litestar(
     here: lro.integrations.litestar.LitestarOperations, resize: ResizeMethod
 ) -> lro.integrations.litestar.Operation[ResizeResponse, ResizeMetadata]:
-    """A Litestar handler can return the result of its start."""
+    """A Litestar handler can return the result of a start."""
     return await here.start(resize)
 
 
@@ -42,7 +42,7 @@ async def in_others(
     resize: ResizeMethod,
     request: Request,
 ) -> None:
-    """A start returns a response of the framework."""
+    """In Starlette and Quart, a start returns a response of the framework."""
     assert_type(await starlette.start(request, resize), StarletteResponse)
     assert_type(await quart.start(resize, ResizeRequest()), Response)
 

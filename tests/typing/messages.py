@@ -1,6 +1,6 @@
-"""Types of message classes: ``lro.message`` keeps the type of the class."""
+"""Types of message classes: ``lro.message`` returns the class with its own type."""
 
-# Expected errors have an ignore comment; mypy and pyright report the ones that do not occur.
+# Each expected error has an ignore comment; mypy and pyright report unused comments.
 # pyright: reportUnnecessaryTypeIgnoreComment=true
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ResizeMetadata:
 
 
 def classes_are_kept() -> None:
-    """Constructors, fields and instances keep their types."""
+    """Constructors, fields and instances of a decorated class keep their types."""
     assert_type(ResizeRequest(source="a"), ResizeRequest)
     assert_type(ResizeRequest().source, str)
     assert_type(ResizeResponse(7), ResizeResponse)
@@ -45,14 +45,14 @@ def classes_are_kept() -> None:
 
 
 def constructors_are_checked() -> None:
-    """A wrong argument or an unknown field is an error."""
+    """A wrong argument or an unknown field of a decorated class is an error."""
     ResizeRequest(source=5)  # type: ignore[arg-type]
     ResizeMetadata(3)  # type: ignore[call-arg]
     _ = ResizeRequest().sources  # type: ignore[attr-defined]
 
 
 def registries_unpack_as_the_class(types: lro.TypeRegistry, packed: lro.AnyMessage) -> None:
-    """Reading a message as a class returns an instance of that class."""
+    """A registry that reads a message as a class returns an instance of that class."""
     assert_type(types.unpack(packed, ResizeResponse), ResizeResponse)
     assert_type(types.load({}, ResizeRequest), ResizeRequest)
     assert_type(types.unpack_any(packed), object)
@@ -74,7 +74,7 @@ class Keys(TypedDict):
 
 
 def classes_of_every_kind_are_kept(types: lro.TypeRegistry, packed: lro.AnyMessage) -> None:
-    """Classes of other libraries keep their types, and so do TypedDicts."""
+    """Decorated pydantic models, msgspec Structs and TypedDicts keep their types."""
     assert_type(Model(percent=3).percent, int)
     assert_type(Struct(percent=3).percent, int)
     keys: Keys = {"percent": 3}

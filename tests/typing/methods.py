@@ -1,6 +1,6 @@
-"""Types of methods: the decorator takes the classes from the plain or async function."""
+"""Types of methods: ``service.method`` takes the message classes from the function."""
 
-# Expected errors have an ignore comment; mypy and pyright report the ones that do not occur.
+# Each expected error has an ignore comment; mypy and pyright report unused comments.
 # pyright: reportUnnecessaryTypeIgnoreComment=true
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.typing.messages import ResizeMetadata, ResizeRequest, ResizeResponse
 
 
 def decorated_functions(service: lro.Service) -> None:
-    """A plain or async function, with or without a job, becomes a method of its classes."""
+    """A plain or async function, with or without a job, becomes a method with its classes."""
 
     @service.method("acme.images.v1.Images.Resize")
     def with_job(request: ResizeRequest, job: lro.Job[ResizeMetadata]) -> ResizeResponse:
@@ -50,7 +50,7 @@ def decorated_functions(service: lro.Service) -> None:
 
 
 def without_classes(service: lro.Service) -> None:
-    """For a class that a function does not name, the library's own class is used."""
+    """If a function names no response or metadata class, the library's own class is used."""
 
     @service.method("acme.images.v1.Images.Resize")
     def nothing_named(request: ResizeRequest, job: lro.Job) -> None:
@@ -82,7 +82,7 @@ def without_classes(service: lro.Service) -> None:
 
 
 def declared_methods(service: lro.Service) -> None:
-    """A method whose work is done elsewhere has the declared classes."""
+    """A method that is only declared has the declared classes."""
     method = service.declare(
         "acme.images.v1.Images.Resize",
         request=ResizeRequest,
@@ -95,13 +95,13 @@ def declared_methods(service: lro.Service) -> None:
 def methods_of_others(
     service: lro.Service, method: lro.Method[ResizeRequest, ResizeResponse, ResizeMetadata]
 ) -> None:
-    """A method of another service keeps its classes when it is declared again."""
+    """A method of another service keeps its classes when it is added to this service."""
     again = service.method("acme.images.v1.Images.Resize")(method)
     assert_type(again, lro.Method[ResizeRequest, ResizeResponse, ResizeMetadata])
 
 
 def starting(method: lro.Method[ResizeRequest, ResizeResponse, ResizeMetadata]) -> None:
-    """A start accepts the method's request and metadata, and returns a handle of its classes."""
+    """A start accepts the method's request and metadata classes, and returns a typed handle."""
     assert_type(method.start(ResizeRequest()), lro.Handle[ResizeResponse, ResizeMetadata])
     method.start(ResizeRequest(), metadata=ResizeMetadata())
     method.start(ResizeResponse())  # type: ignore[arg-type]
@@ -130,7 +130,7 @@ def handles(started: lro.Handle[ResizeResponse, ResizeMetadata]) -> None:
 async def handles_on_loop(
     service: lro.Service, method: lro.Method[ResizeRequest, ResizeResponse, ResizeMetadata]
 ) -> None:
-    """The async verbs, and starts of several requests, have the same types."""
+    """The async verbs of methods and handles, and ``start_many``, have the same types."""
     started = await method.start_async(ResizeRequest())
     assert_type(started, lro.Handle[ResizeResponse, ResizeMetadata])
     assert_type(await started.result_async(), ResizeResponse)
@@ -151,7 +151,7 @@ async def handles_on_loop(
 
 
 async def calling(method: lro.Method[ResizeRequest, ResizeResponse, ResizeMetadata]) -> None:
-    """Calling a method returns its function's result."""
+    """A direct call of a method returns the result of its function."""
     assert_type(method(ResizeRequest()), ResizeResponse)
     assert_type(method(ResizeRequest(), job=lro.testing.job()), ResizeResponse)
     assert_type(await method.call_async(ResizeRequest()), ResizeResponse)
@@ -179,13 +179,13 @@ def verbs(service: lro.Service) -> None:
 
 
 async def waiting(service: lro.Service) -> None:
-    """Wait has a blocking and an async form."""
+    """The service's ``wait`` and ``wait_async`` return operations."""
     assert_type(service.wait("operations/a"), lro.Operation)
     assert_type(await service.wait_async("operations/a"), lro.Operation)
 
 
 async def verbs_on_loop(service: lro.Service) -> None:
-    """An async verb has the arguments and the result of the blocking verb."""
+    """The service's async verbs have the arguments and results of the blocking verbs."""
     assert_type(await service.get_async("operations/a", caller="ann"), lro.Operation)
     assert_type(await service.get_async("operations/a", view="FULL"), lro.Operation)
     await service.get_async(7)  # type: ignore[arg-type]
@@ -223,7 +223,7 @@ def hooks(store: lro.adapters.Store, executor: lro.adapters.Executor) -> None:
 def starts(
     service: lro.Service, method: lro.Method[ResizeRequest, ResizeResponse, ResizeMetadata]
 ) -> None:
-    """Starts map paths to methods, with functions that match their messages."""
+    """``starts`` maps paths to methods; functions of a start must accept its messages."""
 
     def metadata(request: ResizeRequest) -> ResizeMetadata:
         return ResizeMetadata()

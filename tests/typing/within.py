@@ -1,4 +1,4 @@
-"""Types of ``within``: connections of each library, but no async ones."""
+"""Types of ``within``: blocking connections of each library are accepted, async ones not."""
 
 # pyright: reportUnnecessaryTypeIgnoreComment=true
 
@@ -29,7 +29,7 @@ async def connections(
     asynchronous: psycopg.AsyncConnection,
     asynchronous_session: AsyncSession,
 ) -> None:
-    """A type checker accepts blocking connections only."""
+    """``within`` accepts blocking connections and sessions only."""
     request = ResizeRequest()
     resize.start(request, within=of_psycopg)
     resize.start(request, within=of_sqlite)
