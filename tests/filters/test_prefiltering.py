@@ -154,7 +154,7 @@ TEXTS = [
     ("response:*", SUCCESS),
     ("response.title = 'no way'", both(SUCCESS, says("RESULT", '"no way"', '"title":'))),
     ("NOT response.title = a", EVERYTHING),
-    # The pieces: the field's name, unless its default matches, and a value that JSON keeps.
+    # Pieces: the field name, unless the default matches, and a value that JSON keeps unchanged.
     ("metadata.verb = 'no way'", meta('"no way"', '"verb":')),
     ("metadata.verb = ''", EVERYTHING),
     ("metadata.verb != a", EVERYTHING),

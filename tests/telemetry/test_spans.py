@@ -270,7 +270,7 @@ STATES = ",".join(f"k{number}={'v' * 60}" for number in range(8))
 def test_stored_context_has_a_bounded_size(
     make_service, traced, store, state, tenant, kept, baggage_kept
 ):
-    """Of a context that is too large, first the baggage and then the last tracestate is dropped."""
+    """If a context is too large, baggage is dropped first, then the last tracestate entries."""
     service = make_service(store, InlineExecutor(), telemetry=traced(baggage=["tenant"]))
     token = context.attach(remote(state, **({"tenant": tenant} if tenant else {})))
     try:

@@ -28,6 +28,6 @@ def functions_of(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
 def test_named_tests_exist(page: Path) -> None:
-    """Docs pages name only tests that exist, even after a test is renamed or removed."""
+    """Every test that a docs page names exists; a test is renamed together with the page."""
     for path, test in MARK.findall(page.read_text(encoding="utf-8")):
         assert test in functions_of(ROOT / path), f"{path}::{test}"
