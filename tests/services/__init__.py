@@ -1,1 +1,1 @@
-"""Real servers that tests start for themselves, on their own ports and in their own directories."""
+"""Real servers that tests start for themselves, with their own ports and directories."""

@@ -1,4 +1,4 @@
-"""Empty PostgreSQL stores, one after another, in one schema instead of new ones."""
+"""Reuse one PostgreSQL schema for many tests: empty its tables instead of making new schemas."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TABLES = ("operations", "inputs", "starts", "workers", "schedules")
 
 
 class Emptied:
-    """Opens stores on one schema, several at a time; empties it before it opens the next ones."""
+    """Opens ``count`` stores on one schema; each call first empties the schema's tables."""
 
     def __init__(self, server: PostgresServer, count: int = 1) -> None:
         psycopg = pytest.importorskip("psycopg")
@@ -24,7 +24,7 @@ class Emptied:
         self._made = False
 
     def __call__(self, clock: Callable[[], datetime]) -> tuple[Store, ...]:
-        """Empty the schema and open ``count`` stores with this clock; earlier ones are void."""
+        """Empty the tables and open ``count`` stores with this clock; earlier stores are void."""
         from lro.stores.postgres import PostgresStore
 
         if self._made:
@@ -37,5 +37,5 @@ class Emptied:
         )
 
     def close(self) -> None:
-        """Close its own connection."""
+        """Close the connection that empties the tables."""
         self._link.close()

@@ -1,4 +1,4 @@
-"""Servers as users run them, each in its own process, which a signal stops."""
+"""Servers as users run them: each is a process of its own, which a signal stops."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tests.waiting import PATIENCE, until
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 FOLDER: Final = "LRO_STOPPING_FOLDER"
-"""The environment variable for the folder of the store and the logs."""
+"""The environment variable with the folder of the store and the logs."""
 BROKER: Final = "LRO_STOPPING_BROKER"
-"""The environment variable for the URL of Celery's broker, if Celery does the work."""
+"""The environment variable with the URL of Celery's broker, if Celery does the work."""
 START_PATH: Final = "/v1/works:work"
 
 _ADDRESS: Final = re.compile(r"http://127\.0\.0\.1:(\d+)")
@@ -44,7 +44,7 @@ class Answer:
 
     @property
     def stopping(self) -> bool:
-        """Return whether it is the library's complete reply to calls while it stops."""
+        """Return whether this is the library's complete reply to calls while it stops."""
         if self.status != 503 or not isinstance(self.body, dict):
             return False
         error = self.body["error"]
@@ -57,7 +57,7 @@ class Answer:
 
 
 class Host:
-    """A running host with all its processes."""
+    """A running server with all its processes."""
 
     def __init__(self, command: Sequence[str], folder: Path, log: Path) -> None:
         self.log = log
@@ -75,7 +75,7 @@ class Host:
                 },
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # all its processes share one group id
+                start_new_session=True,  # all its processes share one process group
             )
 
     @property
@@ -83,11 +83,11 @@ class Host:
         return self.log.read_text(errors="replace")
 
     def port(self) -> int:
-        """Return the port on which its output says that it listens."""
+        """Return the port that the server prints."""
         return int(self.says(_ADDRESS)[1])
 
     def says(self, pattern: re.Pattern[str]) -> re.Match[str]:
-        """Wait until its output matches this pattern."""
+        """Wait until the server's output matches this pattern."""
         found: list[re.Match[str]] = []
 
         def said() -> bool:
@@ -100,16 +100,16 @@ class Host:
         return found[0]
 
     def stop(self) -> int:
-        """Ask it to stop; return its exit status."""
+        """Stop the server and return its exit status."""
         self.ask_to_stop()
         return self.end()
 
     def ask_to_stop(self) -> None:
-        """Send SIGTERM to its first process, as systemd and Kubernetes do."""
+        """Send SIGTERM to the server's first process, as systemd and Kubernetes do."""
         self.process.send_signal(signal.SIGTERM)
 
     def end(self) -> int:
-        """Wait until its first process has ended; return the exit status."""
+        """Wait until the server's first process has ended; return its exit status."""
         try:
             return self.process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
@@ -124,7 +124,7 @@ class Host:
         return True
 
     def kill(self) -> None:
-        """Kill all its processes."""
+        """Kill all processes of the server."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -132,7 +132,7 @@ class Host:
 
 @contextlib.contextmanager
 def running(command: Sequence[str], folder: Path, log: str) -> Iterator[Host]:
-    """Run a host; kill it at the end unless it has stopped."""
+    """Run a server; at the end kill what is left of it."""
     host = Host(command, folder, folder / log)
     try:
         yield host
@@ -162,7 +162,7 @@ def call(port: int, method: str, path: str, body: object = None) -> Answer:
 
 
 class Load(abc.ABC):
-    """Clients that start operations until one is refused, and clients that wait for operations."""
+    """Clients that start operations until a start is refused, and clients that wait."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -172,7 +172,7 @@ class Load(abc.ABC):
         self.waits: list[Answer] = []
 
     def start(self, milliseconds: int) -> str:
-        """Start an operation; return its name, or "" if it is refused."""
+        """Start an operation; return its name, or "" if the start is refused."""
         answer = self._start(milliseconds)
         with self._lock:
             if answer.status == 200:
@@ -182,11 +182,11 @@ class Load(abc.ABC):
             return ""
 
     def result(self, name: str) -> Answer:
-        """Return the result of an operation, once it is done."""
+        """Return the reply to a Wait that lasts until the operation is done."""
         return self._wait(name, 60)
 
     def wait(self, name: str) -> None:
-        """Wait for an operation in a thread."""
+        """Wait for an operation in another thread, and record the reply."""
 
         def wait() -> None:
             answer = self._wait(name, 50)
@@ -196,7 +196,7 @@ class Load(abc.ABC):
         self._spawn(wait)
 
     def go_on(self, milliseconds: int) -> None:
-        """Start operations one after another in a thread, until one is refused."""
+        """In another thread, start operations one after another until a start is refused."""
 
         def go_on() -> None:
             while self.start(milliseconds):
@@ -217,7 +217,7 @@ class Load(abc.ABC):
         self.close()
 
     def close(self) -> None:  # noqa: B027
-        """Free what the clients share."""
+        """Free the resources that all clients share."""
 
     @abc.abstractmethod
     def _start(self, milliseconds: int) -> Answer: ...
@@ -232,12 +232,12 @@ class Load(abc.ABC):
 
 
 class HttpLoad(Load):
-    """Calls over HTTP, each on its own connection."""
+    """Makes calls over HTTP, each on its own connection."""
 
     def __init__(self, port: int) -> None:
         super().__init__()
         self._port = port
-        # Some hosts print their address before they listen.
+        # some servers print their address before they listen
         until(lambda: call(port, "GET", "/v1/operations").status == 200)
 
     def _start(self, milliseconds: int) -> Answer:

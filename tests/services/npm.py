@@ -1,6 +1,6 @@
-"""npm packages for tests, in fixed versions; ``python -m tests.services.npm`` installs them.
+"""Fixed versions of npm packages for tests; ``python -m tests.services.npm`` installs them.
 
-It is run before the tests; a test whose packages are not installed is skipped.
+Run the command before the tests; a test whose packages are not installed is skipped.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from tests.waiting import PATIENCE
 A2A: Final = ("@a2a-js/sdk@1.3.0",)
 AZURE: Final = ("@azure/core-lro@3.4.2",)
 LANGUAGES: Final = ("@grpc/grpc-js@1.14.7", "@grpc/proto-loader@0.8.1")
-"""The packages of the page on clients in other languages."""
+"""The packages that the page on clients in other languages uses."""
 MCP: Final = ("@modelcontextprotocol/ext-tasks@0.2.2",)
-"""The package of the specification's repository: zod schemas of its messages."""
+"""The package of the specification's repository, with zod schemas of the messages."""
 MCP_SUITE: Final = ("@modelcontextprotocol/conformance@0.2.0-alpha.12", "node@22.23.3")
-"""The suite needs Node 22, which not every system has."""
+"""The conformance suite, and Node 22, which it needs and not every system has."""
 WEBHOOKS: Final = ("standardwebhooks@1.1.1",)
 
 SETS: Final = (A2A, AZURE, LANGUAGES, MCP, MCP_SUITE, WEBHOOKS)
-"""All packages that tests need; each set is installed in its own folder."""
+"""All sets of packages that tests need; each set is installed in its own folder."""
 
 REACH_SECONDS: Final = 4.5
-"""How long the registry may take to reply."""
+"""Seconds that the registry may take to reply."""
 INSTALL_SECONDS: Final = 600.0
-"""How long npm may take to install a set before it counts as failed."""
+"""Seconds that npm may take to install a set."""
 
 
 def folder(packages: tuple[str, ...]) -> Path:
-    """Return the folder of a set; a set with other versions has another folder."""
+    """Return the folder of a set of packages, which differs for other versions."""
     key = hashlib.sha256("\n".join(sorted(packages)).encode()).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"lro-npm-{key}"
 
 
 def node_modules(packages: tuple[str, ...]) -> Path:
-    """Return the folder that has a set's ``node_modules``; skip if it is not installed."""
+    """Return the folder with a set's ``node_modules``, or skip the test if there is none."""
     home = folder(packages)
     if shutil.which("node") is None or not (home / "installed").exists():
         names = ", ".join(packages)
@@ -53,7 +53,7 @@ def node_modules(packages: tuple[str, ...]) -> Path:
 
 
 def run_node(home: Path, script: str, *arguments: str) -> str:
-    """Run a script with the packages in ``home``, which must succeed; return its output."""
+    """Run a script with the packages in ``home``; check its exit status and return its output."""
     done = subprocess.run(
         ["node", "--input-type=module", "-", *arguments],
         input=script,
@@ -68,7 +68,7 @@ def run_node(home: Path, script: str, *arguments: str) -> str:
 
 
 def reason_without_registry(npm: str) -> str | None:
-    """Return why npm cannot install anything now, or None."""
+    """Return the reason why npm cannot reach its registry, or None."""
     limits = ["--fetch-timeout=3000", "--fetch-retries=0"]
     try:
         found = subprocess.run(
@@ -80,7 +80,7 @@ def reason_without_registry(npm: str) -> str | None:
 
 
 def install(npm: str, packages: tuple[str, ...]) -> str | None:
-    """Install a set; return the reason for a failure, or None."""
+    """Install a set of packages; return the reason if that fails, or None."""
     home = folder(packages)
     home.mkdir(exist_ok=True)
     command = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(home), *packages]
@@ -96,7 +96,7 @@ def install(npm: str, packages: tuple[str, ...]) -> str | None:
 
 
 def install_all() -> str | None:
-    """Install the missing sets; return in one sentence why some are still missing, or None."""
+    """Install the missing sets; return the reason if some are still missing, or None."""
     missing = [one for one in SETS if not (folder(one) / "installed").exists()]
     npm = shutil.which("npm")
     if npm is None or shutil.which("node") is None:
@@ -107,7 +107,7 @@ def install_all() -> str | None:
 
 
 def main() -> int:
-    """Return the exit status: 0 even without packages, unless the environment requires services."""
+    """Return the exit status: 0 even if packages are missing, unless all services are required."""
     reason = install_all()
     if reason is None:
         return 0

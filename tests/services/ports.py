@@ -1,4 +1,4 @@
-"""Ports for servers that tests stop and restart."""
+"""Ports for servers that tests stop and start again."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import socket
 from typing import Final
 
 _OURS: Final = range(15_000, 32_000)
-"""Below the ports that Linux, macOS and Windows assign to connections and to port 0."""
+"""These ports are below the range that Linux, macOS and Windows assign automatically."""
 
 
 def free_port() -> int:
     """Return a local port on which nothing listens.
 
-    No system assigns it to another program, so that a stopped server can listen on it again.
+    The system assigns the port to no other program, so that a stopped server can use it again.
     """
     while True:
         with socket.socket() as probe:
-            port = secrets.choice(_OURS)  # Hypothesis seeds ``random`` alike in all processes
+            port = secrets.choice(_OURS)  # in all processes Hypothesis seeds ``random`` alike
             try:
                 probe.bind(("127.0.0.1", port))
-            except OSError:  # it is in use
+            except OSError:  # the port is in use
                 continue
             return port

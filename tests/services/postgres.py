@@ -1,4 +1,4 @@
-"""A PostgreSQL server for tests, on a free port and in its own directory; tests may crash it."""
+"""A PostgreSQL server for tests, with its own port and directory; tests may crash the server."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tests.services.ports import free_port
 from tests.waiting import PATIENCE
 
 UNHURRIED: Final = {"connect_seconds": PATIENCE, "statement_seconds": PATIENCE}
-"""Options of a store whose statements do not time out on a busy machine."""
+"""Options of a store whose statements do not time out even on a busy machine."""
 
 _DEBIAN: Final = Path("/usr/lib/postgresql")
 _GUARD: Final = 'read _; kill -QUIT "$0" && kill -CONT "$0" && sleep 1; rm -rf -- "$1"'
-"""Stops the server and removes its folder after a killed test run, whose end closes the input."""
+"""Stops the server and removes its folder if the test run is killed, which closes the input."""
 
 _READY: Final = "ready to accept connections"
 _LOCALE: Final = ("-E", "UTF8", "--locale", "C")
@@ -38,15 +38,17 @@ _SETTINGS: Final = {
     "lc_messages": "C",
     "log_line_prefix": "",
     "deadlock_timeout": "200ms",
-    # The system's cache survives a crash of the server, and a busy disk would delay commits.
+    # The system's cache survives a crash of the server, so no sync is needed; on a busy disk, syncs
+    # would delay commits.
     "fsync": "off",
 }
 
 
 class PostgresServer:
-    """A server whose data survive every stop, even a crash.
+    """A server whose data survive every stop and crash of the server.
 
-    PostgreSQL refuses to run as root; then the server runs as ``postgres``, or as ``nobody``.
+    If the tests run as root, which PostgreSQL refuses, the server runs as ``postgres`` or
+    ``nobody``.
     """
 
     def __init__(self, binaries: Path, folder: Path) -> None:
@@ -78,7 +80,7 @@ class PostgresServer:
         )
 
     def start(self) -> None:
-        """Start the server, and return when it accepts connections."""
+        """Start the server, and return once it accepts connections."""
         assert self._process is None, "it runs already"
         settings = {**_SETTINGS, "port": str(self.port), "unix_socket_directories": self._folder}
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
@@ -89,7 +91,7 @@ class PostgresServer:
             text=True,
             errors="replace",
             cwd=self._folder,
-            start_new_session=True,  # Ctrl-C is for the tests, which then stop the server
+            start_new_session=True,  # Ctrl-C is only for the tests, which stop the server
         )
         self._guardian = subprocess.Popen(
             ["sh", "-c", _GUARD, str(self._process.pid), self._folder],
@@ -105,7 +107,7 @@ class PostgresServer:
         assert self._process.poll() is None, f"it has not started: {self.log}"
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        """Disconnect all clients and stop; return when it has stopped. Idempotent."""
+        """Disconnect all clients and stop the server, if it runs; return once it has stopped."""
         if self._process is not None:
             self._process.send_signal(how)
             self._process.wait(PATIENCE)
@@ -116,12 +118,12 @@ class PostgresServer:
             self._guardian = None
 
     def crash(self) -> None:
-        """Stop immediately, without a checkpoint, as in a crash."""
+        """Stop the server at once, without a checkpoint, as in a crash."""
         self.stop(signal.SIGQUIT)
 
     @contextlib.contextmanager
     def away(self) -> Iterator[None]:
-        """Crash the server for the length of the block."""
+        """Crash the server, and start it again after the block."""
         self.crash()
         try:
             yield
@@ -135,7 +137,7 @@ class PostgresServer:
         self.start()
 
     def restore(self) -> None:
-        """Crash the server, and start it with the saved data: later changes are lost."""
+        """Crash the server and start it with the saved data, so that later changes are lost."""
         self.crash()
         shutil.rmtree(self._folder / "data")
         self._copy("saved", "data")
@@ -146,7 +148,7 @@ class PostgresServer:
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
-        """Pause the server for the length of the block: it accepts connections without replying."""
+        """Pause the server during the block: it accepts connections but does not reply."""
         self._signal_all(signal.SIGSTOP)
         try:
             yield
@@ -173,17 +175,17 @@ class PostgresServer:
                 self._log.append(line)
                 if _READY in line:
                     ready.set()
-        ready.set()  # it has ended without becoming ready
+        ready.set()  # also if the server has ended without becoming ready
 
 
 @functools.cache
 def shared_server() -> PostgresServer:
-    """Start this test run's server at the first call; skip the test if there is no PostgreSQL."""
+    """Start the server of this test run at the first call; skip the test without PostgreSQL."""
     return new_server()
 
 
 def new_server() -> PostgresServer:
-    """Start a server that runs until this process ends or the server is stopped."""
+    """Start a server that runs until it is stopped or this process ends."""
     binaries = _binaries()
     if binaries is None:
         pytest.skip(f"PostgreSQL is not installed: no initdb in PATH or in {_DEBIAN}/*/bin")
@@ -197,14 +199,14 @@ def new_server() -> PostgresServer:
 
 @pytest.fixture(scope="session")
 def postgres() -> PostgresServer:
-    """Return the running server of this test run."""
+    """Return the server that all tests of this run share."""
     return shared_server()
 
 
 def store_maker(server: PostgresServer, **options: Any) -> Callable[..., Any]:
-    """Return a function that opens an empty store with a clock, in a new schema on this server."""
+    """Return a function that opens an empty store with a clock, in a new schema of this server."""
     options = {**UNHURRIED, **options}
-    from lro.stores.postgres import PostgresStore  # only if there is a server to test with
+    from lro.stores.postgres import PostgresStore  # imported only if there is a server
 
     def make(clock: Callable[[], Any] | None = None) -> PostgresStore:
         store = PostgresStore(server.url, schema=server.fresh_schema(), clock=clock, **options)
@@ -223,7 +225,7 @@ def _binaries() -> Path | None:
 
 
 def as_other_user(folder: Path) -> Sequence[str]:
-    """Return a prefix for commands that must not run as root, and give their user the folder."""
+    """Return a prefix for commands that must not run as root; give the folder to their user."""
     if os.geteuid() != 0:
         return ()
     user = _other_user()
@@ -241,8 +243,8 @@ def _other_user() -> pwd.struct_passwd:
 def _as_user(user: pwd.struct_passwd) -> Sequence[str]:
     """Return a prefix that runs a command as this user.
 
-    ``Popen(user=...)`` uses ``fork()``, and then grpcio's fork handlers run in the child, which
-    sometimes ended it before it became the server. Otherwise Popen uses ``vfork()``.
+    ``Popen(user=...)`` uses ``fork()``, after which grpcio's fork handlers run in the child. They
+    sometimes ended the child before it became the server. Without ``user``, Popen uses ``vfork()``.
     """
     setpriv = shutil.which("setpriv")
     if setpriv is None:

@@ -1,4 +1,4 @@
-"""Processes that tests start."""
+"""Processes that tests start and that end with the test."""
 
 from __future__ import annotations
 

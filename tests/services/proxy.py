@@ -1,4 +1,4 @@
-"""A TCP proxy that can be slow, lose chosen bytes, or lose all bytes of a connection."""
+"""A TCP proxy that can be slow, lose a request or a reply, or drop all bytes of connections."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from collections.abc import Iterator
 class Proxy:
     """Forwards connections to a local port.
 
-    ``lose_next`` chooses what the proxy loses next, on any connection: a client's ``"question"``,
-    so that the server never receives it, or the server's ``"answer"``, so that the client never
-    learns the result. That connection is then closed. ``connections`` counts the connections of
-    clients. ``delay`` is added to each question, in seconds. While ``cut`` is set, all connections
-    are closed and new ones are refused.
+    ``lose_next`` lets the proxy lose the next bytes on any connection: a client's ``"question"``
+    (request), so that the server never receives it, or the server's ``"answer"`` (reply), so that
+    the client never learns the result. The connection is then closed. ``connections`` counts the
+    clients' connections. Each request is delayed by ``delay`` seconds. While ``cut`` is set, all
+    connections are closed and new ones are refused.
     """
 
     def __init__(self, port: int) -> None:
@@ -35,13 +35,13 @@ class Proxy:
         self._begin(self._accept)
 
     def lose_next(self, what: str) -> None:
-        """Lose the next ``"question"`` or ``"answer"``."""
+        """Lose the next ``"question"`` (request) or ``"answer"`` (reply)."""
         self.lost.clear()
         with self._lock:
             self._to_lose = what
 
     def forget(self) -> None:
-        """Drop all that arrives on the current connections, like a gateway that has lost them."""
+        """Drop all later bytes of the current connections, like a gateway that has lost them."""
         with self._lock:
             self._forgotten.update(self._sockets)
 
@@ -59,7 +59,7 @@ class Proxy:
             _shut(one)
 
     def close(self) -> None:
-        """Close every connection, and accept no more."""
+        """Close all connections and accept no more."""
         self.cut = True
         _shut(self._listening)
         for thread in list(self._threads):
@@ -116,7 +116,7 @@ class Proxy:
 
 @contextlib.contextmanager
 def proxy_to(port: int) -> Iterator[Proxy]:
-    """Run a proxy for the length of the block."""
+    """Run a proxy to a local port during the block."""
     proxy = Proxy(port)
     try:
         yield proxy

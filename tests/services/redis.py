@@ -1,4 +1,4 @@
-"""A Redis server for tests, on a free port and in its own directory; tests may kill it."""
+"""A Redis server for tests, with its own port and directory; tests may kill the server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.waiting import PATIENCE, until
 
 
 class Redis:
-    """A server without persistence: after a restart it is empty."""
+    """A server without persistence, which is empty after a restart."""
 
     def __init__(self, binary: str, directory: Path) -> None:
         self._binary = binary
@@ -27,7 +27,7 @@ class Redis:
         self.url = f"redis://127.0.0.1:{self.port}/0"
 
     def start(self) -> None:
-        """Start the server, and return when it replies."""
+        """Start the server, and return once it replies."""
         assert self._process is None, "it runs already"
         with (self._directory / "redis.log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -36,7 +36,7 @@ class Redis:
         until(self._answers)
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
-        """Stop the server, and return when it has stopped. Idempotent."""
+        """Stop the server, if it runs, and return once it has stopped."""
         if self._process is not None:
             self._process.send_signal(signal.SIGCONT)
             self._process.send_signal(how)
@@ -44,12 +44,12 @@ class Redis:
             self._process = None
 
     def kill(self) -> None:
-        """Kill the server as a crash does: ``kill -9``."""
+        """Kill the server with SIGKILL, as in a crash."""
         self.stop(signal.SIGKILL)
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
-        """Pause the server for the length of the block: it exists but does not reply."""
+        """Pause the server during the block: it accepts connections but does not reply."""
         assert self._process is not None, "it does not run"
         self._process.send_signal(signal.SIGSTOP)
         try:
@@ -58,7 +58,7 @@ class Redis:
             self._process.send_signal(signal.SIGCONT)
 
     def ask(self, *words: str) -> bytes:
-        """Return the reply to a command, as it comes over the wire."""
+        """Return the server's reply to a command, as the bytes on the wire."""
         with socket.create_connection(("127.0.0.1", self.port), PATIENCE) as connection:
             parts = "".join(f"${len(word)}\r\n{word}\r\n" for word in words)
             connection.sendall(f"*{len(words)}\r\n{parts}".encode())
@@ -89,7 +89,7 @@ class Redis:
 
 @contextlib.contextmanager
 def redis_server(directory: Path) -> Iterator[Redis]:
-    """Run a server in this directory until the end of the block; skip if Redis is not installed."""
+    """Run a server in this directory during the block; skip the test if Redis is not installed."""
     binary = shutil.which("redis-server")
     if binary is None:
         pytest.skip("redis-server is not installed")

@@ -1,1 +1,1 @@
-"""Tests across processes: each sees what the others write, and every race has one winner."""
+"""Tests of several processes on one database: all agree on its records and on who wins a race."""

@@ -23,7 +23,7 @@ METHODS: Final = {"threads": "work", "asyncio": "awork", "processes": "work"}
 
 
 def place_of(kind: str, folder: Path) -> Place:
-    """Return a new, empty database of this kind."""
+    """Return the place of a new, empty database of this kind."""
     if kind == "postgres":
         return Place(kind, shared_server().url, shared_server().fresh_schema())
     return Place(kind, str(folder / "operations.db"))
@@ -33,9 +33,9 @@ def place_of(kind: str, folder: Path) -> Place:
 def parties_on(
     store: str, executors: Sequence[str] = ("threads",) * 3, size: int = 1
 ) -> Iterator[tuple[list[Party], Traces]]:
-    """Start processes on a new database, and make room for ``size`` traces of work.
+    """Start a process per executor on a new database, and make traces for ``size`` pieces of work.
 
-    With the store in memory, all of them are one service in this process.
+    A store in memory has a single service, in this process.
     """
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -58,7 +58,7 @@ def ids(options: argparse.Namespace) -> None:
 
 
 def cancel(options: argparse.Namespace) -> None:
-    """Race cancellations against completions, ``count`` times each."""
+    """Race each of ``count`` cancellations against a completion."""
     for store in options.store:
         for executor in options.executor:
             kinds = executor, "threads", "threads"
@@ -70,7 +70,7 @@ def cancel(options: argparse.Namespace) -> None:
 
 
 def wait(options: argparse.Namespace) -> None:
-    """Measure how soon waits learn of an end in another process, with notifications and without."""
+    """Measure how soon waits return after an end in another process, even without notifications."""
     for store in options.store:
         if store == "memory":  # no other process can write to memory
             continue
@@ -88,7 +88,7 @@ def wait(options: argparse.Namespace) -> None:
 
 
 def records(options: argparse.Namespace) -> None:
-    """Run random sequences of store calls, and compare the results of all stores."""
+    """Run random sequences of store calls on all stores, and compare the results."""
     from tests.full.across.test_records import run_traces
 
     with timed("all", "stores"):
@@ -98,7 +98,7 @@ def records(options: argparse.Namespace) -> None:
 
 @contextlib.contextmanager
 def timed(store: str, what: str) -> Iterator[None]:
-    """Print a line of output with the seconds that the block took."""
+    """Print the store, what is timed, and the seconds that the block takes, on one line."""
     began = time.monotonic()
     print(f"{store:<9} {what:<10} ", end="", flush=True)
     yield
@@ -106,7 +106,7 @@ def timed(store: str, what: str) -> Iterator[None]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Do what the command line says."""
+    """Parse the command line and run its command."""
     parser = argparse.ArgumentParser(prog="python -m tests.full.across", description=__doc__)
     commands = parser.add_subparsers(required=True)
     for run, option, number in (

@@ -1,4 +1,4 @@
-"""Services that the race tests call, in this process or in other processes."""
+"""Services in this process or in other processes, called by the race tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 class Inside:
-    """A service in this process; threads call it."""
+    """A service in this process; its verbs run in threads."""
 
     def __init__(self, place: Place, executor: str = "threads") -> None:
         self._interval = sys.getswitchinterval()
@@ -30,11 +30,11 @@ class Inside:
         self._threads = ThreadPoolExecutor(64)
 
     def ask(self, verb: str, **arguments: Any) -> Future[Any]:
-        """Call a verb in a thread."""
+        """Call a verb in another thread."""
         return self._threads.submit(asked, self._harness, verb, arguments)
 
     def do(self, verb: str, **arguments: Any) -> Any:
-        """Call a verb in this thread."""
+        """Call a verb in the current thread."""
         return asked(self._harness, verb, arguments)
 
     def close(self) -> None:
@@ -71,7 +71,7 @@ class Apart:
         self._reader.start()
 
     def ask(self, verb: str, **arguments: Any) -> Future[Any]:
-        """Send a call."""
+        """Send a call, and return a future of its result."""
         future: Future[Any] = Future()
         with self._lock:
             number = next(self._numbers)
@@ -85,7 +85,7 @@ class Apart:
         return self.ask(verb, **arguments).result(4 * PATIENCE)
 
     def close(self) -> None:
-        """End the process, which stops by itself at the end of its input."""
+        """Close the process's input, which ends the process."""
         self._stdin.close()
         try:
             assert self._process.wait(PATIENCE) == 0
@@ -107,4 +107,4 @@ class Apart:
 
 
 Party: TypeAlias = Inside | Apart
-"""A service whose verbs can be called."""
+"""A service whose verbs a test can call."""

@@ -1,10 +1,10 @@
-"""Races between starts, between cancellation and completion, and waits: all agree on the winner.
+"""Races of starts, and of cancellation against completion: all processes agree on the winner.
 
-Identical starts from several processes do the work once. Whichever is first of cancellation and
-completion wins, and CANCELLED means that the work has stopped. *Work* runs as a function in one
-process; a second one cancels it at a random moment, and a third one watches it. *Reports* of an
-operation whose work is done outside come from all processes at once. A wait in one process soon
-learns how another process has ended the operation.
+Identical starts from several processes do the work once. Cancellation and completion race: the
+first one wins, and CANCELLED means that the work has stopped. In ``work_races`` one process does
+the work, a second one cancels it at a random moment, and a third one watches the operation. In
+``report_races`` all processes report the result of outside work at once. In ``delays`` a wait in
+one process soon returns how another process has ended the operation.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ STATES = {RETURNED: "SUCCEEDED", STOPPED: "CANCELLED", NOT_STARTED: "CANCELLED"}
 def work_races(
     parties: Sequence[Party], method: str, traces: Traces, numbers: range, seed: int = 0
 ) -> Counter[str]:
-    """Cancel the work of the first party from the second, while the last one watches.
+    """Let the second party cancel the first party's work, while the last party watches.
 
-    Return how often each state was reached, and how often before the work had begun.
+    Return how often each state was reached, before the work began and after.
     """
 
     def race(number: int) -> str:
@@ -46,8 +46,8 @@ def one_race(
 ) -> str:
     """Run one race; return its outcome.
 
-    The work takes up to 3 ms, or longer than any caller waits; the cancellation comes within 4 or
-    within 40 ms, and stopping takes up to 20 ms.
+    The work takes up to 3 ms, or longer than any caller waits. The cancellation comes within 4 ms
+    or 40 ms, and stopping the work takes up to 20 ms.
     """
     steps = draw.randrange(5)
     plan = {
@@ -73,7 +73,7 @@ def one_race(
 
 
 def check_race(name: str, number: int, seen: Sequence[View], traces: Traces) -> None:
-    """Check that all saw the same end, and that no caller saw it while the function still ran."""
+    """Check that all saw the same end, and that the function was not still running then."""
     answers = {(one["state"], one["text"]) for one in seen}
     assert len(answers) == 1, f"{name}: {answers}"
     running = [one for one in seen if one["trace"] == RUNNING]
@@ -85,7 +85,7 @@ def check_race(name: str, number: int, seen: Sequence[View], traces: Traces) -> 
 
 
 def check_final(parties: Sequence[Party], name: str, seen: View) -> None:
-    """Check that the record is still as it was seen, and has no owner."""
+    """Check that the operation is still in the state that was seen, and that it has no owner."""
     for party in parties:
         now = party.do("get", name=name)
         assert (now["state"], now["text"]) == (seen["state"], seen["text"]), f"{name}: {now}"
@@ -95,7 +95,7 @@ def check_final(parties: Sequence[Party], name: str, seen: View) -> None:
 
 
 def report_races(parties: Sequence[Party], count: int, seed: int = 0) -> Counter[str]:
-    """Have every party complete, fail and acknowledge the cancellation of the same operations.
+    """Let every party complete, fail and acknowledge the cancellation of the same operations.
 
     Return how often each kind of report was first.
     """
@@ -108,8 +108,9 @@ def report_races(parties: Sequence[Party], count: int, seed: int = 0) -> Counter
 def one_report(parties: Sequence[Party], asked_before: bool) -> str:
     """Run one race of reports; return the kind of report that was first.
 
-    Only that report was applied, and the record has its values. If ``asked_before``, the operation
-    is cancelled before the race; else each party cancels it just before it acknowledges.
+    Only that report was applied, and the record has the report's values. If ``asked_before``, the
+    operation is cancelled before the race; otherwise each party cancels it just before it
+    acknowledges.
     """
     name = parties[0].do("start")
     if asked_before:
@@ -130,13 +131,13 @@ def one_report(parties: Sequence[Party], asked_before: bool) -> str:
 
 
 CALLERS = 100
-"""The number of identical concurrent starts, of all processes together."""
+"""The number of identical concurrent starts in one round, from all processes together."""
 
 CONFLICT = "INVALID_ARGUMENT REQUEST_ID_CONFLICT"
 
 
 def bodies(count: int, others: int, draw: random.Random) -> list[str]:
-    """Return the request texts of one process: all the same except for ``others`` of them."""
+    """Return the request texts of one process: "other" in ``others`` cases, else "same"."""
     texts = ["other"] * others + ["same"] * (count - others)
     draw.shuffle(texts)
     return texts
@@ -145,9 +146,9 @@ def bodies(count: int, others: int, draw: random.Random) -> list[str]:
 def one_round(
     parties: Sequence[Party], number: int, traces: Traces, others: int, draw: random.Random
 ) -> str:
-    """Make all starts with one request id at once; return the operation's name.
+    """Make all starts of a round at once, with one request id; return the operation's name.
 
-    The first request wins: starts with the same text get its operation, others get a conflict.
+    The first request wins: starts with its text get the operation, other starts get a conflict.
     ``others`` starts per process have another text.
     """
     request_id = str(uuid.UUID(int=draw.getrandbits(128), version=4))
@@ -185,9 +186,9 @@ def one_round(
 def identical_starts(
     parties: Sequence[Party], rounds: int, traces: Traces, seed: int = 0
 ) -> Counter[str]:
-    """Run rounds of starts; in every other round some starts have another text.
+    """Run rounds of concurrent starts; in every second round some starts have another text.
 
-    Return the numbers of starts, operations, rounds with conflicts, and calls of the work.
+    Return the numbers of starts, of operations, and of calls of the work.
     """
     draw = random.Random(seed)
     before = parties[0].do("count")
@@ -208,14 +209,15 @@ ENDS = {
     "acknowledge": ("CANCELLED", "the operation was cancelled"),
     "delete": ("NOT_FOUND", None),
 }
-"""What a wait returns, by how the operation was ended."""
+"""The state and text that a wait returns, by how the operation was ended."""
 
 
 def delays(parties: Sequence[Party], rounds: int, deaf: bool, look_again: float) -> list[float]:
     """Return the seconds from the reply to the second party's ``end`` to each waiter's result.
 
-    Each round ends an operation in each way; a thread and a coroutine of the third party wait for
-    it. If ``deaf``, all notifications are lost. ``look_again`` is the seconds between two polls.
+    Each round ends an operation in each way, while a thread and a coroutine of the third party wait
+    for it. If ``deaf``, all notifications are lost. ``look_again`` is the seconds between two
+    polls.
     """
     starter, ender, waiter = parties
     for party in parties:

@@ -1,4 +1,4 @@
-"""A service on a store, whose verbs are called by name, with arguments that JSON can hold."""
+"""A service whose verbs are called by name, with arguments that JSON can represent."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from tests.waiting import PATIENCE, until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 SWITCH_SECONDS = 1e-5
-"""How long a thread runs before another takes its turn: short, so that calls interleave."""
+"""The time after which another thread gets its turn: short, so that calls interleave."""
 
 REPORTS = ("complete", "fail", "acknowledge")
-"""The ways to end an operation from outside."""
+"""The ways in which a reporter can end an operation."""
 
 View = dict[str, Any]
-"""An operation as a reply shows it, with the time of the reply."""
+"""An operation as a reply shows it, and the time of the reply."""
 
 
 def make_executor(kind: str) -> Executor:
-    """Return the executor with this name."""
+    """Return an executor of this kind."""
     if kind == "threads":
         from lro.executors.threads import ThreadExecutor
 
@@ -49,7 +49,7 @@ def make_executor(kind: str) -> Executor:
 
 
 class Harness:
-    """The service of one process; its public methods are the verbs that can be called."""
+    """The service of one process; its public methods are the verbs."""
 
     def __init__(self, place: Place, executor: str = "threads") -> None:
         self._store = Muffled(place.open())
@@ -69,20 +69,20 @@ class Harness:
         self._parked: list[Future[list[View]]] = []
 
     def leave(self) -> None:
-        """Close everything; release running work."""
+        """Close the service, without waiting for callers."""
         self._service.close(0)
         self._callers.shutdown(wait=False)
 
     # -- starting -----------------------------------------------------------------------------
 
     def start(self, method: str = "outside", number: int = 0, **plan: Any) -> str:
-        """Start an operation; return its name."""
+        """Start an operation and return its name."""
         return self._methods[method].start(WorkRequest(size=number, rest=plan)).name
 
     def starts(
         self, method: str, request_id: str, texts: Sequence[str], number: int, **plan: Any
     ) -> list[str]:
-        """Start an operation per text at once, all with one id; return names or error reasons."""
+        """Start an operation for each text at once, with one request id; return names or errors."""
         barrier = threading.Barrier(len(texts))
 
         def one(text: str) -> str:
@@ -98,7 +98,7 @@ class Harness:
     # -- ending -------------------------------------------------------------------------------
 
     def end(self, name: str, how: str, text: str = "") -> bool:
-        """End an operation from outside; return whether that was applied."""
+        """End an operation from outside; return whether the report was applied."""
         reporter = self._service.reporter(name)
         if how == "complete":
             return reporter.complete(WorkResponse(text))
@@ -108,7 +108,7 @@ class Harness:
         return reporter.acknowledge_cancel(metadata=WorkMetadata(note=text))
 
     def end_at(self, name: str, how: str) -> float:
-        """End or delete an operation; return the time of the reply."""
+        """End or delete an operation; return the time at which the call returned."""
         if how == "delete":
             self._service.delete(name)
         else:
@@ -118,7 +118,7 @@ class Harness:
     def end_together(self, name: str, who: str) -> dict[str, bool]:
         """Complete, fail and acknowledge the cancellation of an operation at once.
 
-        Return for each whether it was applied.
+        Return whether each report was applied.
         """
         barrier = threading.Barrier(len(REPORTS))
 
@@ -136,15 +136,15 @@ class Harness:
     # -- reading ------------------------------------------------------------------------------
 
     def get(self, name: str) -> View:
-        """Return an operation as it is now."""
+        """Return the current state of an operation."""
         return self._view(self._service.get(name))
 
     def wait(self, name: str, seconds: float = PATIENCE) -> View:
-        """Return an operation once it is done, or after ``seconds``."""
+        """Return an operation once it is done, or as it is after ``seconds``."""
         return self._view(self._service.wait(name, timedelta(seconds=seconds)))
 
     def lease(self, name: str) -> tuple[str, bool, int]:
-        """Return a record's owner, whether it has a lease, and its attempt."""
+        """Return a record's owner, whether the record has a lease, and its attempt."""
         record = self._store.get(name)
         return record.owner, record.lease_until is not None, record.attempt
 
@@ -160,11 +160,11 @@ class Harness:
             request = ListOperationsRequest(page_size=1000, page_token=found.next_page_token)
 
     def watch(self, name: str, number: int, traces: str, delay: float, cancel: bool) -> View:
-        """Read an operation until it has ended; note at each read what its work was doing.
+        """Read an operation until it has ended; record the trace of its work at each read.
 
-        If ``cancel`` is set, cancel the operation after ``delay`` seconds, before the first read.
+        Sleep for ``delay`` seconds first, and then request cancellation if ``cancel`` is set.
         """
-        time.sleep(delay)  # decides at which point the request meets the work
+        time.sleep(delay)  # so that the request comes at a random point of the work
         if cancel:
             self._service.cancel(name)
         trace = works.traces_at(traces)
@@ -172,7 +172,7 @@ class Harness:
         looks: tuple[Callable[[str], View], ...] = (self.get, self.get, self.wait)
         for look in looks:
             seen = look(name)
-            seen["trace"] = trace[number]  # read last, as an end is final
+            seen["trace"] = trace[number]  # read last, because an end is final
             if seen["done"]:
                 return seen
         raise AssertionError(f"{name} has not ended: {seen}")
@@ -180,7 +180,7 @@ class Harness:
     # -- waiting ------------------------------------------------------------------------------
 
     def park(self, name: str, threads: int, coroutines: int) -> None:
-        """Have threads and coroutines wait for an operation; return when all of them wait."""
+        """Let threads and coroutines wait for an operation; return when all of them wait."""
         here = len(self._notifier)
         for _ in range(threads):
             self._parked.append(self._callers.submit(lambda: [self._ended(self.wait, name)]))
@@ -199,13 +199,13 @@ class Harness:
         until(lambda: len(self._notifier), lambda count: count > here + threads)
 
     def answers(self) -> list[View]:
-        """Return the results of all parked waits, once all of them have returned."""
+        """Return the results of all waits that ``park`` began, once all of them have returned."""
         answers = [view for future in self._parked for view in future.result(PATIENCE)]
         self._parked.clear()
         return answers
 
     def deafen(self, deaf: bool, look_again: float = LOOK_AGAIN_SECONDS) -> None:
-        """If ``deaf``, drop all notifications, sent or received; poll at this interval."""
+        """Drop notifications, sent or received, if ``deaf``; poll every ``look_again`` seconds."""
         self._store.plugged.clear()
         self._store.deaf = deaf
         change_listener.LOOK_AGAIN_SECONDS = look_again  # type: ignore[misc]  # injected
@@ -214,7 +214,7 @@ class Harness:
         )
 
     def unhearing(self) -> None:
-        """Return once a deaf subscription is listening."""
+        """Return once a subscription waits while notifications are dropped."""
         assert self._store.plugged.wait(PATIENCE), "no subscription listens"
 
     # -- internals ----------------------------------------------------------------------------
@@ -249,14 +249,14 @@ def _refusal(error: LroError) -> View:
 
 
 def asked(harness: Harness, verb: str, arguments: View) -> Any:
-    """Call a verb of a service, and return its result."""
+    """Call a verb of a service and return its result."""
     if verb.startswith("_") or not hasattr(Harness, verb):
         raise LookupError(f"no verb {verb!r}")
     return getattr(harness, verb)(**arguments)
 
 
 def main(executor: str, *place: str) -> None:
-    """Read calls as lines of JSON; answer each in its own thread, with a line of JSON."""
+    """Read calls as lines of JSON; run each in a thread, and reply with a line of JSON."""
     sys.setswitchinterval(SWITCH_SECONDS)
     harness = Harness(Place(*place), executor)
     lock = threading.Lock()

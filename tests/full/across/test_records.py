@@ -1,7 +1,7 @@
 """The same store calls leave equal records in memory, in SQLite and in PostgreSQL.
 
-Each database has two stores, as two processes would; the calls alternate between them, and the
-cache of one must not show outdated records.
+Each database has two stores, as two processes would have. Calls alternate between the stores, so
+that an outdated record in the cache of one would be found.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ STARTS = st.fixed_dictionaries(
     }
 )
 WHICH = st.integers(0, 11)
-"""Selects an existing record; the last number may also select one that is gone."""
+"""Selects an existing record; the last number may also select a removed record."""
 EXPIRY = timedelta(hours=2)
 LEASE = timedelta(seconds=15)
 
@@ -85,7 +85,7 @@ CHANGES = {
     ),
     "cancel": lambda now, owner, attempt, metadata: states.request_cancel(now),
 }
-"""Changes of a record, by its current attempt, a late attempt, or none."""
+"""Changes of a record, each made from the time, an owner, an attempt and metadata."""
 HOW = st.sampled_from(sorted(CHANGES))
 OWNER = st.sampled_from(OWNERS)
 LATE = st.sampled_from([None, 0, 0, 1])
@@ -93,7 +93,7 @@ MESSAGE = st.sampled_from(MESSAGES)
 
 
 def shown(answer):
-    """Return a store's result in a form that can be compared exactly."""
+    """Return a store's result in a form that can be compared exactly, including types."""
     if isinstance(answer, Record):
         return to_row(answer)
     if isinstance(answer, (list, tuple)):
@@ -104,7 +104,7 @@ def shown(answer):
 
 
 class Kept(RuleBasedStateMachine):
-    """Every rule calls all stores; their results and then their records must be the same."""
+    """Calls each rule on all stores; the results and then all records must be equal."""
 
     def __init__(self, postgres=None):
         super().__init__()
@@ -127,7 +127,7 @@ class Kept(RuleBasedStateMachine):
         self.exit.close()
 
     def all(self, call, read=shown):
-        """Call every store; return the result, which must be the same for all."""
+        """Make a call on every store; return the result, which must be the same on all."""
         self.calls += 1
         found = {}
         for kind, pair in self.stores.items():
@@ -140,19 +140,19 @@ class Kept(RuleBasedStateMachine):
         return wanted
 
     def update(self, which, change):
-        """Apply a change in every store."""
+        """Apply a change to a record on every store."""
         name = self.name(which)
         return self.all(lambda store: store.update(name, change))
 
     def of(self, name):
-        """Return the record in memory, or None."""
+        """Return the record in the memory store, or None."""
         try:
             return self.stores["memory"][0].get(name)
         except OperationNotFound:
             return None
 
     def name(self, which):
-        """Return the name that a number selects."""
+        """Return the name of the record that a number selects."""
         there = self.names if which == 11 else [name for name in self.names if self.of(name)]
         return there[which % len(there)] if there else "operations/never"
 
@@ -168,7 +168,7 @@ class Kept(RuleBasedStateMachine):
         now = self.clock()
         parent, lease, key = given["parent"], given["lease"], given["key"]
         number = len(self.names)
-        id_ = hashlib.sha256(b"%d" % number).hexdigest()[:12]  # names in random order
+        id_ = hashlib.sha256(b"%d" % number).hexdigest()[:12]  # so that names are in random order
         record = Record(
             name=f"{parent}/operations/{id_}" if parent else f"operations/{id_}",
             parent=parent,
@@ -324,14 +324,14 @@ class Kept(RuleBasedStateMachine):
 
     @invariant()
     def equal_records(self):
-        """Compare all columns of all records, and the requests of unfinished ones."""
+        """Compare all columns of all records, and the requests of unfinished records."""
         for name in self.names:
             self.all(lambda store, name=name: store.get(name))
             self.all(lambda store, name=name: store.request(name))
 
 
 def run_traces(examples: int, steps: int = 40, **options: Any) -> None:
-    """Run ``examples`` sequences of ``steps`` calls; ``options`` are settings of Hypothesis."""
+    """Run ``examples`` sequences of ``steps`` calls, with ``options`` as settings of Hypothesis."""
     with contextlib.closing(Emptied(shared_server(), 2)) as pair:
         run_state_machine_as_test(
             lambda: Kept(pair),
@@ -342,5 +342,5 @@ def run_traces(examples: int, steps: int = 40, **options: Any) -> None:
 
 
 def test_records_are_equal_on_every_store():
-    """The stores are those in memory, in SQLite and in PostgreSQL."""
+    """Random calls leave equal records in memory, SQLite and PostgreSQL."""
     run_traces(25)

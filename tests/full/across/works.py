@@ -1,7 +1,7 @@
-"""The work of the races: functions that leave traces in files that all processes can see.
+"""The work of the races: functions that record their progress in a file that all processes map.
 
-They are module functions that know only their request, so that any executor can run them: in a
-thread, on an event loop or in another process.
+The functions use only their request, so that any executor can run them: in a thread, on an event
+loop or in another process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STOPPED: Final = 3
 
 
 class Traces:
-    """The progress of each piece of work, by its number, in memory that all processes share."""
+    """The progress of each piece of work, by number, in memory that all processes share."""
 
     def __init__(self, path: Path, size: int = 0) -> None:
         with path.open("a+b") as file:
@@ -34,7 +34,7 @@ class Traces:
         self.path = path
 
     def __getitem__(self, number: int) -> int:
-        """Return NOT_STARTED, RUNNING, RETURNED or STOPPED."""
+        """Return the progress: NOT_STARTED, RUNNING, RETURNED or STOPPED."""
         return self._bytes[2 * number]
 
     def __setitem__(self, number: int, what: int) -> None:
@@ -45,13 +45,13 @@ class Traces:
         self._bytes[2 * number + 1] += 1
 
     def begun(self, number: int) -> int:
-        """Return how often this work has begun."""
+        """Return how often this piece of work has begun."""
         return self._bytes[2 * number + 1]
 
 
 @functools.cache
 def traces_at(path: str) -> Traces:
-    """Return the traces in this file, mapped once per process."""
+    """Return the traces in this file, which each process maps once."""
     return Traces(Path(path))
 
 
@@ -65,7 +65,7 @@ def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
             job.sleep(plan["step"])
         job.raise_if_cancelled()
     except Cancelled:
-        time.sleep(plan["stopping"])  # it cleans up
+        time.sleep(plan["stopping"])  # as if it cleaned up
         traces[request.size] = STOPPED
         raise
     traces[request.size] = RETURNED
@@ -73,7 +73,7 @@ def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
 
 
 async def awork(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Do the same as a coroutine, which is interrupted while it pauses."""
+    """Do the same as ``work`` in a coroutine, which is cancelled during a pause."""
     plan: Mapping[str, Any] = request.rest
     traces = traces_at(plan["traces"])
     traces.begin(request.size)

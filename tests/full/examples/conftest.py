@@ -1,4 +1,4 @@
-"""Sample pictures from scikit-image, files made from arrays, and recorded progress."""
+"""Pictures from scikit-image or made from arrays, reference servers, and a progress recorder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.full.examples.serving import TYPES, Json, Server, complaint
 
 
 class Recorder:
-    """Progress that records its calls, and raises Cancelled at the given call (from 0)."""
+    """Progress that records its calls, and raises Cancelled at the given call (counted from 0)."""
 
     def __init__(self, cancel_at: int = -1) -> None:
         self.calls: list[tuple[str, int] | int] = []
@@ -43,7 +43,7 @@ class Recorder:
         return [call[0] for call in self.calls if isinstance(call, tuple)]
 
     def units(self, stage: str) -> tuple[int, int]:
-        """Return the units done and the units announced of a stage."""
+        """Return how many units of a stage were done, and how many were announced."""
         done = total = 0
         inside = False
         for call in self.calls:
@@ -62,7 +62,7 @@ class Recorder:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Run a reference server that tests share; they may use only their own operations."""
+    """Run a reference server that tests share; each test may use only its own operations."""
     server = Server.on(tmp_path_factory.mktemp("server") / "operations.db")
     yield server
     server.close()
@@ -70,7 +70,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Run a reference server on which no request may store anything."""
+    """Run a reference server on which only invalid requests are made, so that nothing is stored."""
     server = Server.on(tmp_path_factory.mktemp("empty") / "operations.db")
     yield server
     server.close()
@@ -78,7 +78,7 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @attrs.frozen
 class Analysis:
-    """The analysis of a sample as a polling client sees it: first reply, metadata, last reply."""
+    """The analysis of a sample as a client sees it: first reply, polled metadata, response."""
 
     request: Any
     first: Json
@@ -108,7 +108,7 @@ Refused = Callable[..., str]
 
 @pytest.fixture
 def refused_by(empty: Server) -> Refused:
-    """Post an invalid request, as JSON or as bytes, and return the field that the error names."""
+    """Return a function that posts an invalid request and returns the field named in the error."""
 
     def post(verb: str, body: object, content_type: str = "application/json") -> str:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -125,20 +125,20 @@ def refused_by(empty: Server) -> Refused:
 
 @functools.cache
 def encoded(name: str) -> Image:
-    """Return a bundled file unchanged."""
+    """Return a picture that scikit-image bundles, as its unchanged file."""
     return Image(content=(resources.files("skimage") / "data" / name).read_bytes())
 
 
 @functools.cache
 def opened(name: str) -> PIL.Image.Image:
-    """Return a bundled picture, to make others from; do not change it in place."""
+    """Return a bundled picture, opened; do not change it in place."""
     picture = PIL.Image.open(io.BytesIO(encoded(name).content))
     picture.load()
     return picture
 
 
 def levels(name: str) -> npt.NDArray[np.uint8]:
-    """Return the pixels of a bundled picture, to make others from."""
+    """Return the pixels of a bundled picture."""
     return np.array(opened(name))
 
 
@@ -158,7 +158,7 @@ def film(form: str, pictures: Sequence[PIL.Image.Image], **options: object) -> I
 
 
 def oriented(orientation: int) -> PIL.Image.Exif:
-    """Return EXIF data with this orientation; 6 means that viewers turn the picture clockwise."""
+    """Return EXIF data with this orientation; with 6, viewers turn the picture clockwise."""
     exif = PIL.Image.Exif()
     exif[ExifTags.Base.Orientation] = orientation
     return exif
@@ -169,30 +169,30 @@ def flat(width: int, height: int, mode: str = "RGB", color: object = None) -> Im
 
 
 def refused(call: Callable[[], object]) -> InvalidArgument:
-    """Return the error of a call, which must fail."""
+    """Return the InvalidArgument error that a call raises."""
     with pytest.raises(InvalidArgument) as caught:
         call()
     return caught.value
 
 
 def through_json(message: object) -> object:
-    """Return the message as the other side receives it."""
+    """Return the message as a client or server receives it through JSON."""
     text = json.dumps(TYPES.dump(message), allow_nan=False)
     return TYPES.load(json.loads(text), type(message))
 
 
 def answer(request: Any, progress: Recorder | None = None) -> Any:
-    """Check a request and analyse it; return the response as the other side receives it."""
+    """Check and analyse a request; return the response as it is received through JSON."""
     verb = type(request).__name__.removesuffix("Request").lower()
     module = import_module(f"examples.analysis.verbs.{verb}")
     module.check(request)
     found = getattr(module, verb)(request, progress or Recorder())
-    assert through_json(found) == found  # and no number in it is NaN or infinite
+    assert through_json(found) == found  # so no number is NaN or infinite
     return found
 
 
 def cancelled_everywhere(work: Callable[[Recorder], object], calls: Sequence[int]) -> None:
-    """Check that a cancellation at each of these calls ends the work at once."""
+    """Check that the work ends at once if it is cancelled at any of these progress calls."""
     for call in calls:
         progress = Recorder(cancel_at=call)
         with pytest.raises(Cancelled):

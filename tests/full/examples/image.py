@@ -1,4 +1,4 @@
-"""Runs the reference server's image without Docker: reads its Dockerfile and runs its commands."""
+"""Run the reference server's image without Docker: read its Dockerfile and run the commands."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT: Final = Path(__file__).resolve().parents[3]
 
 @attrs.frozen
 class Stage:
-    """A stage of a Dockerfile: its base, its name, and its other instructions in order."""
+    """A stage of a Dockerfile: its base image, its name, and its other instructions in order."""
 
     base: str
     name: str
@@ -42,11 +42,11 @@ class Stage:
 
     @property
     def command(self) -> list[str]:
-        """Return the command that runs if no other arguments are given."""
+        """Return the command that the image runs without further arguments."""
         return exec_form(self.one("ENTRYPOINT")) + exec_form(self.one("CMD"))
 
     def copies(self) -> Iterator[tuple[list[str], str, str]]:
-        """Yield for each COPY its sources, its target, and the stage that it copies from."""
+        """Yield the sources, the target and the source stage of each COPY."""
         for rest in self.all("COPY"):
             start, words = re.fullmatch(r"(?:--from=(\S+) )?(.*)", rest).groups()
             *sources, target = words.split()
@@ -54,14 +54,14 @@ class Stage:
 
 
 def exec_form(text: str) -> list[str]:
-    """Parse the list form of a command, which runs without a shell."""
+    """Parse the list form of a command, which needs no shell."""
     words = json.loads(text)
     assert isinstance(words, list)
     return words
 
 
 def stages(text: str) -> Iterator[Stage]:
-    """Yield the stages of a Dockerfile, each instruction of which takes one line."""
+    """Yield the stages of a Dockerfile in which each instruction takes one line."""
     for part in re.split(r"^FROM ", text, flags=re.MULTILINE)[1:]:
         first, *lines = (line for line in part.splitlines() if line and line[0] != "#")
         base, _, name = first.partition(" AS ")
@@ -70,17 +70,17 @@ def stages(text: str) -> Iterator[Stage]:
 
 BUILD, IMAGE = stages((ROOT / "Dockerfile").read_text("utf-8"))
 WITHOUT_RIGHTS: Final = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
-"""Runs a command as a root whom file permissions restrict."""
+"""Runs a command as a root user to whom file permissions apply."""
 
 
 @contextmanager
 def running(
     image: Stage, root: Path, *, python: str = sys.executable
 ) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
-    """Run the image's command in a read-only folder, with its data in a folder beside it.
+    """Run the image's command in its read-only folder, with the data in another folder.
 
-    Yield the process, its address, and the command of its health check. Only the port, the folder
-    of the data and the interpreter differ from the image.
+    Yield the process, its address, and the command of its health check. Only the port, the data
+    folder and the interpreter differ from the image.
     """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
@@ -112,7 +112,7 @@ def running(
 
 
 def copy_in(source: Path, target: Path) -> None:
-    """Copy as COPY does: a folder's contents into the target, or a file into it."""
+    """Copy a folder's contents, or a file, into the target, as COPY does."""
     if source.is_dir():
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(source, target, ignore=ignored, dirs_exist_ok=True)
@@ -121,7 +121,7 @@ def copy_in(source: Path, target: Path) -> None:
 
 
 def read_only_app(root: Path) -> Path:
-    """Copy the image's files from the project below ``root``, as read-only files."""
+    """Copy the image's files from the project into a folder below ``root``, as read-only files."""
     for sources, target, start in IMAGE.copies():
         if not start:
             for source in sources:

@@ -1,6 +1,6 @@
-"""Hooks for ``schemathesis`` that put real pictures into requests that are meant to succeed.
+"""Hooks of ``schemathesis`` that put real pictures into requests that should succeed.
 
-No generator makes a picture, and only a start that succeeds has an operation to follow.
+Generated pictures are invalid, and only a start that succeeds makes an operation to follow.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import schemathesis
 from schemathesis.generation import GenerationMode
 
 BODIES = json.loads(Path(os.environ["ANALYSIS_BODIES"]).read_text())
-"""By path, a request that is accepted."""
+"""An accepted request for each path."""
 
 
 @schemathesis.hook
 def before_call(context: Any, case: Any, _: Any) -> None:
-    """Put the pictures into a generated body; where links are followed, use the accepted body."""
+    """Put pictures into a generated body, or use the accepted body if links are followed."""
     body = BODIES.get(case.operation.path)
     if body is None or case.meta is None:
         return

@@ -1,4 +1,4 @@
-"""The reference server for tests: as an application in this process, or as its own process."""
+"""The reference server for tests, as an application in this process or as a process of its own."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from tests.waiting import PATIENCE, until
 ROOT = Path(__file__).resolve().parents[3]
 Json = dict[str, Any]
 TYPES = TypeRegistry()
-"""Shared by all tests, because making one takes longer than a small request."""
+"""All tests share this registry, because making one takes longer than a small request."""
 
 SERVE = ("-m", "examples.analysis", "serve", "--port", "0", "--concurrency", "1", "--store")
 
 
 def as_json(message: object) -> Json:
-    """Return the body of a request: a message in JSON, or the dict itself."""
+    """Return the JSON body of a request, which is a message or a dict."""
     body = message if isinstance(message, dict) else TYPES.dump(message)
     assert isinstance(body, dict)
     return body
 
 
 class Caller:
-    """Calls of a server, whichever way ``call`` reaches it."""
+    """Calls a server; subclasses say in ``call`` how to reach it."""
 
     def call(self, method: str, path: str, **options: Any) -> httpx.Response:
         raise NotImplementedError
@@ -54,29 +54,29 @@ class Caller:
         return json_object(reply)
 
     def get(self, name: str) -> Json:
-        """Return the operation as it is now."""
+        """Return the current state of an operation."""
         return self.ask("GET", f"/v1/{name}")
 
     def start(self, verb: str, message: object, **options: Any) -> Json:
-        """Start an operation and return it."""
+        """Start an operation and return the reply."""
         return self.ask("POST", f"/v1/{verb}", json=as_json(message), **options)
 
     def finish(self, name: str, reached: Callable[[Json], object] = lambda _: False) -> Json:
-        """Return the operation once it is done, or ``reached`` is true."""
+        """Return an operation once it is done or ``reached`` is true for it."""
         return until(
             lambda: self.ask("POST", f"/v1/{name}:wait", json={"timeout": "0.05s"}),
             lambda operation: operation.get("done") or reached(operation),
         )
 
     def listed(self, parent: str = "", **query: Any) -> list[Json]:
-        """Return a page of operations."""
+        """Return one page of the operations below a parent."""
         path = f"/v1/{parent}/operations" if parent else "/v1/operations"
         operations: list[Json] = self.ask("GET", path, params=query).get("operations", [])
         return operations
 
 
 class Server(Caller):
-    """The application, called in this process."""
+    """Calls the application in this process."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -84,7 +84,7 @@ class Server(Caller):
 
     @classmethod
     def on(cls, database: Path, workers: int = 2) -> Server:
-        """Return the server on a database file."""
+        """Return a server that stores its operations in this database file."""
         store, executor = SQLiteStore(database), ThreadExecutor(workers)
         return cls(Service(store, executor, domain="analysis.test"))
 
@@ -98,14 +98,14 @@ class Server(Caller):
 
 
 def json_object(reply: httpx.Response) -> Json:
-    """Return the JSON object in the body of a reply."""
+    """Return the JSON object in a reply's body."""
     body = reply.json()
     assert isinstance(body, dict)
     return body
 
 
 def complaint(error: Json) -> str:
-    """Check that an error is well-formed and hides internals; return its one field."""
+    """Check that an error is well-formed and hides internals; return the field that it names."""
     kinds = [detail["@type"].rpartition(".")[2] for detail in error["details"]]
     assert kinds.count("ErrorInfo") == 1
     assert error["message"]
@@ -119,13 +119,13 @@ def complaint(error: Json) -> str:
 
 @contextlib.contextmanager
 def listening(server: Server) -> Iterator[str]:
-    """Serve the same application with uvicorn in a thread; yield its address."""
+    """Serve the server's application with uvicorn in a thread; yield the address."""
     with uvicorn_serving(server.app, lifespan="off") as port:
         yield f"http://127.0.0.1:{port}"
 
 
 class Process(Caller):
-    """The server as a process; ``http`` calls it."""
+    """Calls the server as a process of its own, through ``http``."""
 
     def __init__(self, *command: str) -> None:
         self.popen = subprocess.Popen(
@@ -148,7 +148,7 @@ class Process(Caller):
         self.popen.communicate()
 
     def signal(self, number: int) -> tuple[int, str]:
-        """Send a signal; return the exit status and the standard error."""
+        """Send a signal; return the process's exit status and standard error."""
         self.popen.send_signal(number)
         _, errors = self.popen.communicate(timeout=PATIENCE)
         return self.popen.returncode, errors
@@ -156,7 +156,7 @@ class Process(Caller):
 
 @functools.cache
 def slow_request(frames: int) -> TrackRequest:
-    """Return a request with such a wide search area that each frame takes 0.1 s or more."""
+    """Return a request whose search area is so wide that each frame takes at least 0.1 s."""
     noise = np.random.default_rng(0).integers(0, 256, (64, 64), dtype=np.uint8)
     scene = PIL.Image.fromarray(noise).resize((1024, 1024), PIL.Image.Resampling.BICUBIC)
     pictures = [_jpeg(np.roll(np.asarray(scene), 2 * shift, axis=1)) for shift in range(frames)]

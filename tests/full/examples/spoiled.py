@@ -1,4 +1,4 @@
-"""A valid request for every endpoint, and ways to make it invalid."""
+"""A valid request for every endpoint, and requests with one invalid picture."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ KEY = base64.b64encode(bytes([9] * 32)).decode()
 
 
 def image(content: bytes, mime_type: str = "") -> Json:
-    """Return a picture in JSON."""
+    """Return a picture as JSON."""
     return as_json(Image(content=content, mime_type=mime_type))
 
 
 def good(verb: str) -> Json:
-    """Return a request that the endpoint accepts."""
+    """Return a request that this endpoint accepts."""
     if verb == "track":
         box = {"x": 8, "y": 8, "width": 16, "height": 16}
         return {"frames": [image(PICTURE), image(PICTURE)], "box": box}
@@ -41,7 +41,7 @@ def good(verb: str) -> Json:
 
 
 def with_picture(verb: str, field: str, picture: Json) -> Json:
-    """Return a valid request except for the picture in one field."""
+    """Return a valid request in which one field has this picture."""
     body = good(verb)
     match field:
         case "frames[1]":
@@ -62,4 +62,4 @@ PLACES = [
     *((verb, "examples[1].image") for verb in ("classify", "explain")),
     ("track", "frames[1]"),
 ]
-"""The fields of requests that hold pictures."""
+"""Each endpoint with each of its fields that hold a picture."""

@@ -39,7 +39,7 @@ def request(
 
 
 def test_known_signature_of_the_file_is_authentic() -> None:
-    """The published seed, key and signature of camera.png are used; OpenSSL accepts them too."""
+    """The published signature of camera.png, which OpenSSL accepts too, is authentic."""
     assert KEY == SIGNER.public_key().public_bytes_raw()
     assert SIGNATURE == SIGNER.sign(CAMERA)
     assert len(CAMERA) == 139_512
@@ -53,7 +53,7 @@ def test_known_signature_of_the_file_is_authentic() -> None:
 
 
 def test_signature_of_no_listed_key_is_not_authentic() -> None:
-    """If no key matches, the response has the digest, but no index and no fingerprint."""
+    """If no listed key matches, the response has only the digest and the size."""
     found = answer(request(public_keys=(OTHER,)))
     assert found == AuthenticateResponse(
         payload_sha256=hashlib.sha256(CAMERA).hexdigest(), image_width=512, image_height=512
@@ -63,7 +63,7 @@ def test_signature_of_no_listed_key_is_not_authentic() -> None:
 
 @given(place=st.integers(0, 511), of_file=st.booleans())
 def test_signature_or_file_with_a_flipped_bit_is_not_authentic(place: int, of_file: bool) -> None:
-    """A signature or file with a flipped bit is not authentic, and the file is not decoded."""
+    """After one bit of the signature or the file is flipped, the picture is not authentic."""
     changed = bytearray(CAMERA if of_file else SIGNATURE)
     changed[-1 - place // 8 - 100 * of_file] ^= 1 << place % 8
     given = {"content" if of_file else "signature": bytes(changed)}
@@ -72,7 +72,7 @@ def test_signature_or_file_with_a_flipped_bit_is_not_authentic(place: int, of_fi
 
 @given(seed=st.binary(min_size=32, max_size=32), bit=st.integers(0, 255))
 def test_signature_of_any_key_holds_for_it_alone(seed: bytes, bit: int) -> None:
-    """Any key's own signature is valid; the same key with one bit flipped does not match."""
+    """A signature by any key is valid for that key, but not for the key with one bit flipped."""
     signer = Ed25519PrivateKey.from_private_bytes(seed)
     key = signer.public_key().public_bytes_raw()
     changed = bytearray(key)
@@ -82,7 +82,7 @@ def test_signature_of_any_key_holds_for_it_alone(seed: bytes, bit: int) -> None:
 
 
 def test_signature_of_pixels_covers_size_and_rgb_bytes() -> None:
-    """With PIXELS, the signature covers the size and the RGB bytes."""
+    """With scope PIXELS, the signature covers the picture's size and RGB bytes."""
     found = answer(request(signature=PIXELS_SIGNATURE, scope=Scope.PIXELS))
     assert (found.authentic, found.payload_sha256) == (True, PIXELS_SHA256)
 
@@ -93,7 +93,7 @@ def test_signature_of_pixels_covers_size_and_rgb_bytes() -> None:
 def test_lossless_re_encoding_keeps_pixels_but_not_content_authentic(
     form: str, options: dict[str, object]
 ) -> None:
-    """In another lossless format the pixels stay authentic, but the content does not."""
+    """After lossless re-encoding, the pixels are still authentic, but the file's content is not."""
     content = saved(opened("camera.png"), form, **options).content
     found = answer(request(content, PIXELS_SIGNATURE, scope=Scope.PIXELS))
     assert (found.authentic, found.payload_sha256) == (True, PIXELS_SHA256)
@@ -101,7 +101,7 @@ def test_lossless_re_encoding_keeps_pixels_but_not_content_authentic(
 
 
 def test_changed_pixels_are_not_authentic() -> None:
-    """A JPEG of the picture is not authentic, nor is a copy with a pixel off by one grey level."""
+    """A JPEG copy is not authentic, nor is a copy in which one pixel differs by one level."""
     changed = levels("camera.png")
     changed[300, 200] ^= 1
     for image in (saved(opened("camera.png"), "JPEG"), saved(changed)):
@@ -112,7 +112,7 @@ def test_changed_pixels_are_not_authentic() -> None:
 @pytest.mark.parametrize("sign_bit", [0, 0x80])
 @pytest.mark.parametrize("key", sorted(SMALL_ORDER))
 def test_keys_of_small_order_are_refused(key: bytes, sign_bit: int) -> None:
-    """All seven points are refused, with either sign of x and anywhere in the list."""
+    """All seven keys of small order are refused, with either sign bit, anywhere in the list."""
     key = key[:-1] + bytes([key[-1] | sign_bit])
     with pytest.raises(InvalidArgument, match="small order") as error:
         check(request(public_keys=(KEY, key)))
@@ -121,7 +121,7 @@ def test_keys_of_small_order_are_refused(key: bytes, sign_bit: int) -> None:
 
 @pytest.mark.parametrize("keys", [(KEY, OTHER, OTHER), (OTHER,) * 15 + (KEY,), (OTHER,)])
 def test_progress_has_a_unit_for_each_key(keys: tuple[bytes, ...]) -> None:
-    """The units of up to sixteen keys add up, whichever key has signed."""
+    """Each key is one unit of progress, whichever key has signed."""
     progress = Recorder()
     found = answer(request(public_keys=keys), progress)
     assert found.key_index == (keys.index(KEY) if KEY in keys else None)

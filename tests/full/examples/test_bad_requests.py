@@ -1,6 +1,6 @@
 """Every endpoint refuses invalid requests with the right code and field, and stores nothing.
 
-Other tests cover what a single picture or field may be; these cover each place in a request.
+Other tests cover the limits of a single picture or field; these cover each field of a request.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LEAST_SIDES = {
 def test_every_endpoint_refuses_an_empty_or_foreign_body(
     verb: str, empty: Server, refused_by: Refused
 ) -> None:
-    """The unchanged request is accepted; an empty body or one of another type is refused."""
+    """A valid body is accepted; an empty body, or one of another type, is refused."""
     reply = empty.call("POST", f"/v1/{verb}", json={**good(verb), "validateOnly": True})
     assert reply.status_code == 200, reply.text
     for body in (b"", b" \r\n", b"{}", b'{"image": null}'):
@@ -40,7 +40,7 @@ def test_every_endpoint_refuses_an_empty_or_foreign_body(
 
 
 def test_body_over_the_limit_is_refused(empty: Server) -> None:
-    """A body of 32 MiB is read, but not one that is a byte longer."""
+    """A body of 32 MiB is read, and a body that is one byte longer is refused."""
     body = b" " * (32 * 1024 * 1024)
     assert empty.call("POST", "/v1/detect", content=body).status_code == 400
     reply = empty.call("POST", "/v1/detect", content=body + b" ")
@@ -57,7 +57,7 @@ def too_long() -> bytes:
 def test_each_picture_of_a_request_is_checked_by_its_header(
     verb: str, field: str, refused_by: Refused
 ) -> None:
-    """The header is enough to refuse other data, another type, and pictures of a wrong size."""
+    """A picture with other content, of another type or of a wrong size is refused by its header."""
     for content in (b"a cat on a mat", b"", flat(1281, 64, "L").content):
         assert refused_by(verb, with_picture(verb, field, image(content))) == f"{field}.content"
     wrong = with_picture(verb, field, image(PICTURE, "image/jpeg"))
@@ -74,7 +74,7 @@ def test_each_picture_of_a_request_is_checked_by_its_header(
 
 
 def labelled(*labels: str) -> list[Json]:
-    """Return examples with these labels."""
+    """Return an example for each of these labels."""
     return [{"label": label, "image": image(PICTURE)} for label in labels]
 
 
@@ -121,12 +121,12 @@ def key(pattern: bytes) -> str:
 def test_field_that_is_wrong_is_named(
     verb: str, changes: Json, field: str, refused_by: Refused
 ) -> None:
-    """The field has a wrong type, or does not fit the other fields of the request."""
+    """A field of a wrong type, or that contradicts other fields, is named in the error."""
     assert refused_by(verb, {**good(verb), **changes}) == field
 
 
 def failed(server: Server, verb: str, body: Json) -> Json:
-    """Return the error with which an operation ends."""
+    """Start an operation that must fail, and return its error."""
     last = server.finish(server.start(verb, body)["name"])
     assert "response" not in last
     metadata = last["metadata"]
@@ -143,7 +143,7 @@ HALF = image(PICTURE[: len(PICTURE) // 2])
 def test_picture_that_cannot_be_decoded_fails_the_operation(
     verb: str, field: str, server: Server
 ) -> None:
-    """A fault that only decoding finds is the operation's error, and names the field."""
+    """A fault that only decoding can find fails the operation; the error names the field."""
     body = with_picture(verb, field, HALF)
     if verb == "authenticate":
         body["scope"] = "PIXELS"
@@ -166,7 +166,7 @@ BOXES = [{"x": x, "y": y, "width": 16, "height": 16} for x, y in ((49, 0), (0, 2
 def test_box_outside_the_upright_picture_fails_the_operation(
     verb: str, body: Json, field: str, server: Server
 ) -> None:
-    """The other picture or the box does not fit the picture; the error states the size."""
+    """If a box or another picture does not fit the picture, the error states the picture's size."""
     error = failed(server, verb, body)
     assert (error["code"], complaint(error)) == (3, field)
     assert "64 x 64" in error["message"]

@@ -1,4 +1,4 @@
-"""classify: learned textures are recognised, and others are reported as unknown."""
+"""classify: learned textures are recognised, and other textures are reported as unknown."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run(pixels: npt.NDArray[np.uint8], *examples: Example, max_results: int = 5)
 
 @pytest.mark.parametrize("label", textures.BUILT_IN)
 def test_lower_halves_of_the_textures_get_the_right_label(label: str) -> None:
-    """The lower halves were not learned; they get the right label with certainty, and are known."""
+    """The lower half of each texture, which was not learned, gets the right label and is known."""
     found = run(levels(f"{label}.png")[256:])
     assert found.label == label
     assert found.score == pytest.approx(LOWER_SCORES[label], abs=0.001)
@@ -45,7 +45,7 @@ def test_lower_halves_of_the_textures_get_the_right_label(label: str) -> None:
 
 
 def test_photograph_that_is_not_a_texture_is_novel() -> None:
-    """The model alone is sure that it is brick; the novelty shows that it is no known texture."""
+    """A portrait gets the label brick with a high score, but its novelty marks it as unknown."""
     found = run(levels("astronaut.png"))
     assert (found.label, found.known) == ("brick", False)
     assert found.score > 0.99
@@ -56,7 +56,7 @@ def test_photograph_that_is_not_a_texture_is_novel() -> None:
     ("label", "part"), [("sky", ROCKET[:150, 420:]), ("ground", ROCKET[330:, 340:])]
 )
 def test_two_given_examples_are_enough_to_classify(label: str, part: npt.NDArray[np.uint8]) -> None:
-    """Two parts of a photograph are enough to recognise its other parts."""
+    """With two parts of a photograph as examples, its other parts are recognised."""
     found = run(part, *SKY_AND_GROUND)
     assert found.label == label
     assert found.score > 0.9
@@ -64,7 +64,7 @@ def test_two_given_examples_are_enough_to_classify(label: str, part: npt.NDArray
 
 
 def test_scores_are_best_first_and_sum_to_one() -> None:
-    """All labels are returned, best first, or only as many as requested."""
+    """All labels are returned, best first, or only the best ``max_results``."""
     tile = levels("gravel.png")[300:400, 300:400]
     found = run(tile)
     scores = [each.score for each in found.results]
@@ -76,7 +76,7 @@ def test_scores_are_best_first_and_sum_to_one() -> None:
 
 
 def test_labels_are_any_texts_and_may_repeat() -> None:
-    """Examples with the same label are learned together, and similar labels are kept apart."""
+    """Examples with equal labels are learned together; labels that look equal are kept apart."""
     brick, grass = levels("brick.png"), levels("grass.png")
     parts = [("a", brick[:128]), ("a\0", grass[:128]), ("a", brick[128:256])]
     examples = [example(label, part) for label, part in parts]
@@ -87,7 +87,7 @@ def test_labels_are_any_texts_and_may_repeat() -> None:
 
 
 def test_equal_examples_get_equal_finite_scores() -> None:
-    """Equal examples get equal scores, and every number is finite."""
+    """Equal examples with different labels get equal scores, and every number is finite."""
     same = np.full((64, 64), 90, dtype=np.uint8)
     found = run(same, example("one", same), example("other", same))
     assert [each.score for each in found.results] == pytest.approx([0.5, 0.5])
@@ -97,7 +97,7 @@ def test_equal_examples_get_equal_finite_scores() -> None:
 
 
 def test_number_of_tiles_of_large_examples_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large examples do not take unlimited work, and the label is still right."""
+    """Only a limited number of tiles of large examples is learned, and the label is still right."""
     monkeypatch.setattr(textures, "MAX_TILES", 20)
     examples = [example(name, levels(f"{name}.png")[:256]) for name in textures.BUILT_IN]
     found = run(levels("grass.png")[256:], *examples)
@@ -106,14 +106,14 @@ def test_number_of_tiles_of_large_examples_is_bounded(monkeypatch: pytest.Monkey
 
 
 def test_a_large_picture_is_classified_on_a_copy() -> None:
-    """The response has the scale and the size of the original."""
+    """The response has the scale of the copy and the size of the original."""
     wide = np.tile(levels("brick.png")[256:384], (1, 5))
     found = run(wide)
     assert (found.scale, found.image_width, found.image_height) == (0.8, 2560, 128)
 
 
 def test_built_in_textures_are_learned_once() -> None:
-    """They are learned once per process, even if several threads use them first at once."""
+    """Built-in textures are learned once per process, even if several threads need them at once."""
     spec = importlib.util.find_spec(textures.__name__)
     assert spec is not None
     assert spec.loader is not None

@@ -18,7 +18,7 @@ def run(image: Image, reference: Image = CAMERA, **options: Any) -> Any:
 
 
 def damaged(*boxes: tuple[int, int, int, int]) -> Image:
-    """Return the cameraman with dark and bright swapped in some boxes (x, y, width, height)."""
+    """Return the cameraman with dark and bright swapped in these boxes (x, y, width, height)."""
     pixels = levels("camera.png")
     for x, y, width, height in boxes:
         part = pixels[y : y + height, x : x + width]
@@ -27,7 +27,7 @@ def damaged(*boxes: tuple[int, int, int, int]) -> Image:
 
 
 def test_picture_is_identical_to_itself() -> None:
-    """A picture is identical to itself, and an infinite PSNR is left out."""
+    """A picture is identical to itself, and its PSNR, which is infinite, is left out."""
     found = run(CAMERA)
     assert found.ssim == pytest.approx(1)
     assert (found.mse, found.psnr_db, found.identical) == (0, None, True)
@@ -36,7 +36,7 @@ def test_picture_is_identical_to_itself() -> None:
 
 
 def test_changed_box_is_found_to_the_pixel() -> None:
-    """The box that was changed is found to the pixel."""
+    """A changed box is found to the pixel."""
     found = run(damaged((200, 100, 60, 40)))
     (region,) = found.changed_regions
     assert region.bounding_box == BoundingBox(x=200, y=100, width=60, height=40)
@@ -46,7 +46,7 @@ def test_changed_box_is_found_to_the_pixel() -> None:
 
 
 def test_brighter_picture_differs_within_the_tolerance() -> None:
-    """A picture that is ten levels brighter differs, but within the tolerance."""
+    """A picture that is ten levels brighter differs, but its changes are within the tolerance."""
     brighter = np.minimum(levels("camera.png").astype(int) + 10, 255).astype(np.uint8)
     found = run(saved(brighter))
     assert found.mse == pytest.approx(99.64, abs=0.01)
@@ -57,7 +57,7 @@ def test_brighter_picture_differs_within_the_tolerance() -> None:
 
 
 def test_shift_or_mirror_lowers_the_ssim() -> None:
-    """SSIM falls for a shift by one column, and for the mirror image."""
+    """A shift by one column or a mirror image lowers the SSIM."""
     pixels = levels("camera.png")
     found = [
         run(saved(np.ascontiguousarray(one))).ssim
@@ -67,7 +67,7 @@ def test_shift_or_mirror_lowers_the_ssim() -> None:
 
 
 def test_regions_are_ordered_and_limited() -> None:
-    """The largest region comes first, and only ``max_regions`` are returned."""
+    """The largest region comes first, and at most ``max_regions`` regions are returned."""
     boxes = (10, 10, 20, 20), (300, 300, 50, 50), (100, 400, 30, 30)
     found = run(damaged(*boxes))
     assert [region.area_px for region in found.changed_regions] == [2500, 900, 400]
@@ -76,7 +76,7 @@ def test_regions_are_ordered_and_limited() -> None:
 
 
 def test_pieces_up_to_four_pixels_apart_are_one_region() -> None:
-    """Pieces up to four pixels apart are one region, whose area has only the changed pixels."""
+    """Changes up to four pixels apart form one region; its area counts only changed pixels."""
     found = run(damaged((100, 100, 10, 10), (114, 100, 10, 10)))
     (region,) = found.changed_regions
     assert region.bounding_box == BoundingBox(x=100, y=100, width=24, height=10)
@@ -85,7 +85,7 @@ def test_pieces_up_to_four_pixels_apart_are_one_region() -> None:
 
 
 def test_grey_and_colour_pictures_are_compared_in_colour() -> None:
-    """If one picture has colour, both are compared in colour."""
+    """If one of the pictures has colour, both are compared in colour."""
     colour = saved(opened("camera.png").convert("RGB"))
     for found in (run(colour), run(CAMERA, colour)):
         assert found.identical
@@ -97,7 +97,7 @@ def test_grey_and_colour_pictures_are_compared_in_colour() -> None:
 
 
 def test_black_and_white_have_the_largest_difference() -> None:
-    """Black and white have the largest possible difference, but a tolerance of 1 accepts it."""
+    """Black and white differ by the largest possible amount, which a tolerance of 1 accepts."""
     black, white = flat(20, 20, "L", 0), flat(20, 20, "L", 255)
     found = run(black, white)
     assert (found.mse, found.psnr_db, found.changed_fraction) == (255**2, 0, 1)
@@ -105,7 +105,7 @@ def test_black_and_white_have_the_largest_difference() -> None:
 
 
 def test_large_pictures_are_compared_on_copies() -> None:
-    """Large pictures are compared as copies of 2048 pixels; the regions are in the originals."""
+    """Copies with sides up to 2048 pixels are compared; the regions are in original pixels."""
     plain = np.zeros((1024, 4096), dtype=np.uint8)
     marked = plain.copy()
     marked[400:600, 1000:1400] = 255

@@ -1,4 +1,4 @@
-"""The reference server's image does what its Dockerfile says; tested without Docker."""
+"""The reference server's image works as its Dockerfile says, tested without Docker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.full.examples.serving import slow_request
 
 
 def test_image_has_two_stages_a_slim_base_and_an_unnamed_user() -> None:
-    """It has two stages with a slim base of fixed version, an unnamed user, and one data folder."""
+    """The image has two stages, a slim base of fixed version, an unnamed user and a data folder."""
     assert (BUILD.name, IMAGE.name) == ("build", "")
     assert re.fullmatch(r"python:3\.\d+-slim", IMAGE.base)
     assert BUILD.base == IMAGE.base
@@ -35,7 +35,7 @@ def test_image_has_two_stages_a_slim_base_and_an_unnamed_user() -> None:
 
 
 def test_build_context_has_exactly_the_copied_files() -> None:
-    """The Dockerfile copies only existing files, and exactly those are sent to the builder."""
+    """All files that the Dockerfile copies exist, and the build context contains only them."""
     wanted = {
         source
         for stage in (BUILD, IMAGE)
@@ -52,7 +52,7 @@ def test_build_context_has_exactly_the_copied_files() -> None:
 
 @pytest.fixture
 def app(tmp_path: Path) -> Iterator[Path]:
-    """Make the application's folder as it is in the image."""
+    """Make the application's folder as it is in the image, and make it writable at the end."""
     app = read_only_app(tmp_path)
     yield app
     for path in (app, *app.rglob("*")):
@@ -60,7 +60,7 @@ def app(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_image_serves_is_healthy_and_drains(app: Path) -> None:
-    """The image's own commands work: SIGTERM lets the work end, and the exit status is 0."""
+    """The image serves and is healthy; after SIGTERM the work ends, and the exit status is 0."""
     before = sorted(app.rglob("*"))
     with running(IMAGE, app.parent) as (process, url, health), Client(url) as client:
         assert subprocess.run(health, capture_output=True).returncode == 0
@@ -75,4 +75,4 @@ def test_image_serves_is_healthy_and_drains(app: Path) -> None:
     assert sorted(app.rglob("*")) == before
     with closing(SQLiteStore(app.parent / "data" / "operations.db")) as store:
         record = store.get(operation.name)
-    assert record.done or record.owner == ""  # a slow machine releases it
+    assert record.done or record.owner == ""  # a slow machine releases the work instead

@@ -1,4 +1,4 @@
-"""The demo, run as its readers run it."""
+"""The demo, run as a reader of the README runs it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.full.examples.serving import ROOT
 
 @pytest.fixture(scope="module")
 def printed() -> str:
-    """Return what the demo prints on a terminal of 80 columns."""
+    """Run the demo on a terminal of 80 columns and return its output."""
     plain = {name: text for name, text in os.environ.items() if name != "FORCE_COLOR"}
     ran = subprocess.run(
         [sys.executable, "-m", "examples.analysis", "demo"],
@@ -30,7 +30,7 @@ def printed() -> str:
 
 
 def test_each_endpoint_reaches_100_percent_and_has_a_row(printed: str) -> None:
-    """Each endpoint reaches 100 percent and has its row in the table."""
+    """Each endpoint reaches 100 percent and has a row in the table."""
     for verb in NAMES:
         assert re.search(rf"^ *{verb} .*100% DONE", printed, re.MULTILINE)
         assert re.search(rf"│ POST /v1/{verb} +│ \S.* │", printed)
@@ -40,7 +40,7 @@ def test_each_endpoint_reaches_100_percent_and_has_a_row(printed: str) -> None:
 
 
 def test_cancel_wait_and_list_are_shown(printed: str) -> None:
-    """One operation is cancelled, one awaited, the finished ones listed, all within 80 columns."""
+    """One operation is cancelled, one is awaited and two are listed, all within 80 columns."""
     percent = re.search(r"Cancelled a long track at (\d+) %: it ended CANCELLED", printed)
     assert percent is not None
     assert 0 < int(percent[1]) < 100

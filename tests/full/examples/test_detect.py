@@ -11,7 +11,7 @@ from examples.analysis.messages import DetectRequest, DetectResponse, Face, Imag
 from tests.full.examples.conftest import answer, encoded, flat, iou, levels, opened, saved
 
 FACE = (177, 66, 95, 95)
-"""The astronaut's box according to OpenCV's Haar cascade, an independent method."""
+"""The box of the astronaut's face according to another method, OpenCV's Haar cascade."""
 
 
 def run(image: Image, **options: int) -> Any:
@@ -25,12 +25,12 @@ def place(face: Face) -> tuple[int, int, int, int]:
 
 @pytest.fixture(scope="module")
 def astronaut() -> DetectResponse:
-    """Return the faces in the astronaut, found with default options."""
+    """Detect the astronaut's face with default options."""
     return run(encoded("astronaut.png"))
 
 
 def test_face_of_the_astronaut_is_found(astronaut: DetectResponse) -> None:
-    """One face is found, where another method finds it too, by 15 to 27 windows."""
+    """One face is found, where OpenCV finds it too, and 15 to 27 windows support it."""
     (face,) = astronaut.faces
     assert iou(place(face), FACE) > 0.6
     assert 15 <= face.support <= 27
@@ -38,7 +38,7 @@ def test_face_of_the_astronaut_is_found(astronaut: DetectResponse) -> None:
 
 
 def test_two_faces_are_found_best_first() -> None:
-    """The astronaut beside its mirror image has two faces, the one with most support first."""
+    """Both faces of a picture are found, the one with more support first."""
     both = np.hstack([levels("astronaut.png"), levels("astronaut.png")[:, ::-1]])
     found = run(saved(both))
     assert found.scale == 0.625
@@ -51,7 +51,7 @@ def test_two_faces_are_found_best_first() -> None:
 
 
 def test_box_of_a_face_is_in_pixels_of_the_large_original() -> None:
-    """The box is in pixels of the picture of 9 MP, although a small copy is searched."""
+    """The box is in pixels of the original of 9 MP, although a small copy is searched."""
     found = run(saved(opened("astronaut.png").resize((3000, 3000)), "JPEG"))
     assert found.scale == pytest.approx(640 / 3000)
     factor = 3000 / 512
@@ -69,12 +69,12 @@ def test_box_of_a_face_is_in_pixels_of_the_large_original() -> None:
     ],
 )
 def test_no_face_is_found_without_faces(image: Image) -> None:
-    """No face is found in pictures without faces, nor in the smallest allowed picture."""
+    """In a picture without faces no face is found, even if it has the smallest allowed size."""
     assert run(image).faces == ()
 
 
 def test_higher_support_or_size_finds_no_face(astronaut: DetectResponse) -> None:
-    """Nothing is found if more support, or a larger size, is required than the face has."""
+    """No face is found if more support or a larger size is required than the face has."""
     support = astronaut.faces[0].support
     assert run(encoded("astronaut.png"), min_neighbors=support).faces == astronaut.faces
     for options in ({"min_neighbors": support + 1}, {"min_size_px": 200}, {"min_size_px": 2048}):

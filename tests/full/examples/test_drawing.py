@@ -1,4 +1,4 @@
-"""Drawings of results: of all ten analyses, of those that found nothing, and by the command."""
+"""Drawings of results: of all ten analyses, of results without findings, and by the command."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ CORNERS = ((0, 0), (60, 0), (60, 40), (0, 40))
 
 @pytest.fixture(scope="module")
 def results(analyses: dict[str, Analysis]) -> dict[str, Any]:
-    """Return the response to the sample of each analysis."""
+    """Return the response to each analysis's sample."""
     return {verb: analysis.result for verb, analysis in analyses.items()}
 
 
 @pytest.fixture(scope="module")
 def drawings(analyses: dict[str, Analysis]) -> dict[str, Drawing]:
-    coffee = analyses["verify"].request.reference  # the picture whose size counts
+    coffee = analyses["verify"].request.reference  # only this picture's size is used
     size = decode(coffee, "reference").size
     return {verb: draw(one.result, size) for verb, one in analyses.items()}
 
 
 def levels(drawing: Drawing) -> npt.NDArray[np.uint8]:
-    """Return the overlay as rows x columns x 4."""
+    """Return the overlay as an array of rows, columns and four channels."""
     return np.asarray(PIL.Image.open(io.BytesIO(base64.b64decode(drawing.overlay))))
 
 
@@ -65,7 +65,7 @@ def levels(drawing: Drawing) -> npt.NDArray[np.uint8]:
 def test_each_result_is_drawn_on_its_picture(
     verb: str, analyses: dict[str, Analysis], drawings: dict[str, Drawing]
 ) -> None:
-    """Each of the ten drawings has its title and changes the picture, scaled to 960 pixels."""
+    """Each analysis has a drawing with a title, which changes the picture, scaled to 960 pixels."""
     drawing, picture = drawings[verb], decode(first_picture(analyses[verb].request), "image")
     assert drawing.title == TITLES[verb]
     assert drawing.size == picture.size
@@ -79,7 +79,7 @@ def test_each_result_is_drawn_on_its_picture(
 
 
 def test_faces_and_changes_are_boxes(results: dict[str, Any], drawings: dict[str, Drawing]) -> None:
-    """Each box is that of the response; a face has the number of windows that saw it."""
+    """Each drawn box has the position from the response; a face shows its number of windows."""
     face = results["detect"].faces[0]
     shape = drawings["detect"].shapes[0]
     box = face.bounding_box
@@ -90,7 +90,7 @@ def test_faces_and_changes_are_boxes(results: dict[str, Any], drawings: dict[str
 
 
 def test_reference_is_outlined_where_it_lies(drawings: dict[str, Drawing]) -> None:
-    """The detail was cut out around (320, 200), after a turn by 25 degrees around (300, 200)."""
+    """The reference's outline is where the sample's detail was cut out and turned."""
     shapes = drawings["verify"].shapes
     assert len(shapes) == 10
     middle = np.mean([shape.points for shape in shapes], axis=(0, 1))
@@ -98,7 +98,7 @@ def test_reference_is_outlined_where_it_lies(drawings: dict[str, Drawing]) -> No
 
 
 def test_regions_and_weights_are_overlays(drawings: dict[str, Drawing]) -> None:
-    """Objects are coloured and the background is not; green covers the brick."""
+    """Objects are coloured but the background is not; the weights of the brick half are green."""
     coins = levels(drawings["segment"])
     assert 0.3 < (coins[:, :, 3] > 0).mean() < 0.4
     assert len(np.unique(coins[coins[:, :, 3] > 0][:, :3], axis=0)) == 8
@@ -112,7 +112,7 @@ def test_regions_and_weights_are_overlays(drawings: dict[str, Drawing]) -> None:
 def test_palette_is_a_strip_as_wide_as_its_shares(
     results: dict[str, Any], drawings: dict[str, Drawing]
 ) -> None:
-    """The lowest eighth shows each colour by its share, and its row has a bar of that colour."""
+    """The strip shows each palette colour by its share; each row has a bar of its colour."""
     strip = levels(drawings["extract"])
     assert set(np.unique(strip[:-1, :, 3])) == {0}
     first = results["extract"].palette[0]
@@ -124,7 +124,7 @@ def test_palette_is_a_strip_as_wide_as_its_shares(
 
 
 def test_track_is_drawn_as_a_box_in_each_frame_and_a_line(drawings: dict[str, Drawing]) -> None:
-    """There are thirty boxes, each in its own frame, and one open line in all frames."""
+    """A track of thirty frames has a box in each frame and one open line in all frames."""
     *boxes, way = drawings["track"].shapes
     assert [box.frame for box in boxes] == list(range(30))
     assert {box.color for box in boxes} == {YELLOW}
@@ -134,7 +134,7 @@ def test_track_is_drawn_as_a_box_in_each_frame_and_a_line(drawings: dict[str, Dr
 def test_numbers_are_drawn_as_rows_and_shares_as_bars(
     results: dict[str, Any], drawings: dict[str, Drawing]
 ) -> None:
-    """A share of 0..1 has a bar and another number has none; size and scale are left out."""
+    """A share from 0 to 1 has a bar, and other numbers have none; size and scale are left out."""
     rows = {name: (text, share) for name, text, share, _ in drawings["score"].rows}
     assert rows["sharpness"] == (f"{results['score'].sharpness:.4g}", results["score"].sharpness)
     assert rows["noise sigma"][1] == -1
@@ -153,7 +153,7 @@ def test_numbers_are_drawn_as_rows_and_shares_as_bars(
     ],
 )
 def test_result_without_findings_is_drawn_as_a_frame(result: Any, title: str, color: str) -> None:
-    """The whole picture is framed, and the frame has the title."""
+    """If a result has no findings, the whole picture gets a frame with the result's title."""
     (shape,) = draw(result).shapes
     assert (shape.points, shape.label, shape.color) == (CORNERS, title, color)
     assert draw(result).overlay == ""
@@ -161,14 +161,14 @@ def test_result_without_findings_is_drawn_as_a_frame(result: Any, title: str, co
 
 
 def test_lost_box_is_red() -> None:
-    """Where the object was not found, the box is red and is labelled "lost"."""
+    """In a frame without the object, its box is red and labelled "lost"."""
     position = m.TrackedPosition(bounding_box=BoundingBox(width=5, height=5), score=0.1)
     shape = draw(m.TrackResponse(positions=(position,), frame_count=1, **SIZE)).shapes[0]
     assert (shape.label, shape.color) == ("lost", RED)
 
 
 def test_tiny_narrow_and_degenerate_pictures_can_be_drawn() -> None:
-    """The picture has one pixel or is very narrow, or a corner is mapped behind the image plane."""
+    """Pictures of one pixel, narrow pictures and extreme homographies can be drawn."""
     for width, height in ((1, 20), (20, 1), (1, 1)):
         drawing = draw(m.ExtractResponse(image_width=width, image_height=height))
         assert max(paint(PIL.Image.new("RGB", (width, height)), drawing).size) >= 960
@@ -179,7 +179,7 @@ def test_tiny_narrow_and_degenerate_pictures_can_be_drawn() -> None:
 
 
 def test_pictures_and_options_replace_those_of_the_sample() -> None:
-    """It takes one picture or several frames for track, two pictures for compare, and options."""
+    """Given pictures and options replace those of the sample; track takes one or more pictures."""
     coins, moon = encoded("coins.png"), encoded("moon.png")
     film = request_of("track", [coins, moon], '{"box": {"x": 1, "width": 9, "height": 9}}')
     assert (film.frames, film.image, film.box.x) == ((coins, moon), None, 1)
@@ -200,12 +200,12 @@ def test_pictures_and_options_replace_those_of_the_sample() -> None:
 def test_unsupported_picture_or_option_is_refused(
     verb: str, count: int, options: str, field: str
 ) -> None:
-    """The error names the field."""
+    """The error names the field of the unsupported picture or option."""
     assert refused(lambda: request_of(verb, [flat(64, 64)] * count, options)).field == field
 
 
 def test_draw_writes_a_png(tmp_path: Path) -> None:
-    """The command starts a server, shows the progress, and writes the picture."""
+    """The draw command starts a server, shows the progress and writes the picture."""
     out = tmp_path / "out.png"
     ran = subprocess.run(
         [sys.executable, "-m", "examples.analysis", "draw", "detect", "astronaut.png", "-o", out],
@@ -240,7 +240,7 @@ def test_draw_command_fails_with_one_sentence(words: str, sentence: str, server:
 
 
 def test_draw_uses_the_server_that_is_given(server: Server, tmp_path: Path) -> None:
-    """It can use any server with these ten analyses; the folder of the picture must exist."""
+    """The draw command can use a given server; it fails if the picture's folder does not exist."""
     before = len(server.listed(pageSize=1000))
     with listening(server) as url:
         main(["score", "--server", url, "-o", str(tmp_path / "out.png")])

@@ -1,4 +1,4 @@
-"""explain: the parts of a picture that support a label are those with its texture."""
+"""explain: the parts of a picture that have a label's texture support the label."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def heat(found: ExplainResponse) -> npt.NDArray[np.uint8]:
 
 @pytest.mark.parametrize(("label", "sign"), [("grass", 1), ("brick", -1)])
 def test_each_half_supports_its_own_label(label: str, sign: int) -> None:
-    """Grass on the left supports grass and opposes brick; brick on the right does the reverse."""
+    """The grass half supports grass and opposes brick; the brick half does the reverse."""
     found = halves(label)
     left = [each.weight for each in found.regions if each.bounding_box.x < 256]
     right = [each.weight for each in found.regions if each.bounding_box.x >= 256]
@@ -52,14 +52,14 @@ def test_each_half_supports_its_own_label(label: str, sign: int) -> None:
 
 
 def test_weights_of_a_part_sum_to_zero_over_the_labels() -> None:
-    """Over all labels the weights of each part add up to 0, as the probabilities add up to 1."""
+    """The weights of a part add up to 0 over all labels, because probabilities add up to 1."""
     tables = [weights(halves(label)) for label in BUILT_IN]
     for place in tables[0]:
         assert abs(sum(table[place] for table in tables)) < 1e-9
 
 
 def test_predicted_label_is_explained_by_default() -> None:
-    """Without a label, that of ``classify`` is explained, with exactly its score."""
+    """Without a label, the label that ``classify`` predicts is explained, with the same score."""
     found = halves("")
     classified = classify(ClassifyRequest(image=HALVES), Recorder())
     assert (found.label, found.score) == (classified.label, classified.score)
@@ -68,12 +68,12 @@ def test_predicted_label_is_explained_by_default() -> None:
 
 
 def test_regions_are_heaviest_first_and_cover_the_picture() -> None:
-    """The heaviest part comes first; every pixel is in exactly one part, even in an odd size."""
+    """The heaviest part comes first, and each pixel is in exactly one part, even at an odd size."""
     odd = np.pad(BRICK[:131, :203], ((0, 0), (0, 34)), mode="reflect")
     found = answer(ExplainRequest(image=saved(odd), segment_count=50, sample_count=50))
     falling = [each.weight for each in found.regions]
     assert falling == sorted(falling, reverse=True)
-    assert len(found.regions) == 49  # 7 x 7 is the grid closest to 50
+    assert len(found.regions) == 49  # a grid of 7 x 7 is closest to 50 parts
     covered = np.zeros((131, 237), dtype=int)
     for each in found.regions:
         box = each.bounding_box
@@ -83,7 +83,7 @@ def test_regions_are_heaviest_first_and_cover_the_picture() -> None:
 
 
 def test_heatmap_is_128_at_zero_and_255_or_1_at_the_heaviest_part() -> None:
-    """In the grey map of the working copy 128 means 0; the heaviest part is 255 or 1."""
+    """In the heatmap, weight 0 is grey level 128, and the heaviest part is 255 or 1."""
     found = halves("grass")
     map_ = heat(found)
     assert map_.shape == (256, 512)
@@ -95,7 +95,7 @@ def test_heatmap_is_128_at_zero_and_255_or_1_at_the_heaviest_part() -> None:
 
 
 def test_a_large_picture_is_explained_on_a_copy() -> None:
-    """The boxes are in pixels of the original, the heatmap in pixels of the copy."""
+    """Boxes are in pixels of the original, and the heatmap is in pixels of the copy."""
     wide = saved(np.tile(BRICK[256:391], (1, 5)))
     found = answer(ExplainRequest(image=wide, segment_count=4, sample_count=50))
     assert (found.scale, found.image_width, found.image_height) == (0.8, 2560, 135)
@@ -107,7 +107,7 @@ def test_a_large_picture_is_explained_on_a_copy() -> None:
 
 
 def test_flat_picture_has_zero_weights() -> None:
-    """All parts are alike: their weights are 0, the heatmap is grey, and all numbers are finite."""
+    """A flat picture's parts all have weight 0, and every number is finite."""
     for segments in (4, 256):
         found = answer(ExplainRequest(image=FLAT, segment_count=segments, sample_count=50))
         assert all(abs(each.weight) < 1e-9 for each in found.regions)
@@ -116,7 +116,7 @@ def test_flat_picture_has_zero_weights() -> None:
 
 
 def test_the_same_request_gives_the_same_response() -> None:
-    """All bits are equal, in the heatmap too; another seed of 32 bits takes other samples."""
+    """The same request has an identical response; with another seed the weights differ."""
     request = ExplainRequest(image=HALVES, label="grass", sample_count=200)
     assert answer(request) == answer(request)
     others = [answer(attrs.evolve(request, seed=seed)) for seed in (-(2**31), -1, 2**31 - 1)]
@@ -124,7 +124,7 @@ def test_the_same_request_gives_the_same_response() -> None:
 
 
 def test_labels_are_those_of_the_given_examples() -> None:
-    """The labels are those of the examples."""
+    """The labels of given examples are explained, not the built-in ones."""
     examples = (
         Example(label="lawn", image=saved(GRASS[:128])),
         Example(label="wall", image=saved(BRICK[:128])),
@@ -137,13 +137,13 @@ def test_labels_are_those_of_the_given_examples() -> None:
 
 
 def test_nearness_weight_falls_with_the_hidden_share() -> None:
-    """The whole picture has weight 1, a quarter little: 1 - sqrt(1/4) is two kernel widths."""
+    """A sample's weight falls with its share of hidden parts: from 1 for none to nearly 0."""
     samples = np.array([[1, 1, 1, 1], [1, 0, 0, 0], [0, 0, 0, 0]], dtype=float)
     assert nearness(samples) == pytest.approx(np.exp([0, -4, -16]))
 
 
 def test_progress_has_a_unit_for_each_sample() -> None:
-    """Progress is reported at least every 100 samples."""
+    """Each sample is a unit of progress; units are reported at least every 100 samples."""
     progress = Recorder()
     answer(ExplainRequest(image=FLAT, sample_count=250), progress)
     assert progress.units("PERTURBING") == (250, 250)

@@ -47,7 +47,7 @@ def tags_of(exif: PIL.Image.Exif) -> dict[str, str]:
 
 
 def test_palette_of_the_logo_has_its_three_colours() -> None:
-    """Green, orange and the white background are found, each within 8 levels and 0.02."""
+    """Green, orange and the white background are found within 8 levels, with shares within 0.02."""
     colors = run(encoded("logo.png"), Feature.PALETTE, palette_size=3).palette
     assert colors[0].fraction == pytest.approx(0.36, abs=0.02)
     assert rgb(colors[0].color) == pytest.approx(rgb("#92c249"), abs=8)
@@ -58,7 +58,7 @@ def test_palette_of_the_logo_has_its_three_colours() -> None:
 
 
 def test_palette_is_computed_until_clusters_converge() -> None:
-    """With too few iterations, the shares of the rocket were 0.538, 0.403 and 0.059."""
+    """The rocket's palette has the shares of converged clusters, not of a few iterations."""
     found = palette(encoded("rocket.jpg"), 3)
     assert list(found.values()) == pytest.approx([0.5055, 0.4357, 0.0588], abs=0.0001)
 
@@ -72,7 +72,7 @@ def test_palette_fractions_fall_and_sum_to_one(size: int) -> None:
 
 
 def test_palette_of_three_colours_has_three_entries() -> None:
-    """A picture of three colours has a palette of exactly these three."""
+    """A picture of three colours has a palette of exactly these colours."""
     colors = np.zeros((4, 10, 3), dtype=np.uint8)
     colors[:, 4:7] = (17, 200, 3)
     colors[:, 7:] = (255, 255, 255)
@@ -86,7 +86,7 @@ def test_palette_of_three_colours_has_three_entries() -> None:
 
 
 def test_fingerprint_changes_little_under_strong_compression() -> None:
-    """The digest is that of the file; at most 8 of the 64 bits of the perceptual hash change."""
+    """Strong compression changes at most 8 of the 64 bits of the perceptual hash."""
     picture = opened("astronaut.png")
     small, poor = saved(picture.resize((128, 128))), saved(picture, "JPEG", quality=10)
     for image, bits in ((encoded("astronaut.png"), 4), (small, 8), (poor, 8)):
@@ -96,32 +96,32 @@ def test_fingerprint_changes_little_under_strong_compression() -> None:
 
 
 def test_unrelated_pictures_have_other_hashes() -> None:
-    """At least 20 of 64 bits differ for each pair of bundled pictures of different things."""
+    """The hashes of any two bundled pictures of different things differ in at least 20 bits."""
     names = {entry.name for entry in (files("skimage") / "data").iterdir()}
-    names -= {"chessboard_GRAY.png", "motorcycle_right.png"}  # these two show the same as another
+    names -= {"chessboard_GRAY.png", "motorcycle_right.png"}  # two others show the same
     hashes = [perceptual_hash(opened(name)) for name in names if name.endswith((".png", ".jpg"))]
     assert len(hashes) >= 20
     assert min(bits_apart(one, other) for one, other in combinations(hashes, 2)) >= 20
 
 
 def test_flat_picture_has_a_hash() -> None:
-    """Only the mean brightness counts: rounding errors are not taken for waves."""
+    """The hash of a flat picture depends on its brightness only, not on rounding errors."""
     assert perceptual_hash(PIL.Image.new("L", (50, 40), 93)) == "8000000000000000"
 
 
 def test_metadata_has_size_and_tags_of_the_file() -> None:
-    """Size and tags are those in the file."""
+    """The metadata has the size and the tags that are stored in the file."""
     found = metadata_of(encoded("hubble_deep_field.jpg"))
     assert (found.format, found.mime_type, found.mode) == ("JPEG", "image/jpeg", "RGB")
     assert (found.width, found.height, found.frame_count) == (1000, 872, 1)
     assert found.tags["Software"] == "Adobe Photoshop CS5 Macintosh"
     assert found.tags["DateTime"] == "2012-09-17T15:53:45-04:00"
     assert "ExifOffset" not in found.tags
-    assert "Photoshop" not in repr(found)  # nor in logs, as a tag may have a place or a name
+    assert "Photoshop" not in repr(found)  # logs must not show tags, which may have a name
 
 
 def test_exif_tags_of_camera_and_gps_are_read() -> None:
-    """The EXIF blocks of camera and place are read too; binary values are shown by their size."""
+    """EXIF tags of camera and GPS are read too; binary values are shown as their size."""
     exif = PIL.Image.Exif()
     exif[ExifTags.Base.Artist] = "Ada"
     exif[0xBEEF] = "no name"
@@ -142,7 +142,7 @@ def test_exif_tags_of_camera_and_gps_are_read() -> None:
 
 
 def test_number_and_length_of_tags_are_bounded() -> None:
-    """A long text is cut, and so is a long list of tags."""
+    """A long text is cut, and a long list of tags ends at ``MAX_TAGS``."""
     exif = PIL.Image.Exif()
     exif[ExifTags.Base.ImageDescription] = "x" * 5000
     assert tags_of(exif) == {"ImageDescription": "x" * MAX_TAG_CHARS}
@@ -151,10 +151,10 @@ def test_number_and_length_of_tags_are_bounded() -> None:
     assert len(tags_of(exif)) == MAX_TAGS
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning:PIL")  # Pillow warns of what it skips
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")  # Pillow warns of tags that it skips
 @given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), min_size=1, max_size=6))
 def test_picture_with_any_exif_block_is_analysed(changes: list[tuple[int, int]]) -> None:
-    """A picture with damaged tags is still analysed, and all its tags are texts."""
+    """A picture with any damaged EXIF block is still analysed, and its tags are texts."""
     exif = PIL.Image.Exif()
     exif[ExifTags.Base.Artist] = "Ada"
     exif[ExifTags.Base.XResolution] = IFDRational(0, 0)
@@ -169,14 +169,14 @@ def test_picture_with_any_exif_block_is_analysed(changes: list[tuple[int, int]])
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
 def test_broken_exif_leaves_other_features(form: str) -> None:
-    """The other features are still extracted."""
+    """If the EXIF block is broken, the other features are still extracted."""
     broken = saved(PIL.Image.new("RGB", (9, 5)), form, exif=b"Exif\0\0XX*\0nonsense")
     found = metadata_of(broken)
     assert (found.width, found.height, dict(found.tags)) == (9, 5, {})
 
 
 def test_size_of_a_rotated_file_is_upright() -> None:
-    """The size of a rotated file is that of the upright picture."""
+    """The size of a file that EXIF rotates is the upright picture's size."""
     found = run(saved(PIL.Image.new("RGB", (9, 5)), "JPEG", exif=oriented(6)))
     assert (found.metadata.width, found.metadata.height) == (5, 9)
     assert (found.image_width, found.image_height) == (5, 9)
@@ -194,7 +194,7 @@ def test_size_of_a_rotated_file_is_upright() -> None:
 def test_response_has_mode_frames_and_transparency(
     name: str, mode: str, frame_count: int, has_alpha: bool
 ) -> None:
-    """The response has the mode, the number of frames, and whether there is transparency."""
+    """The response has the mode, the number of frames, and whether the picture has transparency."""
     found = metadata_of(encoded(name))
     assert (found.mode, found.frame_count, found.has_alpha) == (mode, frame_count, has_alpha)
 
@@ -210,7 +210,7 @@ def test_response_has_mode_frames_and_transparency(
 def test_progress_has_a_stage_for_each_feature(
     features: tuple[Feature, ...], stages: tuple[str, ...]
 ) -> None:
-    """The stages always come in the order of STAGES, so that progress never falls."""
+    """The stages of features come in the order of ``STAGES``, so that progress never falls."""
     progress = Recorder()
     answer(ExtractRequest(image=saved(PIL.Image.new("RGB", (3, 3))), features=features), progress)
     assert progress.calls[0::2] == [("DECODING", 1), *((stage, 1) for stage in stages)]

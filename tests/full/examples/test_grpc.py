@@ -19,7 +19,7 @@ from tests.waiting import PATIENCE
 
 
 def test_operation_is_started_awaited_and_listed_over_grpc(tmp_path: Path) -> None:
-    """It is started, awaited and listed over gRPC; HTTP shows the same operation."""
+    """An operation is started, awaited and listed over gRPC, and HTTP shows the same operation."""
     request = ScoreRequest(image=encoded("camera.png"))
     kinds = {"response": ScoreResponse, "metadata": AnalysisMetadata}
     with Process(*SERVE, f"sqlite:///{tmp_path / 'operations.db'}", "--grpc", "0") as process:

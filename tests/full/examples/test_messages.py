@@ -1,4 +1,4 @@
-"""The messages: their names, bounds and JSON."""
+"""The messages: names, bounds and JSON."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ NAMED = [cls for cls in MESSAGES if full_name(cls)]
 
 
 def load(cls: type, value: object) -> object:
-    """Parse a message from JSON strictly, as a server parses requests."""
+    """Parse a message from JSON strictly, as the server parses requests."""
     return TypeRegistry().load(value, cls, strict=True)  # type: ignore[arg-type]  # any JSON
 
 
 def test_each_method_has_its_request_and_response_registered_once() -> None:
-    """Each method has its request and response, and every message is registered once."""
+    """Each method has a request and a response, and every message is registered once."""
     names = sorted(str(full_name(cls)) for cls in NAMED)
     wanted = [f"{verb}{kind}" for verb in VERBS for kind in ("Request", "Response")]
     assert names == sorted(PACKAGE + name for name in (*wanted, *PARTS, "AnalysisMetadata"))
-    registry = TypeRegistry(*NAMED)  # accepts each class, so each has a valid shape
+    registry = TypeRegistry(*NAMED)  # this accepts each class, so each class has a valid shape
     assert {registry.name_of(cls) for cls in NAMED} == {PACKAGE + cls.__name__ for cls in NAMED}
 
 
@@ -66,7 +66,7 @@ BOUNDS: Sequence[tuple[type, str, float, float]] = [
 def test_values_beyond_the_bounds_are_refused(
     cls: type, name: str, low: float, high: float
 ) -> None:
-    """The bounds themselves are accepted, values beyond them are refused, in Python and in JSON."""
+    """The bounds themselves are accepted and values beyond them are refused, even in JSON."""
     step = 1 if isinstance(low, int) else 0.0001
     for value in (low, high):
         assert getattr(cls(**{name: value}), name) == value
@@ -85,5 +85,5 @@ def test_error_of_open_bound_names_it() -> None:
 
 
 def test_pictures_are_not_printed() -> None:
-    """The log of a request has the size of the picture, not its content."""
+    """The repr of a request has the size of its picture, not the content."""
     assert "<1000 bytes>" in repr(DetectRequest(image=Image(content=bytes(1000))))

@@ -1,4 +1,4 @@
-"""The OpenAPI document of the reference server, and how third-party tools use it."""
+"""The OpenAPI document of the reference server, and its use by third-party tools."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tests.http.servers import uvicorn_serving
 from tests.waiting import until
 
 MAX_HEAD = 256 * 1024
-"""The server accepts this many bytes before the body, enough for the longest escaped filter."""
+"""The most bytes before a body that the server accepts: enough for the longest escaped filter."""
 
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Run a separate reference server, which receives malformed requests."""
+    """Run a reference server of its own, because it receives malformed requests."""
     server = Server.on(tmp_path_factory.mktemp("openapi") / "operations.db", workers=1)
     with uvicorn_serving(
         server.app, lifespan="off", h11_max_incomplete_event_size=MAX_HEAD
@@ -37,11 +37,11 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 BODIES = {f"/v1/{verb}": good(verb) for verb in NAMES}
-"""By path, a small request that is accepted there."""
+"""A small accepted request for each path."""
 
 
 def test_document_is_served_with_the_ten_methods(server: Server) -> None:
-    """They are listed besides the standard methods, under both parents."""
+    """The document has the ten methods and, below both parents, the standard methods."""
     validate = pytest.importorskip("openapi_spec_validator").validate
     document = server.call("GET", "/openapi.json").json()
     validate(document)
@@ -51,7 +51,7 @@ def test_document_is_served_with_the_ten_methods(server: Server) -> None:
 
 
 def test_schemathesis_finds_no_error(address: str, tmp_path: Path) -> None:
-    """It sends malformed and invalid requests to every path, and follows operations by links."""
+    """schemathesis sends invalid requests to every path and follows links, and finds no error."""
     pytest.importorskip("schemathesis")
     (tmp_path / "bodies.json").write_text(json.dumps(BODIES))
     config = Path(__file__).with_name("schemathesis.toml")
@@ -62,7 +62,7 @@ def test_schemathesis_finds_no_error(address: str, tmp_path: Path) -> None:
             *("run", f"{address}/openapi.json", "--max-examples", "3", "--seed", "1"),
             *("--continue-on-failure", "--no-color", "--warnings", "off"),
         ],
-        cwd=tmp_path,  # where it keeps failures, to retry them
+        cwd=tmp_path,  # schemathesis keeps failures here, to retry them
         env={
             **os.environ,
             "ANALYSIS_BODIES": str(tmp_path / "bodies.json"),
@@ -80,7 +80,7 @@ def test_schemathesis_finds_no_error(address: str, tmp_path: Path) -> None:
 
 @pytest.fixture
 def generated(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Return a function that imports modules of the client by openapi-python-client."""
+    """Return a function that imports modules of the client that openapi-python-client generates."""
     pytest.importorskip("openapi_python_client")
     command = [sys.executable, "-m", "openapi_python_client", "generate", "--meta", "none"]
     (tmp_path / "config.yml").write_text("post_hooks: []\n")
@@ -95,7 +95,7 @@ def generated(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_generated_client_starts_polls_and_cancels(address: str, generated: Any) -> None:
-    """Its requests and responses are typed; the ids come from the header that the links name."""
+    """The generated client is typed, and it takes ids from the header that the links name."""
     with generated("client").Client(base_url=address) as client:
         use_client(client, generated)
 

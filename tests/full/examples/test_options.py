@@ -1,4 +1,4 @@
-"""The example's commands report a wrong option in a sentence."""
+"""The example's commands report a wrong option in one sentence."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.waiting import PATIENCE
 def test_wrong_option_gives_a_sentence_and_an_exit_status(
     options: str, status: int, said: str, tmp_path: Path
 ) -> None:
-    """A wrong option gives a sentence and an exit status, never a traceback."""
+    """A wrong option is reported in one sentence, with an exit status and without a traceback."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         words = options.format(port=taken.getsockname()[1]).split()
         command = [sys.executable, "-m", "examples.analysis", *words]

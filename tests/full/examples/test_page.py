@@ -1,4 +1,4 @@
-"""The demo page on a real server: its routes, its headers, and the requests it refuses."""
+"""The demo page on a real server: its routes, its headers, and refused requests."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ HEADERS = {
 
 @pytest.fixture(scope="module")
 def site(server: Server) -> Iterator[httpx.Client]:
-    """Serve the reference server with uvicorn."""
+    """Serve the reference server with uvicorn, and yield an HTTP client."""
     with listening(server) as url, httpx.Client(base_url=url, timeout=PATIENCE) as http:
         yield http
 
@@ -57,7 +57,7 @@ def site(server: Server) -> Iterator[httpx.Client]:
     ],
 )
 def test_files_of_the_page_have_security_headers(path: str, kind: str, site: httpx.Client) -> None:
-    """Each has its type, a strict content security policy, and is not cached."""
+    """Each file has its media type and a strict content security policy, and is not cached."""
     reply = site.get(path)
     assert (reply.status_code, reply.headers["content-type"]) == (200, kind)
     assert {name: reply.headers.get(name) for name in HEADERS} == HEADERS
@@ -67,7 +67,7 @@ def test_files_of_the_page_have_security_headers(path: str, kind: str, site: htt
 
 
 def test_each_analysis_has_a_sample(site: httpx.Client) -> None:
-    """The sample is the request that the page posts; the reply is JSON and is not cached."""
+    """Each analysis has a sample: the JSON request that the page posts, which is not cached."""
     for verb in NAMES:
         reply = site.get(f"/samples/{verb}")
         assert reply.headers["cache-control"] == "no-store"
@@ -97,13 +97,13 @@ def test_pictures_of_the_page_are_those_that_scikit_image_brings(site: httpx.Cli
     ],
 )
 def test_unknown_path_of_the_page_is_not_found(path: str, status: int, site: httpx.Client) -> None:
-    """The error is one of the API; a name that is not valid is an invalid argument."""
+    """An unknown path is NOT_FOUND, and an invalid name is INVALID_ARGUMENT, as in the API."""
     reply = site.get(path)
     assert reply.status_code == reply.json()["error"]["code"] == status
 
 
 def test_path_outside_of_the_page_is_not_read(site: httpx.Client) -> None:
-    """A path with dots finds nothing, even if the client does not normalize it."""
+    """A path with dots finds no file, even if the client does not normalize the path."""
     for path in ("/../page.py", "/pictures/../../__init__.py", "/page.css/../page.py"):
         connection = http.client.HTTPConnection(site.base_url.host, site.base_url.port)
         connection.request("GET", path)
@@ -112,7 +112,7 @@ def test_path_outside_of_the_page_is_not_read(site: httpx.Client) -> None:
 
 
 def test_drawing_is_that_of_the_result(server: Server, site: httpx.Client) -> None:
-    """The page requests it by the operation's name; the query has the size of the reference."""
+    """A drawing belongs to an operation's response; the query has the size of the reference."""
     name = server.start("verify", sample("verify"))["name"]
     server.finish(name)
     plain = site.get(f"/drawings/{name}").json()
@@ -125,7 +125,7 @@ def test_drawing_is_that_of_the_result(server: Server, site: httpx.Client) -> No
 
 
 def test_operation_without_response_has_no_drawing(server: Server, site: httpx.Client) -> None:
-    """The error is the same for a running operation as for one that failed."""
+    """A running operation and a failed one both get FAILED_PRECONDITION for their drawing."""
     running = server.start("track", slow_request(32))["name"]
     broken = server.start("score", {"image": image(encoded("coins.png").content[:3000])})
     server.finish(broken["name"])
@@ -139,7 +139,7 @@ def test_operation_without_response_has_no_drawing(server: Server, site: httpx.C
 
 
 def test_open_shows_the_page_until_it_is_interrupted(tmp_path: Path) -> None:
-    """The browser opens the printed address, which works; Ctrl-C ends the server too."""
+    """``demo --open`` opens the printed address in the browser; Ctrl-C ends the server."""
     browser = tmp_path / "browser"
     browser.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/seen\n')
     browser.chmod(stat.S_IRWXU)

@@ -1,4 +1,4 @@
-"""From files to pixels: limits checked by the header, decoding, frames, and the working copy."""
+"""From files to pixels: limits checked by the header, decoding, frames and the working copy."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ FORMATS = {
 
 @pytest.fixture
 def no_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fail as soon as a pixel is decoded."""
+    """Make the decoding of any pixel fail."""
 
     def refuse(_: object) -> None:
         raise AssertionError("pixels were decoded")
@@ -65,7 +65,7 @@ def checked(image: Image | None, min_side: int = 1, longest: int = 2048) -> pict
 
 
 def chunk(name: bytes, data: bytes) -> bytes:
-    """Return a chunk of a PNG, with its checksum."""
+    """Return a PNG chunk with its checksum."""
     return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
 
 
@@ -80,14 +80,14 @@ def halved(image: Image) -> Image:
 def test_size_and_type_are_read_from_the_header_of_each_format(
     form: str, mime_type: str, no_decoding: None
 ) -> None:
-    """The size and type of all six formats are found without decoding."""
+    """Size and type are found in the header of all six formats, without decoding."""
     header = checked(saved(PIL.Image.new("RGB", (40, 30)), form))
     assert (header.format, header.mime_type) == (form, mime_type)
     assert (header.width, header.height) == (40, 30)
 
 
 def zipped_text() -> bytes:
-    """Return a PNG with a compressed text of 80 MB, for which Pillow raises ValueError."""
+    """Return a PNG with a compressed text of 80 MB, for which Pillow raises a ValueError."""
     content = flat(30, 30).content
     end_of_header = content.index(b"IDAT") - 4
     text = chunk(b"zTXt", b"Comment\0\0" + zlib.compress(bytes(80_000_000), 9))
@@ -95,14 +95,14 @@ def zipped_text() -> bytes:
 
 
 def bomb(side: int) -> bytes:
-    """Return a small PNG whose header claims that it is large."""
+    """Return a small PNG whose header claims a large size."""
     size = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
     chunks = chunk(b"IHDR", size) + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + chunks
 
 
 def deep(mode: str) -> bytes:
-    """Return a TIFF in a mode that Pillow would silently turn black."""
+    """Return a TIFF in a mode in which Pillow would silently turn the picture black."""
     return saved(PIL.Image.new(mode, (30, 30)), "TIFF").content
 
 
@@ -118,8 +118,8 @@ REFUSED = [
     (encoded("multipage_rgb.tif").content, UNREADABLE),
     (zipped_text(), UNREADABLE),
     (flat(4000, 4001, "1").content, "must have at most 16,000,000 pixels, got 4000 x 4001"),
-    (bomb(10_000), "must have at most 16,000,000 pixels"),  # Pillow warns of it
-    (bomb(14_000), "must have at most 16,000,000 pixels"),  # Pillow raises an exception
+    (bomb(10_000), "must have at most 16,000,000 pixels"),  # Pillow warns of this size
+    (bomb(14_000), "must have at most 16,000,000 pixels"),  # Pillow raises an exception for it
     (flat(401, 20).content, "must have sides of at most 20 : 1, got 401 x 20"),
     (deep("F"), "has pixels of 32 bits (mode F)"),
     (deep("I"), "has pixels of 32 bits (mode I)"),
@@ -132,7 +132,7 @@ REFUSED = [
 def test_picture_outside_the_limits_is_refused_by_its_header(
     content: bytes, description: str, no_decoding: None
 ) -> None:
-    """Our error is raised, not Pillow's; the limit on short sides is for the shrunk copy."""
+    """Our error is raised, not Pillow's; the limit on short sides applies to the shrunk copy."""
     error = refused(lambda: checked(Image(content=content), min_side=8, longest=80))
     assert error.field == "image.content"
     assert error.description.startswith(description)
@@ -140,13 +140,13 @@ def test_picture_outside_the_limits_is_refused_by_its_header(
 
 @pytest.mark.parametrize("size", [(4000, 4000), (400, 20), (20, 400), (1, 1), (160, 16)])
 def test_picture_at_the_limits_is_accepted(size: tuple[int, int]) -> None:
-    """The limits are on the pixels, on the ratio of the sides, and on the copy's shortest side."""
+    """Pictures at the limits of pixels, of the ratio of sides and of short sides are accepted."""
     header = checked(flat(*size, "1"), min_side=min(size[1], 8), longest=max(80, max(size) // 2))
     assert (header.width, header.height) == size
 
 
 def test_mime_type_is_compared_without_case() -> None:
-    """The type's case does not matter; the error for a wrong type names that of the content."""
+    """The type is compared without case; the error for a wrong type names the content's type."""
     content = encoded("camera.png").content
     assert checked(Image(content=content, mime_type="IMAGE/PNG")).mime_type == "image/png"
     error = refused(lambda: checked(Image(content=content, mime_type="image/jpeg")))
@@ -157,7 +157,7 @@ def test_mime_type_is_compared_without_case() -> None:
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "TIFF", "WEBP"])
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_size_is_upright(form: str, orientation: int) -> None:
-    """Header and pixels agree on which side is up, in every format with EXIF."""
+    """Header and pixels give the upright size, in every format with EXIF."""
     image = saved(PIL.Image.new("RGB", (40, 30)), form, exif=oriented(orientation))
     header = checked(image)
     assert (header.width, header.height) == ((30, 40) if orientation > 4 else (40, 30))
@@ -166,14 +166,14 @@ def test_size_is_upright(form: str, orientation: int) -> None:
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
 def test_unreadable_exif_turns_nothing(form: str) -> None:
-    """A picture with a broken EXIF block is accepted, as every browser shows it."""
+    """A picture with a broken EXIF block is accepted and not turned."""
     image = saved(PIL.Image.new("RGB", (40, 30)), form, exif=b"Exif\0\0nonsense")
     assert checked(image).width == 40
     assert decode(image, "image").size == (40, 30)
 
 
 def test_exif_behind_the_pixels_of_a_png_is_read(no_decoding: None) -> None:
-    """In a PNG the tag may follow the pixels: the header is read without decoding them."""
+    """If a PNG has its EXIF tag behind the pixels, the header is read without decoding them."""
     content = flat(40, 30).content
     end = content.index(b"IEND") - 4
     late = content[:end] + chunk(b"eXIf", oriented(6).tobytes()[6:]) + content[end:]
@@ -181,7 +181,7 @@ def test_exif_behind_the_pixels_of_a_png_is_read(no_decoding: None) -> None:
 
 
 def test_jpeg_with_a_second_picture_is_accepted() -> None:
-    """A JPEG that contains a second picture has the format MPO, and is accepted as a JPEG."""
+    """A JPEG that contains a second picture (format MPO) is accepted as a JPEG with one frame."""
     image = film("MPO", [RED, BLUE])
     with PIL.Image.open(io.BytesIO(image.content)) as opened_by_pillow:
         assert opened_by_pillow.format == "MPO"
@@ -194,7 +194,7 @@ def test_jpeg_with_a_second_picture_is_accepted() -> None:
 
 
 def test_bytes_missing_or_behind_the_pixels_of_a_png_do_not_matter() -> None:
-    """The last chunk, of 12 bytes, may be missing, and extra bytes after the end are ignored."""
+    """A PNG may lack its last chunk of 12 bytes, and bytes after its end are ignored."""
     whole = encoded("camera.png")
     for content in (whole.content[:-12], whole.content + bytes(range(100))):
         assert decode(Image(content=content), "image").tobytes() == decode(whole, "i").tobytes()
@@ -215,7 +215,7 @@ BROKEN = [broken_sum(), *(halved(saved(NOISE, form)) for form in FORMATS if form
 
 @pytest.mark.parametrize("image", BROKEN)
 def test_picture_that_is_cut_off_or_damaged_is_refused(image: Image) -> None:
-    """Its header is valid; only decoding finds that the pixels are not."""
+    """A cut-off or damaged picture has a valid header, and is refused when it is decoded."""
     checked(image)
     error = refused(lambda: decode(image, "reference"))
     assert error.field == "reference.content"
@@ -241,18 +241,18 @@ WHITE, GREY, BLACK = [255] * 3, [127] * 3, [0] * 3
 @pytest.mark.parametrize(
     ("image", "row"),
     [
-        # Sixteen bits are divided by 257 and rounded, not clipped at 255, in either byte order.
+        # sixteen bits are divided by 257 and rounded, not clipped at 255, in either byte order
         (saved(pixels(GREY_16, dtype="u2"), "TIFF"), [0, 0, 1, 1, 128, 255]),
         (saved(pixels(GREY_16, dtype="u2")), [0, 0, 1, 1, 128, 255]),
         (saved(BIG_ENDIAN, "TIFF"), [0, 1, 255]),
         (saved(pixels([True, False], dtype="bool")), [255, 0]),
         (saved(ALPHA), [WHITE, GREY, BLACK]),  # alpha is blended over white
         *((with_transparent_black(mode), [WHITE]) for mode in ("L", "RGB", "P")),
-        (film("WEBP", [RED, BLUE], lossless=True), [[255, 0, 0]]),  # only the first frame counts
+        (film("WEBP", [RED, BLUE], lossless=True), [[255, 0, 0]]),  # only the first frame is used
     ],
 )
 def test_pixels_have_eight_opaque_bits_as_displayed(image: Image, row: list[object]) -> None:
-    """Each pixel has eight bits, is opaque, and is grey or RGB."""
+    """Each decoded pixel has eight bits, is opaque, and is grey or RGB."""
     assert array(decode(image, "image"))[0].tolist() == row
 
 
@@ -261,12 +261,12 @@ def test_pixels_have_eight_opaque_bits_as_displayed(image: Image, row: list[obje
     [("LA", "PNG"), ("P", "GIF"), ("CMYK", "JPEG"), ("YCbCr", "TIFF"), ("LAB", "TIFF")],
 )
 def test_whatever_is_not_grey_becomes_rgb(mode: str, form: str) -> None:
-    """Modes without colour, or with another order of channels, become RGB too."""
+    """Every mode except grey becomes RGB, even a mode with another order of channels."""
     assert decode(saved(PIL.Image.new(mode, (30, 20)), form), "image").mode == "RGB"
 
 
 def test_grey_is_the_luminance_from_0_to_1() -> None:
-    """The luminance is 0..1: levels / 255 in grey pictures, else the weighted channels."""
+    """Luminance is 0 to 1: the level divided by 255 for grey, the weighted channels for colour."""
     assert grey(decode(encoded("camera.png"), "image")) == pytest.approx(levels("camera.png") / 255)
     red = grey(decode(flat(3, 2, color=(255, 0, 0)), "image"))
     assert red == pytest.approx(np.full((2, 3), 0.2125))
@@ -282,7 +282,7 @@ def animation(form: str, size: tuple[int, int], number: int) -> Image:
 
 @pytest.mark.parametrize("form", ["GIF", "WEBP", "PNG", "TIFF"])
 def test_all_frames_are_returned_in_order(form: str) -> None:
-    """All frames of an animation, or pages of a file, are returned in order."""
+    """All frames of an animation, and all pages of a file, are returned in order."""
     image = animation(form, (30, 20), 5)
     found = list(frames(image, "image"))
     assert [frame.size for frame in found] == [(30, 20)] * 5
@@ -294,7 +294,7 @@ def test_all_frames_are_returned_in_order(form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_still_picture_has_one_frame(form: str) -> None:
-    """A still picture is not animated, and has one frame."""
+    """A still picture has one frame and is not animated."""
     image = saved(PIL.Image.new("RGB", (30, 20)), form)
     assert not is_animated(image)
     assert count_frames(image, "image") == len(list(frames(image, "image"))) == 1
@@ -303,7 +303,7 @@ def test_still_picture_has_one_frame(form: str) -> None:
 
 @pytest.mark.parametrize("form", ["GIF", "TIFF"])
 def test_reading_more_than_64_frames_is_refused(form: str) -> None:
-    """64 frames are read; with 65, reading fails and counting stops."""
+    """64 frames can be read; a 65th frame is refused, and counting stops there."""
     assert len(list(frames(animation(form, (8, 8), 64), "image"))) == 64
     image = animation(form, (8, 8), 70)
     assert count_frames(image, "image") == 65
@@ -312,18 +312,18 @@ def test_reading_more_than_64_frames_is_refused(form: str) -> None:
 
 
 def blank_pages(*sizes: tuple[int, int]) -> Image:
-    """Return a TIFF of white pages, well compressed."""
+    """Return a TIFF of white pages, which compress well."""
     return film("TIFF", [PIL.Image.new("1", size, 1) for size in sizes], compression="group4")
 
 
 def test_frames_have_a_limit_of_pixels_together() -> None:
-    """The limit is 64 MP, whatever the number of frames."""
+    """All frames together may have up to 64 MP, however many frames there are."""
     error = refused(lambda: list(frames(blank_pages(*[(3900, 4000)] * 5), "image")))
     assert error.description == "has frames of more than 64,000,000 pixels together"
 
 
 def grown(side: int) -> Image:
-    """Return a GIF whose second frame is larger than the first and enlarges the picture."""
+    """Return a GIF whose second frame is larger than the picture and enlarges it."""
     image = animation("GIF", (30, 20), 2)
     place = image.content.rindex(b"," + struct.pack("<HHHH", 0, 0, 30, 20)) + 5
     size = struct.pack("<HH", side, side)
@@ -341,7 +341,7 @@ SECOND_PAGES = [
 
 @pytest.mark.parametrize(("image", "description"), SECOND_PAGES)
 def test_each_page_is_measured_when_it_is_reached(image: Image, description: str) -> None:
-    """Its size is checked before it is decoded, whether the frames are read or only counted."""
+    """Each page's size is checked before the page is decoded, even if pages are only counted."""
     checked(image)
     for read in (lambda: list(frames(image, "image")), lambda: count_frames(image, "image")):
         error = refused(read)
@@ -350,7 +350,7 @@ def test_each_page_is_measured_when_it_is_reached(image: Image, description: str
 
 
 def test_broken_second_page_is_named_in_the_error() -> None:
-    """The error gives the number of the page, whose directory is missing."""
+    """The error has the number of the broken page."""
     image = animation("TIFF", (30, 20), 2)
     start = int.from_bytes(image.content[4:8], "little")
     entries = int.from_bytes(image.content[start : start + 2], "little")
@@ -362,7 +362,7 @@ def test_broken_second_page_is_named_in_the_error() -> None:
 
 
 def test_truncated_animation_is_refused() -> None:
-    """An animation that is cut off is refused, although its first frames can be read."""
+    """A cut-off animation is refused, although its first frames can be read."""
     noise = np.random.default_rng(0).integers(0, 256, (6, 40, 40), dtype=np.uint8)
     for form in ("GIF", "PNG", "TIFF"):
         image = halved(film(form, list(map(PIL.Image.fromarray, noise))))
@@ -373,7 +373,7 @@ def test_truncated_animation_is_refused() -> None:
 
 
 def test_working_copy_equals_pillows_thumbnail() -> None:
-    """The pixels are those of Pillow's own thumbnail; nothing is enlarged."""
+    """The working copy equals Pillow's thumbnail, and a small picture is not enlarged."""
     picture = opened("coffee.png")
     own = picture.copy()
     own.thumbnail((256, 256), PIL.Image.Resampling.LANCZOS, reducing_gap=2.0)
@@ -384,7 +384,7 @@ def test_working_copy_equals_pillows_thumbnail() -> None:
 
 @given(st.integers(1, 20_000), st.integers(1, 20_000), st.integers(1, 4096))
 def test_working_size_never_enlarges_or_vanishes(width: int, height: int, longest: int) -> None:
-    """No side is enlarged or vanishes; the longest side is the limit if it was above."""
+    """No side is enlarged or vanishes; a longest side above the limit becomes the limit."""
     small = working_size(width, height, longest)
     assert max(small) == min(longest, max(width, height))
     assert 1 <= small[0] <= width
@@ -395,7 +395,7 @@ def test_working_size_never_enlarges_or_vanishes(width: int, height: int, longes
 def test_box_of_the_working_copy_is_inside_the_original(
     width: int, height: int, data: st.DataObject
 ) -> None:
-    """Every box of the working copy is a box in the original, at least a pixel wide."""
+    """Every box in the working copy becomes a box in the original, at least one pixel wide."""
     small = working_size(width, height, 640)
     left = data.draw(st.integers(0, small[0] - 1))
     top = data.draw(st.integers(0, small[1] - 1))

@@ -1,4 +1,4 @@
-"""Progress as metadata: what is reported, how often, and where a cancellation takes effect."""
+"""Progress as metadata: which progress is reported, how often, and where a cancel takes effect."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lro_client.testing import VirtualClock
 
 
 class Job:
-    """A job that keeps its reports, and is cancelled at the given check."""
+    """A job that keeps its reports and is cancelled at the given check."""
 
     def __init__(self, cancel_at: int = -1) -> None:
         self.reports: list[AnalysisMetadata] = []
@@ -39,7 +39,7 @@ def progress_of(job: Job, clock: VirtualClock | None = None) -> Progress:
 
 
 def test_stages_are_reported_at_once() -> None:
-    """Entering a stage is reported with its units; other metadata stay as they were."""
+    """Entering a stage is reported with the stage's units; other metadata stay the same."""
     job = Job()
     progress = progress_of(job)
     progress.stage(DECODING, 1)
@@ -54,7 +54,7 @@ def test_stages_are_reported_at_once() -> None:
 
 
 def test_steps_are_reported_twenty_times_a_second() -> None:
-    """Of a thousand steps in a second about twenty are reported; each checks for cancellation."""
+    """A thousand steps in a second make about twenty reports, but each step checks for a cancel."""
     job, clock = Job(), VirtualClock()
     progress = progress_of(job, clock)
     progress.stage("SCANNING", 1000)
@@ -64,14 +64,14 @@ def test_steps_are_reported_twenty_times_a_second() -> None:
     assert 18 <= len(job.reports) - 1 <= 20
     assert job.looks == 1001
     assert progress.metadata.work_done == 1000
-    clock.now += 0.3  # a slow step is reported by itself
+    clock.now += 0.3  # a slow step is reported at once
     progress.step(0)
     assert (job.reports[-1].work_done, job.reports[-1].progress_percent) == (1000, 66)
 
 
 @pytest.mark.parametrize("look", range(4))
 def test_cancellation_stops_the_work_at_every_progress_call(look: int) -> None:
-    """A report and a step without a report both stop the work."""
+    """Every progress call stops the work after a cancel, whether or not the call reports."""
     job = Job(cancel_at=look)
     progress = progress_of(job)
 
@@ -96,7 +96,7 @@ calls = st.lists(
 
 @given(calls)
 def test_progress_never_falls(said: list[int | tuple[str, int]]) -> None:
-    """The percentage never falls, whatever calls an analysis makes, and never reaches 100."""
+    """The percentage never falls and never reaches 100, whatever calls an analysis makes."""
     job, clock = Job(), VirtualClock()
     progress = progress_of(job, clock)
     progress.stage(DECODING)
@@ -115,7 +115,7 @@ MIDDLE = attrs.evolve(START, stage="SCANNING", progress_percent=41, work_done=3,
 
 
 def test_only_success_reports_100_percent() -> None:
-    """Success has 100 percent and all units; otherwise the progress stays where it was."""
+    """After success the progress is 100 percent; after another end it stays where it was."""
     last = settle(MIDDLE, "SUCCEEDED")
     assert last == attrs.evolve(MIDDLE, stage="DONE", progress_percent=100, work_done=7)
     for state in ("FAILED", "CANCELLED"):

@@ -29,7 +29,7 @@ HEALTH_CASES = [case for case in CASES if case.get("kind") == "health"]
 
 
 def answer_of(method: str, path: str) -> dict[str, Any]:
-    """Return the route or the error, in the format of the test vectors."""
+    """Return the route or the error of a request, in the format of the test vectors."""
     try:
         answer: Answer = route(method, path)
     except HttpMethodNotAllowed as refused:
@@ -47,7 +47,7 @@ def answer_of(method: str, path: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", ROUTE_CASES, ids=lambda case: case["id"])
 def test_request_is_routed_as_its_vector_says(case: dict[str, Any]) -> None:
-    """Every request of service_routers.json is routed as the vector says."""
+    """Every request in service_routers.json has the route or the error of its vector."""
     assert answer_of(case["method"], case["path"]) == case["expect"]
 
 
@@ -61,19 +61,19 @@ def test_health_report_is_as_its_vector_says(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("path", ["/v1/nothing/%zz", "%", "/v1/track/%ff", "/v1/health/\udc80"])
 def test_malformed_path_is_refused_before_routing(path: str) -> None:
-    """A malformed path is refused, whatever route it would take."""
+    """A malformed path is refused before any route is chosen."""
     with pytest.raises(MalformedRequest):
         route("POST", path)
 
 
 def test_head_of_the_health_report_has_no_body() -> None:
-    """HEAD is routed like GET, but without a body."""
+    """HEAD of the health report is routed like GET, but has no body."""
     assert route("GET", "/v1/health") == ToHealth(head=False)
     assert route("HEAD", "/%761/health") == ToHealth(head=True)
 
 
 def test_root_of_a_router_accepts_post_only() -> None:
-    """Other methods are not allowed and deeper paths are not found, with or without a handler."""
+    """A router's root allows only POST and finds no deeper path, with or without a handler."""
     for rest in ("", "/"):
         assert default_answer("POST", ToRouter("score", rest), "handler") == "handler"
     with pytest.raises(MethodNotSupported, match="POST /v1/track is not supported"):
@@ -89,7 +89,7 @@ def test_root_of_a_router_accepts_post_only() -> None:
 
 
 def test_timestamp_of_the_health_report_is_utc_in_milliseconds() -> None:
-    """Another zone is converted, and fractions of a millisecond are cut off."""
+    """The timestamp is converted to UTC, and fractions of a millisecond are cut off."""
     zone = timezone(timedelta(hours=2))
     _, body = health(datetime(2030, 1, 1, 1, 0, 0, 999_999, zone))
     assert body["timestamp"] == "2029-12-31T23:00:00.999Z"
@@ -104,7 +104,7 @@ def test_timestamp_of_the_health_report_is_utc_in_milliseconds() -> None:
     ],
 )
 def test_contradictory_health_report_is_refused(now: datetime, ok: bool, status: str) -> None:
-    """A time without a zone, or ``ok`` with a contradicting status, is the application's error."""
+    """A time without zone, or an ``ok`` that contradicts the status, raises a ValueError."""
     with pytest.raises(ValueError, match=r"time zone|cannot be"):
         health(now, ok, status)
 
@@ -114,6 +114,6 @@ PIECES = st.sampled_from(["/", "v1", "detect", "health", "%2F", "%", "%c3", "é"
 
 @given(st.sampled_from(["GET", "POST", "OPTIONS", "x"]), st.lists(PIECES).map("".join))
 def test_any_path_is_routed_or_refused_with_our_errors(method: str, path: str) -> None:
-    """Every path has a route or is refused with one of our errors."""
+    """Every path has a route or is refused with an error of ours."""
     assert answer_of(method, path)
     assert answer_of(method, f"/v1/detect{path}")

@@ -1,4 +1,4 @@
-"""score: the technical quality of a photograph, which falls with blur, noise and flatness."""
+"""score: the technical quality of a photograph, which falls with blur, noise and low contrast."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run_on(grey: npt.ArrayLike) -> ScoreResponse:
 
 
 def test_score_of_the_cameraman_has_the_measured_values() -> None:
-    """The measured values are those of the cameraman."""
+    """The cameraman has the values that were measured once."""
     found = run(CAMERA)
     assert found.blur == pytest.approx(0.288, rel=0.01)
     assert found.noise_sigma == pytest.approx(1.48, rel=0.01)
@@ -42,7 +42,7 @@ def test_score_of_the_cameraman_has_the_measured_values() -> None:
 
 
 def test_the_overall_score_is_the_geometric_mean() -> None:
-    """It is 100 x the fourth root of the product of four qualities, each 0..1."""
+    """The overall score is 100 times the fourth root of the product of four qualities (0 to 1)."""
     found = run(encoded("rocket.jpg"))
     qualities = (found.sharpness, found.cleanness, found.contrast, found.exposure)
     assert all(0 <= quality <= 1 for quality in qualities)
@@ -51,13 +51,13 @@ def test_the_overall_score_is_the_geometric_mean() -> None:
 
 
 def test_blur_lowers_the_score() -> None:
-    """More blur gives a lower score."""
+    """More blur lowers the score."""
     scores = [run_on(gaussian(LEVELS / 255, sigma) * 255).overall for sigma in (1, 2, 4)]
     assert scores == pytest.approx([93.7, 84.0, 63.1], rel=0.01)
 
 
 def test_noise_is_measured_and_lowers_the_score() -> None:
-    """The measured noise is the noise that was added, on top of the picture's own."""
+    """The measured noise is about the noise that was added, and more noise lowers the score."""
     noise = np.random.default_rng(0).normal(size=LEVELS.shape)
     found = [run_on(LEVELS + sigma * noise) for sigma in (5, 10, 20)]
     assert [each.noise_sigma for each in found] == pytest.approx([6.7, 11.1, 20.0], abs=1)
@@ -66,7 +66,7 @@ def test_noise_is_measured_and_lowers_the_score() -> None:
 
 
 def test_picture_without_contrast_is_scored_without_division_by_zero() -> None:
-    """A flat colour scores 0; stripes have no change at all along one axis."""
+    """A flat colour scores 0; stripes, which do not change along one axis, have a valid blur."""
     for color, mode in product([(0, 0, 0), (255, 255, 255), (10, 200, 77)], ["RGB", "L"]):
         flat = PIL.Image.new("RGB", (40, 30), color).convert(mode)
         assert run(saved(flat)).overall == 0
@@ -82,7 +82,7 @@ def test_black_and_white_artwork_scores_zero() -> None:
 
 
 def test_colourfulness_of_half_red_half_blue_is_as_calculated() -> None:
-    """With half pure red and half pure blue, the means and deviations of rg and yb are known."""
+    """The colourfulness of half red and half blue equals the value calculated by hand."""
     colors = np.zeros((16, 32, 3), dtype=np.uint8)
     colors[:, :16, 0] = 255
     colors[:, 16:, 2] = 255
@@ -92,12 +92,12 @@ def test_colourfulness_of_half_red_half_blue_is_as_calculated() -> None:
 
 
 def test_grey_as_rgb_scores_the_same() -> None:
-    """Three equal channels are a grey picture."""
+    """A grey picture has the same scores as an RGB picture with three equal channels."""
     grey, rgb = run(CAMERA), run(saved(np.dstack([LEVELS] * 3)))
     assert attrs.astuple(rgb) == pytest.approx(attrs.astuple(grey), abs=1e-3)
 
 
 def test_a_large_picture_is_scored_on_a_copy() -> None:
-    """The scale is that of the copy, the size that of the upright original."""
+    """The response has the scale of the copy and the size of the upright original."""
     found = run(saved(PIL.Image.linear_gradient("L").resize((3000, 400))))
     assert (found.scale, found.image_width, found.image_height) == (2048 / 3000, 3000, 400)

@@ -31,7 +31,7 @@ from tests.full.examples.conftest import (
 )
 
 DISCS = (60, 60, 30), (60, 100, 25), (140, 200, 40), (60, 240, 20), (60, 270, 20)
-"""Row, column, radius: two pairs that touch, and a single disc."""
+"""Row, column and radius of discs: two pairs that touch, and a single disc."""
 
 
 def run(image: Image, progress: Recorder | None = None, **options: Any) -> Any:
@@ -46,7 +46,7 @@ def label_map(response: SegmentResponse) -> npt.NDArray[np.uint16]:
 
 
 def discs(*chosen: tuple[int, int, int]) -> Image:
-    """Return bright discs on a dark background of 200 x 300."""
+    """Return a picture of 200 x 300 with these bright discs on a dark background."""
     rows, columns = np.mgrid[:200, :300]
     pixels = np.full((200, 300), 30, dtype=np.uint8)
     for row, column, radius in chosen:
@@ -56,7 +56,7 @@ def discs(*chosen: tuple[int, int, int]) -> Image:
 
 @pytest.fixture(scope="module")
 def coins() -> SegmentResponse:
-    """Segment the coins with default options."""
+    """Segment the picture of coins with default options."""
     return run(encoded("coins.png"))
 
 
@@ -67,7 +67,7 @@ def superpixels() -> SegmentResponse:
 
 
 def test_segment_finds_24_coins_with_their_areas(coins: SegmentResponse) -> None:
-    """There are 24 coins in four rows of six, each with its area."""
+    """Twenty-four coins are found in four rows of six, with the right areas."""
     assert coins.region_count == len(coins.regions) == 24
     heights = sorted(region.centroid.y for region in coins.regions)
     rows = [np.mean(heights[start : start + 6]) for start in range(0, 24, 6)]
@@ -80,7 +80,7 @@ def test_segment_finds_24_coins_with_their_areas(coins: SegmentResponse) -> None
 
 
 def test_label_map_has_each_label_at_its_pixels(coins: SegmentResponse) -> None:
-    """The map has each region's label at its pixels, and 0 elsewhere."""
+    """The label map has each region's label at the region's pixels, and 0 elsewhere."""
     labels = label_map(coins)
     assert labels.shape == (303, 384)
     assert coins.foreground_fraction == pytest.approx((labels > 0).mean())
@@ -108,18 +108,18 @@ def test_label_map_has_each_label_at_its_pixels(coins: SegmentResponse) -> None:
 def test_coins_are_found_at_half_size_inverted_or_split(
     image: Image, options: dict[str, object]
 ) -> None:
-    """The same 24 are found at half size, inverted, or with touching objects split."""
+    """The same 24 coins are found at half size, inverted, or with touching objects split."""
     assert run(image, **options).region_count == 24
 
 
 def test_touching_discs_are_one_object_unless_split() -> None:
-    """Discs that touch are one object, unless they are to be split."""
+    """Discs that touch are one object, or two objects with ``split_touching``."""
     assert run(discs(*DISCS)).region_count == 3
     assert run(discs(*DISCS), split_touching=True).region_count == 5
 
 
 def test_objects_below_min_area_are_left_out() -> None:
-    """Objects below this area, in pixels of the original, are left out."""
+    """Objects smaller than ``min_area_px``, in pixels of the original, are left out."""
     image = discs((60, 60, 30), (140, 200, 40))
     assert run(image, min_area_px=3500).region_count == 1
     assert run(image, min_area_px=16_000_000).region_count == 0
@@ -135,7 +135,7 @@ def test_objects_below_min_area_are_left_out() -> None:
 
 @pytest.mark.parametrize("split_touching", [False, True])
 def test_one_colour_has_no_objects(split_touching: bool) -> None:
-    """A flat picture has no objects, even in the smallest size."""
+    """A flat picture has no objects, even at the smallest size."""
     for image in (flat(300, 200, color=(90, 90, 90)), flat(16, 16)):
         found = run(image, split_touching=split_touching)
         assert (found.region_count, found.regions, found.foreground_fraction) == (0, (), 0)
@@ -143,7 +143,7 @@ def test_one_colour_has_no_objects(split_touching: bool) -> None:
 
 
 def test_superpixels_cover_every_pixel(superpixels: SegmentResponse) -> None:
-    """40 to 110 connected regions cover every pixel."""
+    """Superpixels are 40 to 110 connected regions, which together cover every pixel."""
     labels = label_map(superpixels)
     assert 40 <= superpixels.region_count <= 110
     assert superpixels.foreground_fraction == 1
@@ -157,14 +157,14 @@ def test_superpixels_cover_every_pixel(superpixels: SegmentResponse) -> None:
 
 
 def test_superpixels_of_a_grey_picture_differ_in_size() -> None:
-    """In a grey picture they are not a plain grid: their sizes differ widely."""
+    """Superpixels of a grey picture are not a plain grid: their sizes differ widely."""
     found = run(encoded("camera.png"), method=SegmentMethod.SUPERPIXELS)
     areas = sorted(region.area_px for region in found.regions)
     assert areas[-1] > 3 * areas[0]
 
 
 def test_only_the_first_thousand_regions_are_described() -> None:
-    """Only the first 1000 regions are described, but all are counted and in the map."""
+    """Only the first 1000 regions are described, but all regions are counted and in the map."""
     found = run(flat(100, 100), method=SegmentMethod.SUPERPIXELS, segment_count=2000)
     assert found.region_count > 1000
     assert [region.label for region in found.regions] == list(range(1, 1001))
@@ -172,7 +172,7 @@ def test_only_the_first_thousand_regions_are_described() -> None:
 
 
 def test_superpixels_have_the_stages_of_objects() -> None:
-    """They have the same stages as objects; a cancellation at any call ends the work."""
+    """Superpixels have the same stages as objects, and a cancel at any call ends the work."""
     image, progress = saved(opened("coins.png").resize((96, 76))), Recorder()
     run(image, progress, method=SegmentMethod.SUPERPIXELS)
     assert progress.stages == ["DECODING", *STAGES]

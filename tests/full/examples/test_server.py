@@ -1,4 +1,4 @@
-"""The reference server as a whole: ten endpoints, health, the router and the operations."""
+"""The whole reference server: ten endpoints, the health report, the router and operations."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ PACKAGE = "type.googleapis.com/lro.examples.analysis.v1."
 
 @pytest.mark.parametrize("verb", NAMES)
 def test_every_endpoint_starts_an_operation(verb: str, analyses: dict[str, Analysis]) -> None:
-    """POST returns a queued operation at once; its target is the picture."""
+    """POST returns a queued operation at once; the operation's target is the picture."""
     first, request = analyses[verb].first, analyses[verb].request
     picture = request.frames[0] if verb == "track" else request.image
     assert first["name"].startswith("operations/")
     created = first["metadata"].pop("createTime")
     assert datetime.fromisoformat(created).utcoffset() == timedelta()
-    # A free worker may have begun already.
+    # a free worker may have begun already
     assert first["metadata"].pop("startTime", created) == created
     assert first == {
         "name": first["name"],
@@ -44,7 +44,7 @@ def test_every_endpoint_starts_an_operation(verb: str, analyses: dict[str, Analy
 
 @pytest.mark.parametrize("verb", NAMES)
 def test_every_analysis_succeeds(verb: str, analyses: dict[str, Analysis]) -> None:
-    """Its operation ends with a response of the declared type, all units done and 100 percent."""
+    """An analysis ends with a response of its type, with all units done and 100 percent."""
     response, metadata = analyses[verb].response, analyses[verb].seen[-1]
     assert response["@type"] == f"{PACKAGE}{verb.capitalize()}Response"
     assert 0 < response["scale"] <= 1
@@ -56,7 +56,7 @@ def test_every_analysis_succeeds(verb: str, analyses: dict[str, Analysis]) -> No
 
 @pytest.mark.parametrize("verb", NAMES)
 def test_progress_never_falls(verb: str, analyses: dict[str, Analysis]) -> None:
-    """Polls show stages in order, rising percentages, and no 100 before the response."""
+    """Polls show stages in order and rising percentages, and 100 percent only with the response."""
     seen = analyses[verb].seen
     own = importlib.import_module(f"examples.analysis.verbs.{verb}").STAGES
     order = ["QUEUED", "DECODING", *own, "DONE"]
@@ -72,7 +72,7 @@ def test_progress_never_falls(verb: str, analyses: dict[str, Analysis]) -> None:
 def test_work_over_the_time_limit_ends_with_deadline_exceeded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Work that takes too long is stopped, and its operation ends with DEADLINE_EXCEEDED."""
+    """Work over the time limit is stopped, and its operation ends with DEADLINE_EXCEEDED."""
     monkeypatch.setattr(methods, "TIME_LIMIT", timedelta(milliseconds=400))
     server = Server.on(tmp_path / "operations.db")
     last = server.finish(server.start("track", slow_request(32))["name"])
@@ -83,7 +83,7 @@ def test_work_over_the_time_limit_ends_with_deadline_exceeded(
 
 
 def test_health_report_has_ordered_keys_and_answers_head(server: Server) -> None:
-    """The keys are in order; HEAD returns the headers alone."""
+    """The health report has its keys in order; HEAD returns only headers."""
     reply = server.call("GET", "/v1/health?verbose=1")
     report = reply.json()
     assert list(report) == ["ok", "version", "endpoints", "status", "timestamp"]
@@ -97,7 +97,7 @@ def test_health_report_has_ordered_keys_and_answers_head(server: Server) -> None
 
 
 def test_health_report_is_returned_before_libraries_are_imported(tmp_path: Path) -> None:
-    """The report is returned before NumPy and scikit-image are imported."""
+    """The health report is returned before NumPy and scikit-image are imported."""
     program = """
 import asyncio, httpx, sys
 from examples.analysis.deployment import Deployment
@@ -145,7 +145,7 @@ service.close()
 def test_requests_are_routed_by_the_router(
     method: str, path: str, status: int, allow: str | None, server: Server
 ) -> None:
-    """The routes follow the rules of the router; an empty request to an endpoint has no picture."""
+    """Requests are routed by the router's rules; an empty POST to an endpoint has no picture."""
     reply = server.call(method, path)
     assert reply.status_code == status, reply.text
     assert reply.headers["cache-control"] == "no-store"

@@ -1,4 +1,4 @@
-"""Starting analyses with raw pictures and with parents."""
+"""Start analyses with raw pictures as bodies, and below parents."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ SMALL = as_json(ScoreRequest(image=flat(16, 16)))
 
 
 def raw(server: Server, verb: str, content_type: str) -> httpx.Response:
-    """Send a picture as the body; return the reply."""
+    """POST a picture as the body and return the reply."""
     headers = {"content-type": content_type}
     return server.call("POST", f"/v1/{verb}", content=GRAVEL, headers=headers)
 
 
 @pytest.mark.parametrize("verb", NAMES)
 def test_verb_of_one_picture_accepts_it_as_the_body(verb: str, server: Server) -> None:
-    """Verbs that take one picture accept it as the body; other verbs refuse it, and name JSON."""
+    """Verbs of one picture accept it as the body; other verbs refuse it and ask for JSON."""
     assert raw(server, verb, "application/octet-stream").status_code == 415
     reply = raw(server, verb, "image/PNG; version=1")
     if verb not in RAW_VERBS:
@@ -38,7 +38,7 @@ def test_verb_of_one_picture_accepts_it_as_the_body(verb: str, server: Server) -
 
 
 def test_invalid_raw_body_is_refused_with_its_field(refused_by: Refused) -> None:
-    """A body that is empty, invalid, or not of its media type gets an error with a field."""
+    """The error names the field of a body that is empty, invalid or of another media type."""
     assert refused_by("score", b"", "image/png") == "image.content"
     assert refused_by("score", b"<svg/>", "image/svg+xml") == "image.content"
     assert refused_by("score", GRAVEL, "image/jpeg") == "image.mime_type"
@@ -46,7 +46,7 @@ def test_invalid_raw_body_is_refused_with_its_field(refused_by: Refused) -> None
 
 @pytest.mark.parametrize("parent", ["projects/p", "projects/p/locations/eu-1"])
 def test_operation_of_a_project_is_found_only_below_it(parent: str, server: Server) -> None:
-    """An operation started for a project is found below it, and nowhere else."""
+    """An operation that was started for a project is found only below the project."""
     name = server.start("score", SMALL, params={"parent": parent})["name"]
     assert name.startswith(f"{parent}/operations/")
     assert server.finish(name)["done"]
@@ -58,5 +58,5 @@ def test_operation_of_a_project_is_found_only_below_it(parent: str, server: Serv
 
 @pytest.mark.parametrize("parent", ["projects", "projects/p/", "folders/f", "projects/-", "a//b"])
 def test_start_below_an_unknown_parent_is_refused(parent: str, refused_by: Refused) -> None:
-    """A parent below which the operation could not be read again is refused."""
+    """A start below a parent from which the operation could not be read is refused."""
     assert refused_by(f"score?parent={parent}", SMALL) == "parent"

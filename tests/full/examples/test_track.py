@@ -21,12 +21,12 @@ def places(response: TrackResponse) -> list[tuple[int, int]]:
 
 
 def window(x: int, y: int, width: int = 300, height: int = 300) -> npt.NDArray[np.uint8]:
-    """Return a part of the astronaut."""
+    """Return a part of the astronaut's picture."""
     return np.ascontiguousarray(levels("astronaut.png")[y : y + height, x : x + width])
 
 
 def sliding(*corners: tuple[int, int]) -> list[PIL.Image.Image]:
-    """Return 64x64 windows on the astronaut's face; the content moves against the window."""
+    """Return windows of 64 x 64 on the astronaut's face; the face moves against the window."""
     return [PIL.Image.fromarray(window(x, y, 64, 64)) for x, y in corners]
 
 
@@ -40,7 +40,7 @@ START = BoundingBox(x=30, y=30, width=16, height=16)
 
 
 def test_object_moves_by_the_disparity_of_a_stereo_pair() -> None:
-    """From the left to the right picture an object moves by its disparity of 50 pixels."""
+    """In the right picture of a stereo pair, an object has moved by its disparity of 50 pixels."""
     request = TrackRequest(
         frames=(encoded("motorcycle_left.png"), encoded("motorcycle_right.png")),
         box=BoundingBox(x=300, y=200, width=60, height=60),
@@ -54,7 +54,7 @@ def test_object_moves_by_the_disparity_of_a_stereo_pair() -> None:
 
 
 def test_face_is_tracked_over_thirty_frames() -> None:
-    """A face under a sliding window is followed without any error."""
+    """A face under a sliding window is followed over thirty frames without any error."""
     corners = [(int(60 + 40 * math.sin(i / 6)), 20 + i) for i in range(30)]
     request = TrackRequest(
         frames=tuple(saved(window(x, y)) for x, y in corners),
@@ -75,7 +75,7 @@ def test_face_is_tracked_over_thirty_frames() -> None:
 def test_animated_file_gives_the_result_of_separate_frames(
     form: str, options: dict[str, object]
 ) -> None:
-    """The frames of one file give the same result as separate pictures."""
+    """The frames of an animated file have the same result as separate pictures."""
     progress = Recorder()
     request = TrackRequest(image=film(form, sliding(*STEPS), **options), box=START)
     found = answer(request, progress)
@@ -85,7 +85,7 @@ def test_animated_file_gives_the_result_of_separate_frames(
 
 
 def test_hidden_object_is_found_again() -> None:
-    """A hidden object keeps its place; it is then found further away than one margin."""
+    """A hidden object keeps its place, and is found again further away than one margin."""
     shown = sliding((200, 100), (200, 100), (200, 100), (213, 100))
     hidden = PIL.Image.new("RGB", (64, 64))
     pictures = [shown[0], hidden, hidden, shown[3]]
@@ -98,12 +98,12 @@ def test_hidden_object_is_found_again() -> None:
         TrackRequest(frames=files([shown[0], shown[3]]), box=START, search_margin_px=5)
     )
     assert places(at_once)[1] != (17, 30)
-    near = files(sliding((200, 100), (216, 100)))  # without a margin: up to its own size away
+    near = files(sliding((200, 100), (216, 100)))  # the default margin is the object's own size
     assert places(answer(TrackRequest(frames=near, box=START)))[1] == (14, 30)
 
 
 def test_object_below_min_score_is_not_found() -> None:
-    """An object that is too different is not found, and its score is returned."""
+    """An object that looks too different is not found, and its score is returned."""
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
     frames = files([*sliding((200, 100)), PIL.Image.fromarray(noise)])
     _, second = answer(TrackRequest(frames=frames, box=START)).positions
@@ -115,7 +115,7 @@ def test_object_below_min_score_is_not_found() -> None:
 
 
 def test_patch_of_one_colour_is_not_found_again() -> None:
-    """A patch without structure is not found again, which is not an error."""
+    """A patch of one colour is not found in the next frame, which is not an error."""
     picture = saved(PIL.Image.new("RGB", (64, 64), "red"))
     found = answer(TrackRequest(frames=(picture, picture), box=START))
     assert [position.found for position in found.positions] == [True, False]
@@ -123,7 +123,7 @@ def test_patch_of_one_colour_is_not_found_again() -> None:
 
 
 def test_large_frames_are_searched_on_copies() -> None:
-    """Copies of 1024 pixels are searched, but the positions are in the originals."""
+    """Copies of 1024 pixels are searched, but positions are in pixels of the originals."""
     pictures = [
         PIL.Image.fromarray(window(x, y)).resize((2100, 2100)) for x, y in [(100, 20), (110, 26)]
     ]
@@ -138,7 +138,7 @@ def test_large_frames_are_searched_on_copies() -> None:
 
 
 def test_box_of_four_pixels_is_tracked() -> None:
-    """A box of 4 pixels is followed even if it is smaller than a pixel in the copy."""
+    """A box of 4 pixels is followed although it is smaller than a pixel of the copy."""
     picture = saved(PIL.Image.new("L", (4000, 300)))
     box = BoundingBox(x=3996, y=296, width=4, height=4)
     found = answer(TrackRequest(frames=(picture, picture), box=box))
@@ -149,7 +149,7 @@ TWO = files(sliding(*STEPS[:2]))
 
 
 def test_frames_have_a_limit_of_pixels_together() -> None:
-    """The limit is 64 MP for all frames."""
+    """All frames together may have up to 64 MP."""
     frame = saved(PIL.Image.new("1", (4000, 3300)))
     request = TrackRequest(frames=(frame,) * 5, box=BOX)
     error = refused(lambda: check(request))
@@ -157,7 +157,7 @@ def test_frames_have_a_limit_of_pixels_together() -> None:
 
 
 def test_animation_with_fewer_frames_than_announced_is_refused() -> None:
-    """An animation that announces two frames but has one is refused when they are read."""
+    """An animation that has fewer frames than it announces is refused when its frames are read."""
     content = film("PNG", sliding(*STEPS[:2])).content
     second = content.rindex(b"fcTL") - 4
     request = TrackRequest(image=Image(content=content[:second] + content[-12:]), box=BOX)

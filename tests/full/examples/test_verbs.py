@@ -1,4 +1,4 @@
-"""Rules for all ten analyses: stages, units, cancellation, and reproducible results."""
+"""Rules for all ten analyses: stages, units, cancellation and reproducible results."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ UNITS: Final[dict[str, dict[str, int]]] = {
     "extract": {"DECODING": 1, "PALETTE": 1, "FINGERPRINT": 1, "METADATA": 1},
     "track": {"DECODING": 2, "TRACKING": 1},
 }
-"""By analysis: the units that the stages of a small request have."""
+"""The units of the stages of a small request, for each analysis."""
 
 
 def request_of(verb: str) -> Any:
-    """Return a small request."""
+    """Return a small request for this analysis."""
     sampled = {"sampleCount": 100} if verb == "explain" else {}
     kind = getattr(messages, f"{verb.capitalize()}Request")
     return TYPES.load(good(verb) | sampled, kind)
@@ -46,7 +46,7 @@ def work_of(verb: str) -> Callable[[Any, Recorder], Any]:
 
 @pytest.mark.parametrize("verb", NAMES)
 def test_stages_are_reported_in_order_with_their_units(verb: str) -> None:
-    """Decoding comes first, then the stages of the module in order."""
+    """Decoding is the first stage, followed by the module's own stages in order."""
     progress = Recorder()
     work_of(verb)(request_of(verb), progress)
     own = import_module(f"examples.analysis.verbs.{verb}").STAGES
@@ -60,7 +60,7 @@ def test_stages_are_reported_in_order_with_their_units(verb: str) -> None:
 
 @pytest.mark.parametrize("verb", NAMES)
 def test_cancellation_at_any_progress_call_ends_the_work(verb: str) -> None:
-    """The error is passed on, and no progress is reported after it."""
+    """A cancel at any progress call is passed on, and no further progress is reported."""
     work, request, progress = work_of(verb), request_of(verb), Recorder()
     work(request, progress)
     cancelled_everywhere(partial(work, request), range(len(progress.calls)))
@@ -68,7 +68,7 @@ def test_cancellation_at_any_progress_call_ends_the_work(verb: str) -> None:
 
 @pytest.mark.parametrize("verb", NAMES)
 def test_same_request_has_the_same_finite_response(verb: str) -> None:
-    """Nothing is random, and no number is NaN or infinite."""
+    """The same request has an equal response, in which no number is NaN or infinite."""
     work, request = work_of(verb), request_of(verb)
     first = work(request, Recorder())
     assert work(request, Recorder()) == first
@@ -77,6 +77,6 @@ def test_same_request_has_the_same_finite_response(verb: str) -> None:
 
 @pytest.mark.parametrize("verb", NAMES)
 def test_work_refuses_a_request_without_pictures(verb: str) -> None:
-    """The work does not rely on an earlier check."""
+    """The work itself refuses a request without pictures, even if no check ran before."""
     empty = getattr(messages, f"{verb.capitalize()}Request")()
     assert refused(lambda: work_of(verb)(empty, Recorder())).field

@@ -1,4 +1,4 @@
-"""verify: recognises a flat object, even if turned or cropped, but not mirrored or other ones."""
+"""verify: recognises a flat object, even turned or cropped, but no mirror image or other object."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SAME = {
     frozenset({"motorcycle_left.png", "motorcycle_right.png"}),
     frozenset({"chessboard_GRAY.png", "chessboard_RGB.png"}),
 }
-"""Pairs of bundled pictures that show the same object."""
+"""Pairs of bundled pictures in which both show the same object."""
 DATA = resources.files("skimage") / "data"
 BUNDLED = {
     entry.name: Image(content=entry.read_bytes())
@@ -37,12 +37,12 @@ def against_astronaut(pixels: np.ndarray) -> VerifyResponse:
 
 @pytest.fixture(scope="module")
 def turned() -> VerifyResponse:
-    """Verify the astronaut turned by 30 degrees against the original."""
+    """Verify a copy of the astronaut, turned by 30 degrees, against the original."""
     return against_astronaut(np.rint(rotate(levels("astronaut.png"), 30) * 255).astype(np.uint8))
 
 
 def test_picture_turned_by_30_degrees_matches_a_rotation(turned: VerifyResponse) -> None:
-    """Most matches fit a rotation by 30 degrees."""
+    """Most matches of a picture turned by 30 degrees fit a rotation by that angle."""
     assert turned.verified
     assert turned.inlier_count > 250
     assert turned.match_count == pytest.approx(353, abs=20)
@@ -53,7 +53,7 @@ def test_picture_turned_by_30_degrees_matches_a_rotation(turned: VerifyResponse)
 
 
 def test_crop_is_found_where_it_was_cut_out() -> None:
-    """A crop is found where it was cut out: the homography maps the reference to the image."""
+    """The homography of a crop maps the reference to the place where the crop was cut out."""
     found = against_astronaut(levels("astronaut.png")[40:340, 100:400])
     assert found.verified
     assert (found.homography[2], found.homography[5]) == pytest.approx((-100, -40), abs=1)
@@ -61,7 +61,7 @@ def test_crop_is_found_where_it_was_cut_out() -> None:
 
 
 def test_mirror_image_does_not_verify() -> None:
-    """A mirror image fits some homography, but none that keeps the orientation."""
+    """A mirror image is not verified, because no homography that keeps the orientation fits it."""
     found = against_astronaut(levels("astronaut.png")[:, ::-1])
     assert not found.verified
     assert found.inlier_count > found.required_inliers
@@ -69,7 +69,7 @@ def test_mirror_image_does_not_verify() -> None:
 
 
 def test_picture_of_one_colour_has_no_keypoints() -> None:
-    """A blank picture has no keypoints, which is not an error."""
+    """A picture of one colour has no keypoints, which is not an error."""
     found = run(flat(200, 200, color=(90, 90, 90)), encoded("astronaut.png"))
     assert not found.verified
     assert (found.image_keypoints, found.match_count, found.inlier_count) == (0, 0, 0)
@@ -91,7 +91,7 @@ def test_homography_is_in_pixels_of_the_original() -> None:
 
 @pytest.mark.filterwarnings("ignore:No inliers found")
 def test_keypoints_on_one_line_give_no_homography() -> None:
-    """Keypoints on one line determine no homography, however many match."""
+    """Keypoints on one line give no homography, however many of them match."""
     rows, columns = np.mgrid[:120, :200]
     pixels = np.full((120, 200), 30, dtype=np.uint8)
     for index in range(7):
@@ -103,7 +103,7 @@ def test_keypoints_on_one_line_give_no_homography() -> None:
 
 
 def test_keypoints_are_at_most_3000_and_the_coarsest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Noise has far more keypoints; those that are kept survive a change of size."""
+    """Of the keypoints of noise, the 3000 coarsest are kept; they survive a change of size."""
     noise = PIL.Image.fromarray(np.random.default_rng(0).integers(0, 256, (150, 150), np.uint8))
     large = noise.resize((600, 600), PIL.Image.Resampling.BICUBIC)
     assert run(saved(large), flat(32, 32)).image_keypoints == 3000
@@ -114,7 +114,7 @@ def test_keypoints_are_at_most_3000_and_the_coarsest(monkeypatch: pytest.MonkeyP
 
 
 def test_unrelated_pictures_do_not_verify() -> None:
-    """Each bundled picture is compared with the next one; only two pairs show the same object."""
+    """Of the bundled pictures, only the two pairs that show the same object are verified."""
     names = sorted(BUNDLED)[::3]
     pairs = [*zip(names, [*names[1:], names[0]], strict=True), *map(sorted, SAME)]
     verified = {

@@ -24,13 +24,13 @@ PAGE = ROOT / "docs" / "how-to" / "deploy.md"
 PORTS = ("5433", "6380", "8001")
 SERVERS = ("initdb", "pg_ctl")
 NO_SYNC = "fsync=off"
-"""With syncs, a busy disk could delay a commit longer than a statement may take."""
+"""With fsync on, a busy disk could delay a commit longer than a statement may take."""
 PATIENCE = 600.0
-"""Seconds after which the script counts as hung; its commands have shorter limits."""
+"""Seconds after which the script counts as hung; each of its commands has a shorter limit."""
 
 
 def script() -> str:
-    """Return all commands of the page, with free ports."""
+    """Return all commands of the page as a script with free ports."""
     text = "\n".join(re.findall(r"```bash\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL))
     free: set[int] = set()
     while len(free) < len(PORTS):
@@ -42,7 +42,7 @@ def script() -> str:
 
 
 def find(program: str) -> Path:
-    """Return the path of a PostgreSQL program; skip if it is not installed."""
+    """Return the path of a PostgreSQL program, or skip the test if it is not installed."""
     places = [*map(str, sorted(Path("/usr/lib/postgresql").glob("*/bin"))), os.defpath]
     found = shutil.which(program, path=os.pathsep.join([os.environ["PATH"], *places]))
     if found is None:
@@ -52,7 +52,7 @@ def find(program: str) -> Path:
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    """Return a PATH for starting databases; for root, they are started as another user."""
+    """Return a PATH whose PostgreSQL programs run as another user if the tests run as root."""
     for program in ("redis-server", "redis-cli", "setsid", "celery"):
         if shutil.which(program) is None and not (Path(sys.executable).parent / program).exists():
             pytest.skip(f"{program} is not installed")
@@ -84,11 +84,11 @@ def data() -> Iterator[Path]:
 
 
 def test_walkthrough_survives_the_kill_of_a_server(path: str, data: Path, tmp_path: Path) -> None:
-    """PostgreSQL, Redis, workers and servers run; one is killed, and the client notices nothing."""
+    """A server of the walkthrough is killed, and the client gets all results without an error."""
     places = {"PATH": path, "TMPDIR": str(data)}
     limits = {"C_FORCE_ROOT": "1", "PGCTLTIMEOUT": f"{PATIENCE:.0f}"}
     output, errors = tmp_path / "output", tmp_path / "errors"
-    # Output goes to files: a failed script leaves servers behind, which would keep pipes open.
+    # output goes to files, because servers that a failed script leaves would keep pipes open
     with output.open("wb") as out, errors.open("wb") as err:
         ran = subprocess.Popen(
             ["bash", "-c", script()],
@@ -110,6 +110,6 @@ def test_walkthrough_survives_the_kill_of_a_server(path: str, data: Path, tmp_pa
 
 
 def report(errors: Path, data: Path) -> str:
-    """Return the script's standard error and the logs of the servers."""
+    """Return the standard error of the script, and the servers' logs."""
     files = [errors, *data.glob("tmp.*/*.log")]
     return "\n".join(f"{file.name}: {file.read_text('utf-8', 'replace')}" for file in files)

@@ -1,4 +1,4 @@
-"""Several server processes on one socket and one store, one of which is killed."""
+"""Several server processes on one socket and one store; one of them is killed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [
 
 
 def children(pid: int) -> set[int]:
-    """Return the two server processes of a parent, which replies before both have started."""
+    """Return the pids of the two server processes, once both have started."""
 
     def servers() -> set[int]:
         found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
@@ -32,7 +32,7 @@ def children(pid: int) -> set[int]:
 
 
 def _serves(pid: str) -> bool:
-    """Return whether a child is a server process; it may be starting or ending."""
+    """Return whether a child is a server process, not one that is starting or ending."""
     try:
         return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
@@ -46,20 +46,20 @@ def percent(operation: Json) -> int:
 
 @pytest.fixture(params=["threads", "processes"])
 def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Process]:
-    """Run two server processes, with an executor of each kind."""
+    """Run two server processes with an executor of each kind."""
     store = f"sqlite:///{tmp_path / 'operations.db'}"
     with Process(*SERVE, "--store", store, "--executor", request.param) as process:
         yield process
 
 
 def test_operations_end_though_one_of_two_servers_is_killed(servers: Process) -> None:
-    """All started operations end, and their progress never falls; a new process is started."""
+    """After a kill, all operations end, their progress never falls, and a new process starts."""
     first = children(servers.popen.pid)
     names = [servers.start("track", slow_request(4))["name"] for _ in range(4)]
-    seen = [servers.finish(name, percent) for name in names]  # all of them are in progress
+    seen = [servers.finish(name, percent) for name in names]  # all of them are in progress now
     os.kill(min(first), signal.SIGKILL)
     with httpx.Client(base_url=servers.http.base_url, timeout=PATIENCE) as http:
-        servers.call = http.request  # on new connections, to the remaining server
+        servers.call = http.request  # new connections reach the remaining server
         for name, before in zip(names, seen, strict=True):
             polled = [before]
             polled.append(servers.finish(name, polled.append))
@@ -74,7 +74,7 @@ def test_operations_end_though_one_of_two_servers_is_killed(servers: Process) ->
 
 
 def test_sigterm_to_the_parent_ends_all_processes(servers: Process) -> None:
-    """SIGTERM to the parent ends the children, and then the parent itself, with status 0."""
+    """SIGTERM to the parent ends both server processes, and the parent exits with status 0."""
     assert servers.http.get("/v1/health").status_code == 200
     mine = children(servers.popen.pid)
     servers.popen.terminate()

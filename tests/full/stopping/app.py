@@ -1,6 +1,6 @@
-"""The application under test: one method on a SQLite file, its operations, and a log.
+"""The application under test: a service with one method on a SQLite file, and its logs.
 
-The work runs in threads, or in Celery workers if the environment names their broker.
+The work runs in threads, or in Celery workers if the environment has the URL of a broker.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.services.hosts import BROKER, FOLDER, START_PATH
 @lro.message("stopping.v1.WorkRequest")
 @attrs.frozen
 class WorkRequest:
-    """How long the work takes; if below zero, until the folder has a file ``go``."""
+    """How long the work takes; below zero, the work runs until the folder has a file ``go``."""
 
     milliseconds: lro.Int32 = 0
 
@@ -29,19 +29,19 @@ class WorkRequest:
 @lro.message("stopping.v1.WorkResponse")
 @attrs.frozen
 class WorkResponse:
-    """How long the work took."""
+    """How long the work has taken."""
 
     milliseconds: lro.Int32 = 0
 
 
 def note(log: str, line: str) -> None:
-    """Append a line to one of the logs."""
+    """Append a line to a log in the folder."""
     with open(os.path.join(os.environ[FOLDER], log), "a", encoding="utf-8") as file:
         file.write(line + "\n")
 
 
 def authorize(caller: str, verb: str, name: str) -> None:
-    """Allow everything, and log the call."""
+    """Allow every call and log its verb."""
     note("calls", verb)
 
 
@@ -69,7 +69,7 @@ service = lro.Service(
 
 @service.method("stopping.v1.Works.Work", path=START_PATH)
 def work(request: WorkRequest, job: lro.Job) -> WorkResponse:
-    """Work for as long as the request says."""
+    """Work for as long as the request says, or until the test creates the file ``go``."""
     note("begun", job.name)
     go, steps = os.path.join(os.environ[FOLDER], "go"), request.milliseconds // 20
     while not os.path.exists(go) if steps < 0 else steps > 0:

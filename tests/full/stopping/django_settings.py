@@ -1,4 +1,4 @@
-"""The Django settings for these tests."""
+"""Django settings of the application under test."""
 
 from typing import Any
 
@@ -11,4 +11,4 @@ LRO = {"SERVICE": "tests.full.stopping.app.service", "CALLER": f"{__name__}.call
 
 
 def caller(request: Any) -> None:
-    """Treat all callers as anonymous."""
+    """Treat every caller as anonymous."""

@@ -1,4 +1,4 @@
-"""Clients that call a host over gRPC."""
+"""Clients that call a server over gRPC."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WAIT = "/google.longrunning.Operations/WaitOperation"
 
 
 class GrpcLoad(Load):
-    """Calls over one channel; statuses are translated to those of HTTP."""
+    """Makes calls over one channel, and translates gRPC status codes to HTTP status codes."""
 
     def __init__(self, port: int) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class GrpcLoad(Load):
         self._channel.close()
 
     def _start(self, milliseconds: int) -> Answer:
-        # A message with one number in its first field is encoded like the request.
+        # this message has one number in its first field, so it is encoded like the request
         return self._call("/stopping.v1.Works/Work", Int32Value(value=milliseconds))
 
     def _wait(self, name: str, seconds: int) -> Answer:
@@ -49,7 +49,7 @@ class GrpcLoad(Load):
 def _refusal(error: grpc.RpcError) -> Answer:
     trailers: Any = error.trailing_metadata() or ()
     packed = next((value for key, value in trailers if key == "grpc-status-details-bin"), b"")
-    if not isinstance(packed, bytes) or not packed:  # from grpcio, in the client or the server
+    if not isinstance(packed, bytes) or not packed:  # an error of grpcio in the client or server
         return Answer(0, {}, f"{error.code()}: {error.details()}")
     headers, details = {}, []
     for detail in Status.FromString(packed).details:

@@ -1,4 +1,4 @@
-"""The application of these tests on aiohttp's own server."""
+"""The application under test on aiohttp's own server."""
 
 import asyncio
 import signal

@@ -1,4 +1,4 @@
-"""The application of these tests in Django."""
+"""The application under test in Django."""
 
 import os
 

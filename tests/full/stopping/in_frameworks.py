@@ -1,4 +1,4 @@
-"""The application of these tests in several frameworks, one factory each."""
+"""The application under test in several frameworks, with a factory for each."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from tests.full.stopping.app import service
 
 
 def nobody(request: Any = None) -> None:
-    """Treat all callers as anonymous."""
+    """Treat every caller as anonymous."""
 
 
 def flask() -> Any:
-    """Make a WSGI application; all others are ASGI applications."""
+    """Make a Flask application, which is a WSGI application; all others are ASGI applications."""
     from flask import Flask
 
     from lro.integrations.flask import FlaskOperations
@@ -23,7 +23,7 @@ def flask() -> Any:
 
 
 def fastapi() -> Any:
-    """Add our router, which includes the lifespan."""
+    """Make a FastAPI application with our router, which includes the service's lifespan."""
     from fastapi import FastAPI
 
     from lro.integrations.fastapi import FastAPIOperations
@@ -34,7 +34,7 @@ def fastapi() -> Any:
 
 
 def starlette() -> Any:
-    """Pass the lifespan of the service to the application."""
+    """Make a Starlette application with the service's lifespan."""
     from starlette.applications import Starlette
 
     from lro.integrations.starlette import StarletteOperations
@@ -44,7 +44,7 @@ def starlette() -> Any:
 
 
 def litestar() -> Any:
-    """Add our plugin."""
+    """Make a Litestar application with our plugin."""
     from litestar import Litestar
 
     from lro.integrations.litestar import OperationsPlugin
@@ -53,7 +53,7 @@ def litestar() -> Any:
 
 
 def quart() -> Any:
-    """Register our hooks before and after serving."""
+    """Make a Quart application with our hooks before and after serving."""
     from quart import Quart
 
     from lro.integrations.quart import QuartOperations

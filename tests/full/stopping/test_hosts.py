@@ -1,6 +1,6 @@
-"""Each host is stopped under load and started again: no acknowledged work is lost.
+"""Stop each host (server program) under load, and start it again: no acknowledged work is lost.
 
-The hosts and their files are those in docs/how-to/stopping.md.
+The hosts and their files are on the page docs/how-to/stopping.md.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FILE: Final = re.compile(r"```python\n# (?P<name>\w[\w.]*\.py)\n(?P<text>.*?)```
 
 
 OUR_TRACEBACK: Final = re.compile(r'File ".*[/\\]lro[/\\].*')
-"""A traceback line from the library; hypercorn prints its own lines when it cancels calls."""
+"""A traceback line of the library; hypercorn prints tracebacks of its own when it cancels calls."""
 WORK: Final = """
 import logging
 logging.basicConfig(level=logging.INFO)  # waitress logs where it listens
@@ -38,32 +38,32 @@ from tests.full.stopping.app import *
 
 
 HELD: Final = -1
-"""The ``milliseconds`` of work that runs until the test releases it."""
+"""The ``milliseconds`` of a request whose work runs until the test creates the file ``go``."""
 
 
 @attrs.frozen
 class Kind:
-    """A host: the packages that it needs, its command, and how many calls it receives."""
+    """A host: the packages that it needs, its command, and how many calls it gets."""
 
     needs: tuple[str, ...]
     command: tuple[str, ...]
     waits: int = 6
     starters: int = 2
     worker: tuple[str, ...] = ()
-    """The command of the worker that does the work for this host, if it has one."""
+    """The command of the process that does the work for this host, if another process does."""
     grpc: bool = False
     held_to_their_end: bool = False
-    """Whether this host lets waits run to their end, so that they succeed."""
+    """Whether this host lets waits run to their end, so that they return 200."""
     held: int = 2
-    """The number of operations whose work runs until the test releases it.
+    """The number of operations whose work runs until the test creates the file ``go``.
 
-    With Celery, there is one for each worker process: if the signal comes while the worker sends a
+    With Celery, each worker process has one of them: if the signal comes while the worker sends a
     message to a free process, Celery 5.7 never stops (the page has a workaround).
     """
 
 
 def gunicorn(*options: str, app: str = "wsgi_app") -> tuple[str, ...]:
-    """Return a gunicorn command on a free port; without options it reads the page's file."""
+    """Return a gunicorn command on a free port; without options gunicorn reads the page's file."""
     return ("-m", "gunicorn", "--bind", "127.0.0.1:0", *options, f"work:{app}")
 
 
@@ -144,7 +144,7 @@ def kind(
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """Reserve a port: only servers that share it, such as gRPC's, can listen there."""
+    """Reserve a port, on which only servers that can share a port, such as gRPC's, can listen."""
     with socket.socket() as line:
         line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         line.bind(("127.0.0.1", 0))
@@ -153,7 +153,7 @@ def port() -> Iterator[int]:
 
 @pytest.fixture
 def folder(tmp_path: Path, port: int) -> Path:
-    """Make a folder with the page's files, and the application under the name used there."""
+    """Make a folder with the page's files, and the application as ``work.py``."""
     for file in FILE.finditer(PAGE.read_text(encoding="utf-8")):
         text = file["text"].replace(":8000", ":0").replace(":50051", f":{port}")
         (tmp_path / file["name"]).write_text(text)
@@ -174,7 +174,7 @@ def skip_without(packages: tuple[str, ...]) -> None:
 
 @contextlib.contextmanager
 def begun(kind: Kind, folder: Path, port: int, log: str) -> Iterator[tuple[list[Host], Load]]:
-    """Start the host, and before it its worker if it has one; yield both and a load on the host."""
+    """Start a kind's worker, if any, and its host; yield both and a load on the host."""
     with contextlib.ExitStack() as stack:
         commands = {f"worker-{log}": kind.worker, log: kind.command}
         hosts = [
@@ -193,13 +193,13 @@ def begun(kind: Kind, folder: Path, port: int, log: str) -> Iterator[tuple[list[
 
 
 def count(folder: Path, log: str, text: str) -> int:
-    """Return how often this text occurs in a log of the application."""
+    """Return how often this text occurs in one of the application's logs."""
     file = folder / log
     return file.read_text().count(text) if file.exists() else 0
 
 
 def both_begun(folder: Path) -> list[str]:
-    """Return the names of the script's two operations, once their work has begun."""
+    """Return the names of the script's two operations once their work has begun."""
     until(lambda: count(folder, "begun", "\n") == 2)
     return (folder / "begun").read_text().split()
 
@@ -212,7 +212,7 @@ def no_message_is_left() -> bool:
 
 
 def stop(hosts: Sequence[Host], folder: Path, load: Load | None = None) -> None:
-    """Stop all hosts with SIGTERM during this load; check that nothing is left of them."""
+    """Stop all hosts with SIGTERM during this load, and check that they leave nothing behind."""
     for host in hosts:
         host.ask_to_stop()
     for host in hosts:
@@ -223,7 +223,7 @@ def stop(hosts: Sequence[Host], folder: Path, load: Load | None = None) -> None:
 
 
 def check_left(hosts: Sequence[Host], folder: Path) -> None:
-    """Check that no process, file or lease is left of hosts that have stopped."""
+    """Check that stopped hosts leave no process, no log of the store and no lease behind."""
     until(lambda: not any(host.alive for host in hosts))
     for host in hosts:
         assert OUR_TRACEBACK.search(host.output) is None, host.output
@@ -234,7 +234,7 @@ def check_left(hosts: Sequence[Host], folder: Path) -> None:
 
 
 def test_sigterm_under_load_loses_nothing(kind: Kind, folder: Path, port: int) -> None:
-    """Waits return 503, the host stops, and after a restart every operation succeeds."""
+    """Waits return 503 and the host stops; after a restart, all operations succeed."""
     with begun(kind, folder, port, "first.log") as (first, load):
         held = [load.start(HELD) for _ in range(kind.held)]
         for number in range(kind.waits):
@@ -265,7 +265,7 @@ def test_sigterm_under_load_loses_nothing(kind: Kind, folder: Path, port: int) -
 
 @pytest.mark.parametrize("closing", ["with service", "at exit"])
 def test_sigterm_to_a_script_loses_nothing(closing: str, folder: Path) -> None:
-    """The script may use ``with`` or not; a worker that is stopped releases its work too."""
+    """A script with or without ``with``, and a worker, release their work after SIGTERM."""
     if closing == "at exit":
         script = (folder / "script.py").read_text()
         (folder / "script.py").write_text(script.replace("with service:", "if service:"))
