@@ -86,7 +86,7 @@ async def calls(app: Any) -> float:
 
 
 async def tracked(path: Path) -> float:
-    """Return the number of objects that a start keeps in memory while it waits for its commit."""
+    """Return the number of objects tracked by ``gc`` per start that waits for its commit."""
     app = ours(SQLiteStore(path))
     assert await call(app, PATH) == 200
     while app.edge.service.edges.work.held():

@@ -147,7 +147,7 @@ class Places:
 
 
 def interpreter(script: str, home: Path) -> str:
-    """Return the Python of the peer's environment, which is created if needed; for lro, our own."""
+    """Return the Python of a peer's environment, which is created if needed; for lro, our own."""
     if script == "lro":
         return sys.executable
     python = home / script / "bin" / "python"
