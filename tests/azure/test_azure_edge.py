@@ -126,7 +126,7 @@ def test_cancel_of_running_outside_work_is_answered_202(make_media: MakeMedia) -
 def test_ended_operation_is_answered_200(
     make_media: MakeMedia, source: str, error: tuple[str, str, str] | None
 ) -> None:
-    """The status is 200 for every outcome, and there is no Retry-After."""
+    """An operation that has ended is answered 200, whatever its outcome, without Retry-After."""
     reply = make_media().ended(source)
     body = monitor(reply)
     assert (reply.status_code, "retry-after" in reply.headers) == (200, False)
@@ -210,7 +210,7 @@ def test_validate_only_starts_nothing(make_media: MakeMedia) -> None:
     ],
 )
 def test_url_of_the_monitor_is_absolute(base_url: str, headers: Any, wanted: str) -> None:
-    """The host comes from the option ``base_url`` or from the request."""
+    """The host in the monitor's URL comes from ``base_url`` or from the request."""
     counting = build()
     edge = AzureEdge(counting.service, starts={"/v1/x": counting.count}, base_url=base_url)
     replied = dict(edge.handle(ask("POST", "/v1/x", {}, **headers)).headers)
@@ -219,7 +219,7 @@ def test_url_of_the_monitor_is_absolute(base_url: str, headers: Any, wanted: str
 
 
 def test_url_of_the_monitor_has_mount_and_parent(counting: CountService) -> None:
-    """Mount and parent are percent-encoded; an operation not served here has no monitor URL."""
+    """The monitor's URL has mount and parent, percent-encoded; without a route there is no URL."""
     start = Start(counting.count, parent=lambda request: request.headers["x-parent"])
     edge = AzureEdge(counting.service, starts={"/v1/x": start}, parents=["projects/*"])
 
@@ -372,7 +372,7 @@ def test_refused_call_has_its_code_in_body_and_header(
     headers: dict[str, str],
     wanted: tuple[int, str, Code],
 ) -> None:
-    """The error code is in the body and in a header."""
+    """A refused call has its error code in the body and in a header."""
     reply = make_media(max_body=1000).call(method, path, content=body, headers=headers)
     error = check_error(reply, *wanted)
     assert ("allow" in reply.headers) == (wanted[0] == 405)
@@ -404,7 +404,7 @@ def test_start_on_a_busy_target_or_full_queue_is_refused(make_media: MakeMedia) 
 def test_start_that_a_hook_refuses_is_forbidden(
     make_media: MakeMedia, error: lro.LroError, status: int, code: Code
 ) -> None:
-    """The caller gets the hook's error, but not the text of an internal error."""
+    """If a hook refuses a start, the caller gets its error, but not the text of an internal one."""
 
     def refuse(caller: str, verb: str, name: str) -> bool:
         raise error
@@ -417,7 +417,7 @@ def test_start_that_a_hook_refuses_is_forbidden(
 
 
 def test_operation_of_another_caller_is_not_found(make_media: MakeMedia) -> None:
-    """The reply is the same as for an unknown operation, however the service hides operations."""
+    """Another caller's operation gets the same reply as an unknown one, however it is hidden."""
 
     def authorize(caller: str, verb: str, name: str) -> bool:
         return caller != "eve" or verb.startswith("media")
@@ -454,7 +454,7 @@ def test_start_is_answered_though_its_caller_may_not_read_it(make_media: MakeMed
 
 
 def test_stored_start_succeeds_though_the_store_then_fails() -> None:
-    """The start is answered 202, because its operation was already stored."""
+    """If the store fails after it has stored a start, the start is still answered 202."""
     broken = threading.Event()
 
     def away() -> None:
@@ -484,7 +484,7 @@ def test_head_and_options_are_answered(make_media: MakeMedia) -> None:
 
 
 def test_too_many_headers_are_refused(counting: CountService) -> None:
-    """The headers are not read, so the reply has no repeatability result."""
+    """If there are too many headers, none is read, so the reply has no repeatability result."""
     app = EdgeApp(AzureEdge(counting.service, starts={"/v1/x": counting.count}))
     headers = [(f"x-{number}", "1") for number in range(1100)]
     headers += [("repeatability-request-id", UUID)]
@@ -512,13 +512,13 @@ def test_too_many_headers_are_refused(counting: CountService) -> None:
     ],
 )
 def test_option_of_the_wrong_form_is_refused(option: str, value: Any) -> None:
-    """The error is raised when the edge is made."""
+    """An option of the wrong form raises an error when the edge is made."""
     with pytest.raises(lro.DeclarationError, match=option):
         AzureEdge(build().service, **{option: value})
 
 
 def test_edge_without_authenticate_logs_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """The warning is logged once, when the edge is made."""
+    """An edge without ``authenticate`` logs one warning, when it is made."""
     with caplog.at_level(logging.WARNING, "lro"):
         AzureEdge(build().service, authenticate=lambda headers: None)
         assert caplog.text == ""

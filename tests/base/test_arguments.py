@@ -216,7 +216,7 @@ def refused(call: Callable[[], object], name: str, wanted: str) -> None:
 def test_argument_of_wrong_type_is_refused_by_its_name(
     make, name, value, wanted, tmp_path, monkeypatch
 ):
-    """The error is raised before a file is made, a thread started or a server called."""
+    """A wrong argument is an error before a file is made, a thread started or a server called."""
     monkeypatch.chdir(tmp_path)
     refused(lambda: make(**{name: value}), name, wanted)
     assert list(tmp_path.iterdir()) == []
@@ -239,7 +239,7 @@ CALLS: list[tuple[Callable[[lro.TypeRegistry], object], str, str]] = [
 
 @pytest.mark.parametrize(("call", "name", "wanted"), CALLS)
 def test_argument_of_a_call_of_wrong_type_is_refused_by_its_name(call, name, wanted):
-    """The calls are to the registry, method declarations, clocks for tests and the CLI."""
+    """A wrong argument is refused by the registry, declarations, clocks for tests and the CLI."""
     refused(lambda: call(lro.TypeRegistry(WorkRequest)), name, wanted)
 
 
@@ -253,7 +253,7 @@ def test_at_most_once_with_retries_is_refused():
 
 
 def test_retry_with_more_attempts_than_the_operation_is_refused():
-    """Without this check, the work would end early for no visible reason."""
+    """A retry with more attempts than ``max_attempts`` is refused, as it would end early."""
     text = r"^retry: allows 21 attempts, and max_attempts 20: raise max_attempts$"
     with pytest.raises(lro.DeclarationError, match=text):
         lro.Options(retry=lro.Retry(attempts=21))
@@ -306,7 +306,7 @@ def service():
 @pytest.mark.parametrize("value", [None, 5, b"a", ["a"], {"a": 1}])
 @pytest.mark.parametrize("name", ["request_id", "parent", "target", "caller", "validate_only"])
 def test_argument_of_a_start_of_wrong_type_is_an_invalid_argument(service, name, value):
-    """The value may come from a caller, so the error must name the field."""
+    """A start's argument may come from a caller, so the error must name the field."""
     wanted = "True or False" if name == "validate_only" else "a text"
     with pytest.raises(lro.InvalidArgument, match=f"{name}: must be {wanted}, got ") as caught:
         service.start(WORK, WorkRequest(), **{name: value})
@@ -316,7 +316,7 @@ def test_argument_of_a_start_of_wrong_type_is_an_invalid_argument(service, name,
 
 @pytest.mark.parametrize("call", [lambda s, n: s.get(n), lambda s, n: s.reporter(n)])
 def test_operation_name_that_is_not_a_string_is_an_invalid_argument(service, call):
-    """The value may come from a caller, so the error is one that callers can get."""
+    """An operation's name may come from a caller, so the error is one that callers can get."""
     with pytest.raises(lro.errors.InvalidOperationName, match="must be a text, got 5"):
         call(service, 5)
 
@@ -341,7 +341,7 @@ A_METADATA, A_RESPONSE = "a WorkMetadata, or one packed", "a WorkResponse, or on
     ],
 )
 def test_argument_of_a_reporter_of_wrong_type_changes_nothing(service, call, name, wanted):
-    """Without this check, a message of another registered class would be stored."""
+    """Reporters check the classes of messages, so that no other registered class is stored."""
     operation = service.start(WORK, WorkRequest()).name
     service.cancel(operation)
     before = service.get(operation)
@@ -361,7 +361,7 @@ def none_request(request: None, job: lro.Job[WorkMetadata]) -> WorkResponse:
     ("function", "role"), [(none_metadata, "metadata"), (none_request, "request")]
 )
 def test_annotation_none_is_refused_with_what_to_write(service, function, role):
-    """The argument is annotated, so the error says which class to use in place of None."""
+    """The error about an annotation None says which class to annotate."""
     with pytest.raises(lro.DeclarationError) as caught:
         service.method("acme.v1.Works.Nothing")(function)
     assert str(caught.value).startswith(

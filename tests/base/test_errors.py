@@ -103,7 +103,7 @@ EACH = pytest.mark.parametrize(
 
 @EACH
 def test_error_survives_pickle_and_copy(error):
-    """The copy has the same text, facts and arguments."""
+    """A pickled or copied error has the same text, facts and arguments."""
     for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
         assert type(again) is type(error)
         assert str(again) == str(error)
@@ -114,7 +114,7 @@ def test_error_survives_pickle_and_copy(error):
 
 @EACH
 def test_error_has_one_error_info_and_each_detail_type_once(error):
-    """There is exactly one ErrorInfo (spec §6.3(1)), and each detail type occurs at most once."""
+    """An error has exactly one ErrorInfo (spec §6.3(1)), and each detail type at most once."""
     details = error.details("acme.test")
     infos = [detail for detail in details if isinstance(detail, ErrorInfo)]
     assert len(infos) == 1
@@ -132,7 +132,7 @@ def test_error_has_one_error_info_and_each_detail_type_once(error):
 
 @EACH
 def test_error_message_contains_every_fact_of_its_metadata(error):
-    """Every fact in the metadata occurs in the message."""
+    """Every fact in the metadata of an error occurs in its message."""
     if type(error) is LroError:
         assert str(error) == ""
         return
@@ -181,12 +181,12 @@ def quoted(error):
 
 @pytest.mark.parametrize("error", [ValueError, SystemExit, GeneratorExit])
 def test_a_value_whose_repr_fails_is_quoted_by_its_class(error):
-    """The repr may be the application's, and its error must not stop a server."""
+    """If the repr of a value raises an error, messages quote the class, and no server stops."""
     assert quoted(error) == "some Odd"
 
 
 def test_ctrl_c_passes_while_a_value_is_quoted():
-    """In the main thread Ctrl-C must end the program; in other threads it cannot be Ctrl-C."""
+    """Ctrl-C during a repr ends the program in the main thread; other threads cannot get it."""
     with ThreadPoolExecutor(1) as threads:
         assert threads.submit(quoted, KeyboardInterrupt).result() == "some Odd"
     with pytest.raises(KeyboardInterrupt):

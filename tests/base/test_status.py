@@ -143,7 +143,7 @@ def test_unreadable_details_do_not_hide_the_error():
 
 @pytest.mark.parametrize("body", [None, [1], {"error": 5}, {"error": {"code": 9}}, {"error": None}])
 def test_reply_without_error_body_has_the_code_of_its_status(body):
-    """The code is that of the HTTP status, whatever the body contains."""
+    """A reply without an error body has the code of its HTTP status, whatever the body contains."""
     status = status_from_error_body(503, body, TYPES)
     assert status == Status(Code.UNAVAILABLE, "the server answered HTTP 503")
 

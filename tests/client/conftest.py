@@ -14,7 +14,7 @@ from tests.client.real_service import Harness, Switch, serving
 
 @pytest.fixture(params=list(FACES.values()), ids=list(FACES))
 def face(request: pytest.FixtureRequest) -> Iterator[Face]:
-    """Makes blocking or async clients, and closes them after the test; tests run with each."""
+    """Makes and closes the blocking or async clients of a test; each test runs with both kinds."""
     made: Face = request.param()
     yield made
     made.close()
@@ -22,7 +22,7 @@ def face(request: pytest.FixtureRequest) -> Iterator[Face]:
 
 @pytest.fixture
 def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
-    """A service; a test passes options to it by indirect parametrization."""
+    """A service; a test passes options to the fixture by indirect parametrization."""
     made = Harness(**getattr(request, "param", {}))
     yield made
     made.close()
@@ -30,7 +30,7 @@ def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
 
 @pytest.fixture(scope="session")
 def listening() -> Iterator[tuple[Switch, str]]:
-    """A server on a socket, and the switch with which each test replaces its application."""
+    """A server on a socket, and the switch with which a test replaces the server's application."""
     switch = Switch()
     with serving(switch) as url:
         yield switch, url

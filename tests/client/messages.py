@@ -90,7 +90,7 @@ def refusal(code: lro.Code, message: str = "no", *details: Any, **headers: str) 
 
 
 def page_of_a_proxy(http: int, **headers: str) -> httpx.Response:
-    """Return an HTML error page, as a proxy answers."""
+    """Return an error response with an HTML page, as proxies send it."""
     named = {key.replace("_", "-"): value for key, value in headers.items()}
     return httpx.Response(http, html=f"<h1>{http}</h1>", headers=named)
 

@@ -77,7 +77,7 @@ def never(_: str, connection: socket.socket, over: threading.Event) -> None:
 
 
 def redirecting(line: str, connection: socket.socket, over: threading.Event) -> None:
-    """Redirect each request to its own URL."""
+    """Answer each request with a redirect to the URL of that request."""
     head = f"HTTP/1.1 307 Again\r\nLocation: {line.split()[1]}\r\nContent-Length: 0\r\n\r\n"
     connection.sendall(head.encode())
 
@@ -116,7 +116,7 @@ def on_http(behave: Behaviour) -> Serving:
 
 
 def late(size: int, before: float) -> Serving:
-    """Return a server that sends ``size`` bytes ``before`` seconds before the deadline."""
+    """Start a server that sends ``size`` bytes shortly before the deadline of a wait."""
     return lambda timeout: sockets.serving(reading(replying(large(size), after=timeout - before)))
 
 

@@ -1,4 +1,4 @@
-"""Random tests of a client's polling: ``python -m tests.client.schedules --count N``."""
+"""Tests of a client's polling with random schedules: ``python -m tests.client.schedules``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Tally = collections.Counter[str]
 
 
 class Schedule:
-    """A random schedule of operations, listeners and failed calls; a seed always gives the same."""
+    """A random schedule of operations, listeners and failed calls, determined by a seed."""
 
     def __init__(self, seed: int, tally: Tally) -> None:
         self.tally = tally

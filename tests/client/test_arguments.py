@@ -41,7 +41,7 @@ ID = "9A1b2c3d-4e5f-4a6b-8c7d-0e1f2a3b4c5d"
 
 
 class Model:
-    """A class like one of pydantic, for which this library has no codec."""
+    """A class of a library such as pydantic, for which this library has no codec."""
 
     def model_dump(self) -> dict[str, Any]:
         return {}
@@ -200,7 +200,7 @@ TABLES: dict[str, dict[str, Any]] = {
 
 
 def unlike(table: dict[str, Any], client: Any) -> dict[str, str]:
-    """Return what happened instead, for each call that did not raise the error of the table."""
+    """Return what happened instead, for each call that did not raise the expected error."""
     wrong = {}
     for says, asks in table.items():
         for number, ask in enumerate(asks if isinstance(asks, list) else [asks]):
@@ -307,7 +307,7 @@ BASES = (
 
 
 def test_base_url_beside_that_of_http_client_is_refused(face: Face) -> None:
-    """A base URL in the client and in its HTTP client is an error; it contains no password."""
+    """A base URL in both our client and its HTTP client is an error, whose text has no password."""
     with pytest.raises(lro.DeclarationError) as refused:
         face.client("http://u:secret@test", http=face.http(base_url="http://u:secret@other"))
     assert str(refused.value) == (
@@ -398,7 +398,7 @@ def test_option_of_a_client_is_checked_when_it_is_made(make: Any, options: dict[
 
 
 def test_transport_or_http_client_of_the_other_face_is_refused(face: Face) -> None:
-    """The error names the class that fits the blocking or async client."""
+    """If a transport is of the wrong kind, blocking or async, the error names the right class."""
     service = lro.Service(MemoryStore(), InlineExecutor())
     local, kind = (
         (AsyncLocalTransport, httpx.AsyncClient)

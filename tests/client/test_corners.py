@@ -1,4 +1,4 @@
-"""Rare cases: late replies, operations that end at the last moment, clients in the process."""
+"""Rare cases: waits that fail or time out, metadata of another type, a service in the process."""
 
 from __future__ import annotations
 

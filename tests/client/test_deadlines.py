@@ -100,7 +100,7 @@ def test_thread_of_a_call_ends_with_its_deadline(behave: Behaviour) -> None:
 def test_timeout_error_has_name_last_state_and_polls(
     face: Face, server: respx.Router, clock: Clock
 ) -> None:
-    """The error has the name, last state and number of polls; the handle can wait again."""
+    """PollTimeout has the name, last state and number of polls; the handle can wait again."""
     state = running(60)
     route = server.get().mock(side_effect=lambda _: reply(state))
     client = face.client(clock=clock, polling=Polling(wait_first=False))

@@ -69,7 +69,7 @@ USELESS = {
 def test_useless_wait_is_replaced_by_a_get_and_then_by_polling(
     answer: httpx.Response, many: bool, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """The result of the Get is returned, and the client polls from then on, without extra pauses.
+    """After a useless reply to a Wait, the client uses a Get, and then polls without extra pauses.
 
     A new client tries a Wait again.
     """
@@ -92,7 +92,7 @@ def test_useless_wait_is_replaced_by_a_get_and_then_by_polling(
 def test_wait_without_a_result_is_accepted_if_a_get_confirms_it(
     many: bool, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """A method may have no result (spec §2.5); the Wait was correct, so Waits are used again."""
+    """A Wait without a result is accepted if a Get confirms it (§2.5); Waits are used again."""
     waits = server.post(WAIT).mock(return_value=reply({"name": NAME, "done": True}))
     server.get(GET).mock(return_value=reply({"name": NAME, "done": True}))
     client = face.client(clock=clock, polling=PLAIN)
@@ -168,7 +168,7 @@ def test_wait_that_is_never_answered_is_replaced_by_a_get(
     face: Face,
     never_answers_waits: ScriptedServer,
 ) -> None:
-    """The Wait is cancelled soon after its hold time; a Get follows, and no further Wait."""
+    """A Wait that is not answered is cancelled soon after its hold time; only Gets follow."""
     client, clock = client_of(face, never_answers_waits, polling=PLAIN), never_answers_waits.clock
     began = clock()
     assert results(face, client, [NAME], many, timeout) == [ResizeResponse(1)]
@@ -181,7 +181,7 @@ def test_wait_that_is_never_answered_is_replaced_by_a_get(
 def test_wait_cut_after_little_time_may_be_used_again(
     many: bool, face: Face, never_answers_waits: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client still sends a Get, and later waits may use Wait again."""
+    """After a Wait that was cut early, the client sends a Get, and may use Wait again later."""
     # Threads get this grace period on the real clock, however slow the machine, while the test's
     # clock may stand still or jump. It is shorter than the hold time of a Wait.
     for module in (polling, strategy):
@@ -214,11 +214,11 @@ def test_a_wait_that_never_waits_costs_no_more_than_polling(many: bool, face: Fa
 @pytest.mark.parametrize(
     ("many", "silent_since", "status", "code"),
     [
-        (False, 9.99, None, None),  # the deadline cut the poll soon after its start
+        (False, 9.99, None, None),  # the deadline was soon after the start
         (True, 9.99, None, None),
         (False, 9.99, 503, lro.Code.UNAVAILABLE),  # the error is the server's earlier one
         (True, 9.99, 503, lro.Code.UNAVAILABLE),
-        (False, 2.0, None, lro.Code.DEADLINE_EXCEEDED),  # the server had enough time to answer
+        (False, 2.0, None, lro.Code.DEADLINE_EXCEEDED),  # the server had time to answer
     ],
 )
 def test_poll_cut_by_the_deadline_does_not_count_as_a_failure(

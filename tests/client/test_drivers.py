@@ -124,7 +124,7 @@ def test_transport_sees_the_callers_context_variables(timeout: float | None, fac
 def test_errors_of_a_transport_are_raised_unchanged(
     error: BaseException, timeout: float | None, face: Face
 ) -> None:
-    """The error keeps its traceback, and a TimeoutError is not mistaken for the client's own."""
+    """An error of a transport keeps its traceback, even if it is a TimeoutError."""
     if face.name == "async" and isinstance(error, KeyboardInterrupt):
         error = ArithmeticError("inside")  # the event loop handles KeyboardInterrupt
 
@@ -290,7 +290,7 @@ def test_error_in_a_background_thread_is_logged(caplog: pytest.LogCaptureFixture
 
 
 def test_item_that_arrives_as_the_deadline_passes_is_returned() -> None:
-    """The item arrives between two reads of the clock; the second read is past the deadline."""
+    """An item that arrives between two reads of the clock is returned, even at the deadline."""
     looks = iter([0.0, 5.0, 40.0])
 
     def clock() -> float:

@@ -104,7 +104,7 @@ def test_event_over_the_size_limit_ends_the_stream(
 
 
 def test_event_without_an_end_is_unreadable() -> None:
-    """The error is not retried, because the server would send the same event again."""
+    """EventTooLarge is not retried, because the server would send the same event again."""
     call = Call(request=lro.wire.GetOperationRequest("operations/a"), budget=1.0)
     reading = HttpCoder(Routes(), lro.TypeRegistry()).failures(call, lambda: "GET /")
     with pytest.raises(UnreadableReply, match="larger than 100 bytes") as failed, reading:
@@ -113,7 +113,7 @@ def test_event_without_an_end_is_unreadable() -> None:
 
 
 def test_encoder_refuses_a_name_that_is_empty() -> None:
-    """The encoder checks names itself, because a transport may be called without a client."""
+    """The encoder checks a name itself, because a transport may be called without a client."""
     call = Call(request=lro.wire.GetOperationRequest(""), budget=1.0)
     with pytest.raises(lro.DeclarationError, match="name: must not be empty"):
         HttpCoder(Routes(), lro.TypeRegistry()).encode(call)
@@ -205,7 +205,7 @@ def test_unexpected_events_are_ignored(face: Face) -> None:
 )
 @pytest.mark.parametrize("earlier", [0, 2])
 def test_invalid_event_ends_the_stream(earlier: int, event: str, face: Face) -> None:
-    """Events before the invalid one are used; the remaining operations are polled."""
+    """Events before an invalid event are used; the remaining operations are polled."""
     server = Server(lambda _: stream(*ENDS_OF_ALL[:earlier], event, *ENDS_OF_ALL))
     assert results(face, server) == EVERY
     assert server.asked.count("watch") == 1
@@ -230,7 +230,7 @@ def spoilt(content: bytes) -> httpx.Response:
 def test_unreadable_stream_is_replaced_by_polls(
     answer: Callable[[], httpx.Response], face: Face, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client reads the operations in another way, and every caller gets a result."""
+    """If a stream is unreadable, the client polls, and every caller gets a result."""
     monkeypatch.setattr(_http_coding, "MAX_EVENT", 1000)
     assert results(face, Server(lambda _: answer())) == EVERY
 
@@ -280,7 +280,7 @@ def again(answer: httpx.Response) -> httpx.Response:
 
 
 def test_refusal_of_one_operation_in_a_stream_fails_only_that_one(face: Face) -> None:
-    """After the stream is refused, each operation is read, and only the forbidden one fails."""
+    """If a broken stream is then refused, each operation is read, and only one of them fails."""
     answers = iter([stream(*ENDS_OF_ALL[:3]), refusal(lro.Code.PERMISSION_DENIED)])
 
     class Refusing(Server):

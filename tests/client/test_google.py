@@ -150,7 +150,7 @@ def test_refused_token_is_replaced_and_the_request_sent_again(
 def test_many_calls_fetch_one_token(
     face: Face, auth: GoogleAuth, token_endpoint: Endpoint, server: respx.Router
 ) -> None:
-    """While one thread or task fetches a token, the others wait for that token."""
+    """While one thread or task fetches a token, the others wait for the same token."""
     route = server.get(GET).mock(return_value=reply(succeeded()))
     calls = client(face, auth)
     getting = [lambda: calls.get(NAME)] * 20

@@ -140,7 +140,7 @@ def test_the_first_failure_is_raised_and_all_outcomes_are_collected(
 
 
 def test_group_may_have_an_operation_twice_or_be_empty(face: Face) -> None:
-    """If a group has two handles of an operation, both get the result; an empty group is done."""
+    """If a group has two handles of an operation, both get the result; an empty group has ended."""
     server = ScriptedServer(watch=True)
     names = plan(server, 5)
     group = group_of(face, client_of(face, server), [*names, names[0]])
@@ -179,7 +179,7 @@ def test_updates_of_a_group_show_each_change(
 
 
 def test_group_cancels_unfinished_operations(face: Face, caplog: pytest.LogCaptureFixture) -> None:
-    """``cancel`` and the end of a block cancel only the operations that are not done."""
+    """``cancel`` and the end of a group's block cancel only the operations that are not done."""
     server = ScriptedServer(watch=True)
     names = plan(server, 6)
     for number in range(3):
@@ -308,7 +308,7 @@ def test_callbacks_are_called_once_each_and_do_not_hold_up_each_other() -> None:
 
 
 def test_a_future_that_is_cancelled_stops_waiting(face: Face) -> None:
-    """The operation continues, but the client stops polling for the future."""
+    """If a future is cancelled, the operation continues, but the client stops waiting."""
     server = ScriptedServer(watch=True)
     server.operation("operations/long", ends_after=5.0, response=ResizeResponse(1))
     client = client_of(face, server)
@@ -397,7 +397,7 @@ def test_task_cancelled_in_its_block_cancels_the_operation() -> None:
 
 
 def test_cancel_and_wait_returns_the_end_of_the_operation(face: Face) -> None:
-    """The operation ends as cancelled, or with its result if it cannot be cancelled."""
+    """``cancel_and_wait`` returns the operation as cancelled, or done if it cannot be cancelled."""
     server = ScriptedServer()
     server.operation("operations/obeys", ends_after=None, cancels_after=3.0)
     server.operation(
@@ -453,7 +453,7 @@ async def arefusing(_: Any) -> None:
 
 
 def test_exception_that_cannot_be_copied_is_raised_itself(face: Face) -> None:
-    """Groups and futures raise an exception that cannot be copied itself; none waits for ever."""
+    """If an exception cannot be copied, groups and futures raise the exception itself."""
     server = ScriptedServer(watch=True)
     names = plan(server, 6)
     hook = refusing if face.name == "sync" else arefusing

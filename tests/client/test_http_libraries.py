@@ -158,7 +158,7 @@ def test_refused_connection_is_unavailable_and_retryable(making: Making) -> None
 def test_close_while_a_call_connects_leaves_no_connection(
     making: Making, monkeypatch: pytest.MonkeyPatch, streams: bool, own: bool
 ) -> None:
-    """The HTTP library does not know the new connection yet, and must not keep it for later."""
+    """A connection that is being made when the client closes is closed too, and not kept."""
     look_up, left = socket.getaddrinfo, threading.Event()
     reply = sockets.answering("200 OK\r\nContent-Type: text/event-stream", ":\n\n")
 
@@ -299,7 +299,7 @@ def test_unparsable_entries_of_no_proxy_are_ignored(
 def test_unusable_environment_variable_is_named_in_the_error(
     making: Making, monkeypatch: pytest.MonkeyPatch, name: str, value: str, why: str
 ) -> None:
-    """Making the client raises the error; for certificates, only if the URL uses HTTPS."""
+    """An unusable variable is an error of making the client; for certificates, only with HTTPS."""
     monkeypatch.setitem(sys.modules, "socksio", None)
     monkeypatch.setenv(name, value)
     with pytest.raises(lro.DeclarationError, match=f"^{name}: .*{why}") as caught:
@@ -311,7 +311,7 @@ def test_unusable_environment_variable_is_named_in_the_error(
 
 @OWN
 def test_idle_connection_is_closed_before_the_server_closes_it(making: Making) -> None:
-    """The client closes it first; if the server did at the same time, a start could be lost."""
+    """The client closes idle connections before the server does, so that no start is lost."""
     connections, recording = list[socket.socket](), Recording(polls=2)
 
     def behave(connection: socket.socket, over: object) -> None:
@@ -390,7 +390,7 @@ class Credentials:
 
 
 def test_every_library_takes_google_credentials(making: Making, harness: Harness) -> None:
-    """After a 401 the request is sent once more with a new token."""
+    """With google-auth credentials, a request is sent once more with a new token after a 401."""
     google = pytest.importorskip("lro_client.google", reason="google-auth is not installed")
     guard = Guard(application(lro.asgi, harness), {b"Bearer t2"})
     harness.say(ResizeResponse(7))
@@ -403,7 +403,7 @@ def test_every_library_takes_google_credentials(making: Making, harness: Harness
 
 
 def test_missing_http_library_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error contains the command that installs the extra."""
+    """Without the HTTP library, the error contains the command that installs the extra."""
     monkeypatch.setitem(sys.modules, "httpx_aiohttp", None)
     source = importlib.util.find_spec("lro_client.transports.aiohttp")
     assert source is not None

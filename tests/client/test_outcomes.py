@@ -45,7 +45,7 @@ def done(**response: Any) -> dict[str, Any]:
 
 
 def test_response_is_an_instance_of_the_declared_class(handle_ending_as: Any) -> None:
-    """The result is an instance of the declared class; metadata is that of the last state seen."""
+    """A result is an instance of the declared class; metadata is that of the last state seen."""
     metadata = packed("ResizeMetadata", percent=5, phase="WRITING")
     response = packed("ResizeResponse", sizeBytes="90", note="ok")
     handle = handle_ending_as({**done(**response), "metadata": metadata})
@@ -132,7 +132,7 @@ UNFIT = [
 def test_response_of_another_type_is_an_error_with_the_raw_any(
     name: str, cls: type, problem: str, handle_ending_as: Any
 ) -> None:
-    """If the type or a field does not match, the error has the raw Any."""
+    """If the type or a field of a response does not match, the error has the raw Any."""
     payload = {"sizeBytes": "many", "pages": "many"}
     response = packed(name, **payload) if name else {}
     handle = handle_ending_as(done(**response), {**TYPES, "response": cls})
@@ -211,7 +211,7 @@ def test_registry_codec_decodes_classes_of_another_library(
 
 
 def test_failed_operation_raises_its_status(handle_ending_as: Any) -> None:
-    """The status of the failure is raised each time the result is read."""
+    """The error of a failed operation is raised each time the result is read."""
     handle = handle_ending_as(
         {**failed(9, "not now"), "metadata": packed("ResizeMetadata", percent=33)}
     )

@@ -58,7 +58,7 @@ PASSING = {
 def test_retryable_fault_of_a_poll_is_polled_again(
     wait_first: bool, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """The poll is repeated after the delays of the retry policy, and the caller gets the result."""
+    """A poll that fails temporarily is repeated after a delay, and the caller gets the result."""
     client = face.client(clock=clock, polling=Polling(wait_first=wait_first))
     for kind, fault in PASSING.items():
         server.route().mock(side_effect=[fault, fault, reply(succeeded())])
@@ -140,7 +140,7 @@ def test_a_good_reply_resets_the_failures() -> None:
 
 
 def test_policy_can_limit_the_failures_in_a_row() -> None:
-    """A policy can limit the failures in a row; a good reply resets the count."""
+    """A policy can limit the number of failures in a row; a good reply resets the count."""
     faults = [call_error(lro.Code.UNAVAILABLE)] * 4 + [None] + [call_error(lro.Code.ABORTED)] * 2
     simulation = Simulation(ends_at=3600, fault=lambda _: faults.pop())
     retry = Retry(
@@ -190,7 +190,7 @@ def test_wait_continues_after_a_short_outage(since: float, length: float) -> Non
 def test_error_page_of_a_proxy_is_retried_without_retryable_codes(
     face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """If no code is retried, a proxy's error page still is, but not the server's own error."""
+    """A policy without retryable codes still retries a proxy's error page, but no other error."""
     answers = [refusal(lro.Code.INTERNAL), reply(running()), page_of_a_proxy(500)]
     server.get().mock(side_effect=lambda _: answers.pop())
     retry = Retry(codes=frozenset(), transport=True)

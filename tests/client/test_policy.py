@@ -125,7 +125,7 @@ def test_tenacity_wait_sees_the_error_of_the_failed_call() -> None:
 
 
 def test_sum_of_waits_pauses_for_both_as_in_tenacity() -> None:
-    """A sum of waits pauses for the total of both; ``sum`` works although it begins with zero."""
+    """A sum of waits pauses for the total of both, also if it was made by ``sum``."""
     state = RetryCallState(None, None, (), {})  # type: ignore[arg-type]
     both = wait_exponential(1.0, 1.0) + wait_fixed(2.0)
     assert both(state) == 3.0

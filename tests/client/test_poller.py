@@ -39,7 +39,7 @@ def spread(world: World, count: int, first: float = 20.0, last: float = 40.0) ->
 
 
 def excess(world: World, numbers: list[int]) -> float:
-    """Return the longest delay between an operation's end and the news to the listener."""
+    """Return the longest delay between an operation's end and the update to the listener."""
     found = []
     for number in numbers:
         [(at, news)] = world.ends(number)
@@ -295,7 +295,8 @@ def test_failures_for_ten_minutes_end_the_waits_without_a_deadline(
 ) -> None:
     """After ten minutes of failures the last one is raised, unless all waits have deadlines.
 
-    If the server has never replied, this takes one minute, as the address may be wrong (§11.5(2)).
+    If the server has never replied, the limit is one minute, as the address may be wrong
+    (§11.5(2)).
     """
     away, dies = error(lro.Code.UNAVAILABLE, passing=True), 1000.0 + answering
     world = World(offers=OFFERS[way], fault=lambda now, _: away if now >= dies else None)
@@ -314,7 +315,7 @@ def test_failures_for_ten_minutes_end_the_waits_without_a_deadline(
 
 
 def test_each_listener_is_notified_once(capsys: pytest.CaptureFixture[str]) -> None:
-    """Despite failures, each listener gets one final update, and none after it has left."""
+    """Despite failures, each listener gets one final update, and none after leaving."""
     main(["--count", "50", "--seed", "0"])
     said, _, tally = capsys.readouterr().out.partition(": ")
     assert said == "50 schedules from seed 0"
@@ -398,7 +399,7 @@ def test_retry_after_of_one_operation_does_not_delay_others() -> None:
 
 
 def test_a_listener_that_raises_does_not_stop_the_others() -> None:
-    """If one listener raises an error, the others get their news, and the pollers continue."""
+    """If one listener raises an error, the others get their updates, and the pollers continue."""
     world = World()
     numbers = spread(world, 10, 5.0, 6.0)
 

@@ -205,7 +205,7 @@ JSON = st.recursive(
 @settings(max_examples=40)
 @given(JSON)
 def test_progress_is_within_bounds_or_unknown(found: Any) -> None:
-    """For any JSON that a server may send, the values are in their bounds or None."""
+    """For any JSON, the fraction is from 0 to 1 or None, and no count is negative."""
     read = progress_of(found) or Progress()
     create_time_of(found)
     assert read.fraction is None or 0 <= read.fraction <= 1

@@ -118,7 +118,7 @@ def test_tqdm_bar_shows_the_units_of_a_total() -> None:
 
 
 def test_failed_operation_ends_the_bar_and_raises(harness: Harness) -> None:
-    """The operation's error is raised, as by ``result``, and the drawing threads end."""
+    """If the operation fails, its error is raised as by ``result``, and the drawing threads end."""
     where, _ = console()
     operation = started(harness, lro.StatusError(lro.Code.ABORTED, "no"))
     with pytest.raises(OperationFailed):

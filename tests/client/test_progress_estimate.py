@@ -70,7 +70,7 @@ def test_stalled_progress_makes_the_estimate_grow(estimate: Estimate, clock: Clo
 
 
 def test_progress_that_falls_lengthens_the_estimate(estimate: Estimate, clock: Clock) -> None:
-    """Progress falls if work was lost, which must be done again."""
+    """If progress falls, work was lost and must be done again, so the estimate grows."""
     for percent in (0, 40, 30):
         estimate.add(percent / 100)
         clock.sleep(10)

@@ -116,7 +116,7 @@ def test_decompressed_pieces_are_bounded_in_size(members: int, size: int) -> Non
 def test_reply_that_decompresses_over_the_limit_is_refused(
     codings: str, face: Face, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reply that decompresses to more than the limit is refused, and not kept in memory."""
+    """A reply that decompresses to more than the limit is refused without filling the memory."""
     monkeypatch.setattr(http_transport, "MAX_REPLY", 1_000_000)
     bomb = bytes(50_000_000)
     for _ in codings.split(","):
@@ -132,7 +132,7 @@ def test_reply_that_decompresses_over_the_limit_is_refused(
 
 @pytest.mark.parametrize("codings", ["br", "zstd", "gzip, br", "gzip, gzip, gzip", "x", "*"])
 def test_other_content_encodings_are_refused(codings: str, face: Face) -> None:
-    """Other codings are refused, because the HTTP library decompresses some without a limit."""
+    """Other encodings are refused, because the HTTP library may decompress without a limit."""
     client = answering(face, raw(DONE, content_encoding=codings))
     with pytest.raises(UnreadableReply, match=rf"packed as '{re.escape(codings)}'") as caught:
         client.get(NAME)
@@ -175,7 +175,7 @@ def test_corrupt_body_is_retried(spoilt: bytes, face: Face) -> None:
 
 
 def test_body_never_encoded_as_declared_fails_after_three_retries(face: Face) -> None:
-    """After three more polls, as for an empty reply, the error is raised."""
+    """A body that is never encoded as declared is polled three more times; then it is an error."""
     asked: list[int] = []
 
     def answer() -> httpx.Response:
@@ -286,7 +286,7 @@ def test_body_corrupt_at_its_end_is_retried() -> None:
 
 @pytest.mark.parametrize("read", [False, True])
 def test_hook_that_raises_for_the_status_keeps_the_body_it_has_read(read: bool, face: Face) -> None:
-    """httpx documents such hooks; if the hook has read the reply's body, the client uses it."""
+    """If an error hook, as httpx documents it, has read the reply's body, the client uses it."""
     refused = refusal(lro.Code.UNAVAILABLE), refusal(lro.Code.NOT_FOUND, "deleted")
     replies = [raw(one.content, one.status_code)() for one in refused]
 
@@ -312,7 +312,7 @@ def test_hook_that_raises_for_the_status_keeps_the_body_it_has_read(read: bool, 
 def test_error_about_an_invalid_header_hides_its_value(
     face: Face, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The header may be a token that was read from a file, with a newline at its end."""
+    """The invalid header may be a token from a file with a newline at its end, so it is hidden."""
     http = face.http(headers={"authorization": "Bearer s3cr3t\n"})
     with (
         sockets.serving(sockets.silent) as url,
@@ -337,7 +337,7 @@ LASTING = [
 def test_permanent_connection_error_is_raised_at_once(
     error: type[httpx.RequestError], text: str, code: str, face: Face
 ) -> None:
-    """An error that no retry can cure is raised at once."""
+    """A connection error that no retry can cure is raised at once."""
 
     def answer() -> httpx.Response:
         asked.append(1)

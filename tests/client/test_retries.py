@@ -152,7 +152,7 @@ def test_transport_error_message_has_class_and_text(face: Face, server: respx.Ro
 def test_server_delay_lengthens_the_pause(
     answer: httpx.Response, pause: float, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """The longer one of RetryInfo and Retry-After is used, if it exceeds the policy's pause."""
+    """RetryInfo and Retry-After can only lengthen the policy's pause; the longer one is used."""
     server.get().mock(side_effect=[answer, reply(running())])
     face.client(clock=clock).get(NAME)
     assert clock.sleeps == [pause]

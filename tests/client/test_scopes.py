@@ -100,7 +100,7 @@ SCOPES = [anyio_scope, anyio_group]
 def test_leaving_a_cancelled_scope_cancels_the_unfinished_operation(
     many: bool, scope: Callable[[Server], Any]
 ) -> None:
-    """The Cancel is sent although every await is cancelled and the loop ends right after it."""
+    """The Cancel is sent although the scope cancels every await and the loop ends soon after."""
 
     async def main() -> list[str]:
         server = Server()
@@ -117,7 +117,7 @@ def test_leaving_a_cancelled_scope_cancels_the_unfinished_operation(
 def test_cancellation_at_the_end_of_a_block_does_not_stop_the_cancel(
     scope: Callable[[Server], Any],
 ) -> None:
-    """A scope that is cancelled while the client sends its Cancel does not stop this call."""
+    """If a scope is cancelled while the client sends its Cancel, the Cancel is still sent."""
 
     async def main() -> list[str]:
         server = Server()

@@ -124,7 +124,7 @@ def test_cancel_stops_the_work(way: Way, client: Any) -> None:
 
 
 def test_deleted_operation_is_gone(way: Way, client: Any) -> None:
-    """Later calls answer NOT_FOUND, and an iteration of updates raises OperationGone."""
+    """After a delete, calls answer NOT_FOUND, and an iteration of updates raises OperationGone."""
     operation, another = way.start(client), way.start(client)
     another.delete()
     steps = operation.updates(timeout=120, every=0.05)

@@ -1,4 +1,4 @@
-"""Starts of operations: the request, and when it is retried (spec §9.1, §9.7, §11.5(4))."""
+"""Starts of operations: their requests, and when these are retried (§9.1, §9.7, §11.5(4))."""
 
 from __future__ import annotations
 

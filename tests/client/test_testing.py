@@ -109,7 +109,7 @@ def test_an_error_of_the_test_itself_is_raised_in_the_test(broken: str, making: 
 
 
 def test_results_of_each_kind_reach_the_client(making: Making) -> None:
-    """The result may be an error, missing, an Any, JSON, or a class without a full name."""
+    """A result may be an error, missing, an Any, JSON, or of a class without a full name."""
     server = ScriptedServer()
     status = lro.Status(lro.Code.NOT_FOUND, "no such file")
     server.operation("operations/1", error=status)
@@ -349,7 +349,7 @@ FAULTS: dict[str, tuple[Fault, str, lro.Code]] = {
 def test_a_fault_fails_the_call_as_a_network_would(
     making: Making, fault: Fault, text: str, code: lro.Code
 ) -> None:
-    """The client gets the same error as on a real network."""
+    """A fault causes the same error in the client as on a real network."""
     server = ScriptedServer()
     server.operation(NAME)
     server.fault(fault)

@@ -105,7 +105,7 @@ def test_token_has_no_secret_of_the_server_url(url: str, public: str) -> None:
     ],
 )
 def test_invalid_token_is_refused(text: str, problem: str) -> None:
-    """The error says what is wrong with the token."""
+    """The error about an invalid token says what is wrong."""
     with pytest.raises(lro.InvalidArgument, match=problem) as caught:
         read_token(text)
     assert caught.value.field == "token"

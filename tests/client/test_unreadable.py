@@ -54,7 +54,7 @@ NEVER = {
 def test_unreadable_reply_that_was_not_cut_is_raised_at_once(
     wait_first: bool, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """The reply is not mistaken for a truncated one, which would be retried."""
+    """An unreadable reply that is not truncated is raised at once, not retried."""
     for number, (kind, body) in enumerate(NEVER.items(), 1):
         server.route().mock(return_value=httpx.Response(200, content=body, headers=JSON))
         client = face.client(clock=clock, polling=Polling(wait_first=wait_first))
@@ -80,7 +80,7 @@ ERROR = {"code": 401, "message": "the token has expired", "status": "UNAUTHENTIC
 def test_reply_that_is_not_an_operation_is_raised_at_once(
     answer: httpx.Response, says: str, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """No content (RFC 9110 §15.3.5), or an error without ``done`` (§2.4), is not retried."""
+    """A reply without content (RFC 9110 §15.3.5), or with an error but no ``done``, is final."""
     route = server.get().mock(return_value=answer)
     handle = face.client(clock=clock, polling=PLAIN).operation(NAME, **TYPES)
     with pytest.raises(UnreadableReply, match=says) as caught:
@@ -112,7 +112,7 @@ def test_every_prefix_of_json_counts_as_truncated(
     [b'{"a" 1', b"[1,,", b'{"a": "\n', b'{"a": "\\x', b"[nope", b"[.", b"[-x", b"[1u12", b"[1.e5"],
 )
 def test_text_that_cannot_become_json_is_not_truncated(text: bytes) -> None:
-    """The text has a mistake before its end, so it is not the beginning of valid JSON."""
+    """A text with a mistake before its end is not the beginning of valid JSON."""
     assert not is_truncated(text)
 
 
@@ -208,7 +208,7 @@ def test_a_reply_that_is_too_large_is_not_fetched_again(
 def test_unreadable_replies_differ_from_unknown_of_a_server(
     face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """UnreadableReply is not UNKNOWN of a server, to which alone a policy for UNKNOWN applies."""
+    """Only UNKNOWN of a server follows a policy for UNKNOWN; UnreadableReply has its own class."""
     answers = [refusal(lro.Code.UNKNOWN), refusal(lro.Code.UNKNOWN), page_of_a_proxy(200)]
     server.get().mock(side_effect=answers)
     with pytest.raises(CallError) as caught:
@@ -253,7 +253,7 @@ GONE = {
 def test_wrong_base_url_is_not_reported_as_a_gone_operation(
     answer: httpx.Response, wait_first: bool, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """The error says at which URL nothing is served, and what to check."""
+    """If the base URL is wrong, the error says where nothing is served, and what to check."""
     server.route().mock(return_value=answer)
     client = face.client(f"{URL}/wrong", clock=clock, polling=Polling(wait_first=wait_first))
     for ask in (client.operation(NAME, **TYPES).result, lambda: client.get(NAME)):

@@ -96,7 +96,7 @@ def test_first_update_is_shown_at_once(face: Face, clock: Clock, server: respx.R
 
 
 def test_updates_may_be_left_early(face: Face, clock: Clock, server: respx.Router) -> None:
-    """After the caller leaves the iteration, no call is made, and the handle still works."""
+    """If the caller leaves the iteration, no further call is made, and the handle still works."""
     route = server.get().mock(side_effect=answers(running(1), running(2), succeeded()))
     handle = face.client(clock=clock, polling=PLAIN).operation(NAME, **TYPES)
     steps = handle.updates()
@@ -108,7 +108,7 @@ def test_updates_may_be_left_early(face: Face, clock: Clock, server: respx.Route
 
 
 def test_break_out_of_async_updates_leaves_no_task(server: respx.Router) -> None:
-    """After a plain ``break``, no task, generator or flow is left."""
+    """After a plain ``break`` in async updates, no task, generator or flow is left."""
     server.get().mock(side_effect=lambda _: reply(running(1)))
 
     async def watch() -> set[asyncio.Task[Any]]:
@@ -133,7 +133,7 @@ def flows_alive() -> set[int]:
 
 
 def test_update_with_metadata_of_another_type_is_shown(face: Face, server: respx.Router) -> None:
-    """The update is shown; only reading its metadata raises an error."""
+    """An update whose metadata has another type is shown; only reading its metadata is an error."""
     state = {**succeeded(), "metadata": packed("acme.images.v9.Progress", at="x")}
     server.route().mock(return_value=reply(state))
     [update] = face.client().operation(NAME, **TYPES).updates()

@@ -58,7 +58,7 @@ def state(said: Any) -> Any:
 
 
 def outcome(handle: Any, timeout: float | None) -> tuple[str, int | None]:
-    """Return the outcome by the vectors' name, and the number of polls if the error has it."""
+    """Return the outcome as the vectors name it, and the number of polls if the error has it."""
     try:
         handle.result(timeout)
     except PollTimeout as exc:

@@ -97,7 +97,7 @@ def test_view_is_a_parameter_of_get_list_and_batch_get(face: Face, server: respx
 
 
 def test_basic_view_is_not_sent(face: Face, server: respx.Router) -> None:
-    """The view BASIC is the default, so it is not sent to servers, which may have no views."""
+    """The view BASIC is not sent, because it is the default, and servers may have no views."""
     server.post().mock(side_effect=echo)
     server.get().mock(return_value=reply({"name": NAME}))
     client = face.client()
@@ -169,7 +169,7 @@ def because(code: lro.Code, reason: str) -> httpx.Response:
 def test_refusal_with_another_reason_is_raised_after_one_call(
     names: list[str], answer: httpx.Response, face: Face, server: respx.Router
 ) -> None:
-    """The caller gets the error, and no second call is made."""
+    """A refusal for another reason than size reaches the caller, and no second call is made."""
     server.post().mock(return_value=answer)
     with pytest.raises(CallError, match="so it is") as caught:
         face.client().batch_get(names)
@@ -195,7 +195,7 @@ LACKING = {
 def test_server_without_batch_get_is_unimplemented(
     kind: str, face: Face, server: respx.Router
 ) -> None:
-    """Whatever the server answers, the error says that it has no BatchGet, after one call."""
+    """If BatchGet is missing, the error says so, whatever the server answers, after one call."""
     server.post().mock(return_value=LACKING[kind])
     with pytest.raises(CallError, match="the server has no BatchGet") as caught:
         face.client().batch_get([NAME])

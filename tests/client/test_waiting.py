@@ -71,7 +71,7 @@ def test_wait_that_is_not_found_is_decided_by_a_get(
 
 
 def test_first_successful_get_decides_after_a_not_found_wait() -> None:
-    """If a Get succeeds after a Wait that was NOT_FOUND, the operation is not gone."""
+    """If a Get succeeds after a Wait that was NOT_FOUND, the operation exists."""
     faults = [None, call_error(lro.Code.UNAVAILABLE), call_error(lro.Code.NOT_FOUND)]
     simulation = Simulation(ends_at=0, max_hold=60, fault=lambda _: faults.pop())
     known = single.ServerState()
@@ -188,7 +188,7 @@ def test_get_is_sent_instead_of_wait_near_the_deadline() -> None:
 def test_reply_with_another_name_is_accepted(
     many: bool, wait_first: bool, face: Face, server: respx.Router
 ) -> None:
-    """The handle keeps its name if replies use another, as Google's do with project numbers."""
+    """A handle keeps its name if replies use another, as Google's do with project numbers."""
     server.route().mock(return_value=reply(succeeded(name="projects/123/operations/a")))
     client = face.client(polling=Polling(wait_first=wait_first))
     handle = client.operation("projects/p/operations/a", **TYPES)

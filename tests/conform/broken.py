@@ -214,7 +214,7 @@ def refuses(where: Where, status: int = 500, code: str = "INTERNAL") -> Layer:
 
 
 def spoils(where: Callable[[Asked, Reply], object], value: Any) -> Layer:
-    """Replace the selected replies with a value, or with what a function of the request returns."""
+    """Replace the selected replies with a value, or with the result of a function."""
 
     async def layer(asked: Asked) -> Reply:
         reply = await asked.forward()
@@ -521,7 +521,7 @@ def timeout(asked: Asked) -> float:
 
 
 def holds(part: str, text: Any) -> Where:
-    """Select requests of which one part contains this."""
+    """Select requests that have this text in one part."""
     return lambda asked: text in getattr(asked, part)
 
 

@@ -294,7 +294,7 @@ def test_run_without_a_report_leaves_no_file(call: Lro, tmp_path: Path) -> None:
 def test_unusable_proxy_variable_gives_exit_status_2(
     call: Lro, name: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error says that an environment variable is the cause."""
+    """The error about an unusable proxy says that an environment variable is the cause."""
     monkeypatch.setenv(name, value)
     ended = conform(call, *START_X)
     assert ended.status == 2
@@ -307,7 +307,7 @@ def test_daemon_left_by_a_hook_is_not_waited_for(tmp_path: Path) -> None:
     script = f"sleep 60 & echo $! > {shlex.quote(str(number))}; echo operations/x"
     starter = CommandStarter(("sh", "-c", script), "here", seconds=50)
     answer = asyncio.run(starter.start(StartKind.LONG))
-    os.kill(int(number.read_text()), signal.SIGKILL)  # the daemon must still run
+    os.kill(int(number.read_text()), signal.SIGKILL)  # fails if the daemon was killed
     assert answer.body == {"name": "operations/x"}
 
 
@@ -343,7 +343,7 @@ def test_command_that_is_cancelled_while_it_begins_is_killed() -> None:
 
 
 def test_SIGTERM_ends_the_judging() -> None:
-    """The exit status is the one that shells use for SIGTERM."""
+    """After SIGTERM, the exit status is the one that shells use for this signal."""
 
     async def judging() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -373,7 +373,7 @@ def test_colours_are_left_out_where_the_environment_asks(monkeypatch: pytest.Mon
 
 
 def test_command_works_outside_the_main_thread(capsys: pytest.CaptureFixture[str]) -> None:
-    """The command sets signal handlers only in the main thread, because others cannot."""
+    """Outside the main thread, where signal handlers cannot be set, the command sets none."""
     statuses = []
     url = f"http://127.0.0.1:{free_port()}"
     arguments = ["conform", url, "--start", "POST /x"]

@@ -233,7 +233,7 @@ def test_unusual_server_gets_the_expected_verdicts(
 
 @pytest.mark.parametrize("error", [None, "no", [], {"code": 4}])
 def test_running_work_that_ends_with_an_error_fails_no_check(error: object) -> None:
-    """The error of running work may be a time limit's, and may have any form."""
+    """Running work may end with an error, such as a time limit's, in any form; no check fails."""
 
     def end(one: dict[str, Any]) -> None:
         one.pop("response", None)
@@ -284,7 +284,7 @@ def test_facts_of_a_verdict_quote_the_reply(
 
 
 def test_slow_operation_of_the_hook_that_is_done_at_once_is_reported() -> None:
-    """The facts of a skipped check say what is wrong with the hook."""
+    """If the slow operation is done at once, the facts say what is wrong with the hook."""
     report = judged(each(lambda one: one.update(done=True), "get"), chosen("names.same"))
     assert verdicts(report) == {"names.same": SKIPPED}
     assert report.outcomes[0].facts == ("the operation that should take long is done at once",)
@@ -293,7 +293,7 @@ def test_slow_operation_of_the_hook_that_is_done_at_once_is_reported() -> None:
 
 
 def test_server_whose_work_ends_at_once_fails_no_check() -> None:
-    """Checks that need running work are skipped, but those of names are judged."""
+    """If work ends at once, checks that need running work are skipped, but others are judged."""
 
     def end(one: dict[str, Any]) -> None:
         one.pop("error", None)
@@ -341,7 +341,7 @@ WRONG_TYPES: list[tuple[Layer, str, Verdict]] = [
 def test_reply_of_wrong_types_does_not_crash_the_kit(
     layer: Layer, check: str, expected: Verdict
 ) -> None:
-    """The kit judges all checks, and the affected check has the expected verdict."""
+    """A reply with wrong types does not stop the kit, and the affected check gets its verdict."""
     areas = ("names", "states", "any", "pages", "result", "replies", "errors")
     checks = [one for one in chosen(*areas) if "http" in one.transports]
     report = judged(layer, checks, attrs.evolve(PATIENT, end=0.5))
@@ -370,7 +370,7 @@ def test_time_limit_ends_a_running_check(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_time_limit_ends_the_run() -> None:
-    """Checks that were not judged before the time limit are skipped."""
+    """Checks that were not judged before the time limit of the run are skipped."""
     report = judged(GET_ALONE, CHECKS, attrs.evolve(PATIENT, total=-1))
     assert set(verdicts(report).values()) == {SKIPPED}
     assert "the -1 s of the run are over" in as_text(report)

@@ -119,7 +119,7 @@ def test_hook_sees_all_values_of_a_repeated_header() -> None:
 
 
 def test_hook_that_needs_a_second_argument_gets_the_scope() -> None:
-    """A hook can thus use a caller that a middleware has put into the scope."""
+    """A hook with a second parameter gets the scope, in which a middleware may put a caller."""
     seen: list[Any] = []
 
     def authenticate(headers: Any, scope: Any, more: str = "") -> str:
@@ -244,7 +244,7 @@ def test_disconnect_at_the_end_of_an_operation_is_harmless(counting: CountServic
 
 
 def test_error_of_receive_is_raised_to_the_server() -> None:
-    """The error ends the wait, and no waiter is left."""
+    """An error of ``receive`` ends the wait and is raised; no waiter is left."""
     broken, fail = later(ConnectionError("the line is dead"))
     with pytest.raises(ConnectionError, match="dead"):
         wait(build(), Line([part(b"")], fail), lambda _: broken.set())
@@ -310,7 +310,7 @@ def test_raw_path_is_read_below_the_mount(more: dict[str, Any], resource: str) -
 
 
 def test_unescaped_bytes_in_a_path_are_read_as_utf8() -> None:
-    """Bytes that are not UTF-8 are refused (spec §5.3)."""
+    """A path with bytes that are not UTF-8 is refused (spec §5.3)."""
     app = OperationsApp(build().service)
     good = scope_of("GET", "/", path="/v1/operations/ü", raw_path="/v1/operations/ü".encode())
     assert serve(app, good).reply[2]["error"]["details"][1]["resourceName"] == "operations/ü"
@@ -337,7 +337,7 @@ async def other(scope: Message, receive: Any, send: Any) -> None:
     ],
 )
 def test_fallback_gets_paths_that_are_not_served(scope: Message, status: int) -> None:
-    """The edge passes every request to the fallback whose path is not one of its routes."""
+    """If a path is not one of its routes, the edge passes the request to the fallback."""
     assert serve(OperationsApp(build().service, fallback=other), scope).reply[0] == status
 
 
@@ -363,7 +363,7 @@ def test_lifespan_closes_the_service(behind: Any, counting: CountService) -> Non
 
 
 def test_lifespan_events_reach_the_mounted_application(counting: CountService) -> None:
-    """The fallback gets both events, shutdown after the service closed; errors reach the server."""
+    """The fallback gets startup, and shutdown after the service closed; errors reach the server."""
 
     async def listening(scope: Message, receive: Any, send: Any) -> None:
         while (message := await receive())["type"] != "lifespan.shutdown":
@@ -379,7 +379,7 @@ def test_lifespan_events_reach_the_mounted_application(counting: CountService) -
 
 
 def test_websockets_are_refused() -> None:
-    """The caller gets 403, and the server logs no traceback."""
+    """The caller of a WebSocket gets 403, and the server logs no traceback."""
     scope = {"type": "websocket", "path": "/v1/operations"}
     assert serve(OperationsApp(build().service), scope).sent == [{"type": "websocket.close"}]
     with pytest.raises(ValueError, match="not telnet"):  # ASGI requires an error

@@ -85,7 +85,7 @@ def test_json_object_or_blank_body_is_accepted() -> None:
     ],
 )
 def test_body_that_is_not_an_object_is_malformed(body: bytes, why: str) -> None:
-    """The error says what is wrong with the body."""
+    """The error about a malformed body says what is wrong."""
     with pytest.raises(MalformedRequest, match=why) as refused:
         read_object(None, body)
     assert refused.value.field == "body"

@@ -123,7 +123,7 @@ def test_enums_in_nested_any_are_numbers() -> None:
     ],
 )
 def test_payload_of_other_shape_is_unchanged(payload: dict[str, Any]) -> None:
-    """If another program wrote the payload, only fields that fit their types are changed."""
+    """If a payload has another shape, only fields that fit their types are changed."""
     assert shown(lro.AnyMessage(URL + "acme.v1.Picture", dict(payload))) == payload
 
 

@@ -37,7 +37,7 @@ OWN, READY = "/v1/things:count", "/v1/things:ready"
 
 
 def starlette_app(counting: CountService, prefix: str) -> Any:
-    """Make an application with two ways to start, and operations mounted or as the default."""
+    """Make an application with two paths for starts; the edge is mounted or the default."""
     service, count = counting.service, counting.count
 
     async def start(request: Request) -> Response:
@@ -140,7 +140,7 @@ def test_root_path_of_nested_mounts_and_proxies_is_removed_once(prefix: str) -> 
 
 
 def test_body_that_a_middleware_has_read_is_read_again() -> None:
-    """Starlette's base middleware passes a body that it has read again, then the disconnect."""
+    """A body that Starlette's base middleware has read is passed on, followed by the disconnect."""
     counting, name = begun(metadata=CountMetadata(percent=1))
 
     async def read(request: Request, call_next: Any) -> Any:

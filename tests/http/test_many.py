@@ -168,7 +168,7 @@ def test_view_that_does_not_exist_is_refused_by_the_edge(
 
 
 def test_large_operation_is_returned_with_its_view(counting: CountService) -> None:
-    """A large operation is read again once there is memory for its reply."""
+    """A large operation is read again, with its view, once there is memory for its reply."""
     method = counting.declare("acme.v1.Things.Spell", response=lro.types.StringValue)
     name = method.start(CountRequest()).name
     counting.service.reporter(name).complete(lro.types.StringValue("x" * 200_000))
@@ -263,7 +263,7 @@ BODIES = [
 def test_hostile_body_is_refused_with_its_field(
     path: str, body: Any, reason: str, field: str
 ) -> None:
-    """The error is 400 with the wrong field, for each parent, and the store is not called."""
+    """An invalid body gets 400 with the wrong field, and the store is not called."""
     counting = build(Wrapped(pytest.fail, "find"))
     if path.startswith(PARENT) and isinstance(body, dict) and isinstance(body.get("names"), list):
         body = json.loads(json.dumps(body).replace('"operations/', '"projects/p/operations/'))
@@ -286,7 +286,7 @@ def test_names_of_another_collection_are_refused(path: str) -> None:
 
 @EACH
 def test_body_of_other_media_type_or_too_long_is_refused(path: str) -> None:
-    """The error is 415 or 413, and no part of the body is parsed."""
+    """A body of another media type gets 415, and a long one 413; neither is parsed."""
     edge = edge_of(build(), max_body=1000)
     for headers, size, status, reason in (
         ({"content_type": "text/plain"}, 1, 415, "UNSUPPORTED_MEDIA_TYPE"),
@@ -343,7 +343,7 @@ def away() -> None:
 
 @EACH
 def test_unavailable_store_is_answered_503(path: str) -> None:
-    """The error has Retry-After, and no stream begins."""
+    """If the store is unavailable, the 503 has Retry-After, and no stream begins."""
     reply = answer(build(Wrapped(away, "find")), path, {"names": [f"{prefix_of(path)}a"]})
     check_error(reply, 503, Code.UNAVAILABLE, "UNAVAILABLE")
 
@@ -462,7 +462,7 @@ def test_watch_of_a_collection_as_a_name_is_refused(path: str) -> None:
 
 
 def test_head_of_a_stream_leaves_no_watch() -> None:
-    """The reply has the headers of the stream and no body, and no watch is left."""
+    """HEAD of a stream returns its headers and no body, and no watch is left."""
     counting, name = begun()
     start, end = serve(OperationsApp(counting.service), scope_of("HEAD", f"/v1/{name}:watch")).sent
     assert dict(start["headers"])[b"content-type"] == b"text/event-stream; charset=utf-8"
@@ -480,14 +480,14 @@ def test_stream_without_events_sends_comments() -> None:
 
 
 def test_heartbeats_are_every_15_seconds_at_least() -> None:
-    """Intervals longer than 15 s are refused."""
+    """Heartbeats must be at most 15 s apart; longer intervals are refused."""
     for seconds in (0, -1, 15.1, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="at most 15"):
             edge_of(build(), heartbeat_seconds=seconds)
 
 
 def test_broken_connection_frees_its_stream() -> None:
-    """The server gets the original error, and no watch is left."""
+    """If the connection breaks, the server gets the original error, and no watch is left."""
     counting, name = begun()
 
     def snap() -> None:
@@ -517,7 +517,7 @@ def test_large_operations_are_sent_piece_by_piece(counting: CountService) -> Non
 
 @pytest.mark.parametrize("query", ["", "?$alt=json;enum-encoding=int"])
 def test_message_of_an_unknown_type_hides_no_operation(query: str) -> None:
-    """Lists contain an ErrorInfo instead of the message; Get and Wait fail (spec §1.14(3))."""
+    """A message of an unknown type is an ErrorInfo in lists; Get and Wait fail (spec §1.14(3))."""
     store = MemoryStore(lambda: NOW)
     counting = build(store)
     good, bad = counting.start(), counting.start()

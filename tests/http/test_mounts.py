@@ -78,6 +78,6 @@ def test_bytes_of_a_path_survive_decoding(data: bytes) -> None:
     ("raw", "decoded"), [("/%41" * 5000, "/A" * 5000), ("", "/v1/" + "é" * 16381)]
 )
 def test_path_that_is_too_long_is_not_decoded(raw: str, decoded: str) -> None:
-    """Such a long path is not decoded for a comparison, because it matches no route."""
+    """A path that is too long is not decoded for a comparison, because it matches no route."""
     assert raw_form(raw, decoded) == (raw or decoded)
     assert strip_mount(raw_form(raw, decoded), "/A") is None

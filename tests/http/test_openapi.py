@@ -99,7 +99,7 @@ def test_document_of_every_kind_of_message_is_valid(
 
 @pytest.mark.parametrize("off", [(), ("ListOperations", "WaitOperation"), VERBS[1:]])
 def test_document_has_the_enabled_verbs(off: Sequence[str]) -> None:
-    """The document has only the enabled verbs, and a start links only to these."""
+    """The document has only the enabled verbs, and a start links only to them."""
     from lro._engine.access import VERBS as every
 
     document = valid(describe(service_of_all(verbs=[verb for verb in every if verb not in off])))
@@ -117,7 +117,7 @@ def test_document_has_the_enabled_verbs(off: Sequence[str]) -> None:
 
 
 def test_start_in_the_document_has_request_response_and_metadata_type() -> None:
-    """Body, reply and AEP-151 extension have the types; the docstring is the description."""
+    """A start's body, reply and AEP-151 extension have its types; its docstring describes it."""
     document = valid(describe(service_of_all()))
     start = document["paths"]["/v1/things:scale"]["post"]
     assert (start["summary"], start["description"]) == ("Scale things.", "All of them at once.")
@@ -139,7 +139,7 @@ def test_start_in_the_document_has_request_response_and_metadata_type() -> None:
 
 
 def test_method_may_have_the_name_of_a_verb() -> None:
-    """Links lead to the verbs even if a method has such a name; own request ids are kept."""
+    """Links lead to the verbs even if a method has a verb's name; own request ids are kept."""
     service = build().service
 
     @service.method("acme.v1.Operations.Get", path="/v1/x")
@@ -364,7 +364,7 @@ def test_path_that_is_served_already_is_refused(path: str) -> None:
     ],
 )
 def test_argument_of_the_wrong_form_is_refused(make: Callable[[], object]) -> None:
-    """The error is raised when the argument is passed."""
+    """An argument of the wrong form raises an error when it is passed."""
     with pytest.raises(lro.DeclarationError):
         make()
 

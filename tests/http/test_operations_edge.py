@@ -199,7 +199,7 @@ def leave(_: object) -> str:
 def test_challenge_that_no_header_can_hold_is_refused(
     challenge: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Such a challenge could inject a header; if a subclass sets one, Bearer is sent instead."""
+    """A challenge that is no valid header is refused; if a subclass returns one, Bearer is sent."""
     with pytest.raises(ValueError, match="challenge: must be printable ASCII, 1 to 1000 char"):
         lro.errors.Unauthenticated("who?", challenge)
 
@@ -273,7 +273,7 @@ def explode() -> None:
 def test_defect_is_internal_and_discloses_nothing(
     verb: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log contains the whole exception, but the reply none of it."""
+    """After an unexpected exception, the log has its text, but the reply has only a code."""
     edge = edge_of(build(Wrapped(explode, "get", "update", "page")))
     reply = edge.handle(VERBS[verb]("operations/x"))
     error = check_error(reply, 500, Code.INTERNAL, "INTERNAL")
@@ -367,7 +367,7 @@ INVALID = [
 def test_invalid_argument_names_its_field(
     request_: HttpRequest, status: int, reason: str, field: str
 ) -> None:
-    """Each refusal has its status, reason and field."""
+    """Each invalid argument gets its status, reason and field."""
     reply = edge_of(build()).handle(request_)
     check_error(reply, status, Code.INVALID_ARGUMENT, reason or "MALFORMED_REQUEST")
     (violation,) = details_of(reply.body)["BadRequest"]["fieldViolations"]
@@ -375,7 +375,7 @@ def test_invalid_argument_names_its_field(
 
 
 def test_deadline_header_is_read() -> None:
-    """The header is a decimal number of any size; a wait for finished work returns at once."""
+    """X-Server-Timeout is a decimal number of any size."""
     counting, name = begun()
     counting.finish(name)
     for text in ("2.5", "0.001", "60", " 5 ", "9" * 400, "007.5"):
@@ -414,7 +414,7 @@ def test_error_of_a_hook_reaches_the_caller(
 def test_hook_error_with_an_internal_code_is_sent_without_its_message(
     code: Code, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The reply keeps the reason of the error, but not its message and details."""
+    """For internal codes, the reply keeps the reason of the error, but no message or details."""
     detail = lro.types.DebugInfo(detail="disk 7")
     reply = raising(lro.StatusError(code, "disk 7 at fault", (detail,), why="DISK"))
     assert check_error(reply, 500, code, "DISK")["message"] == "the server failed internally"
@@ -453,6 +453,6 @@ def raising(error: Exception) -> HttpReply:
 
 
 def test_status_499_has_a_phrase() -> None:
-    """The edge supplies the phrase, because the standard library does not know this status."""
+    """The status 499, which the standard library does not know, has a phrase."""
     assert HttpReply(499, ()).status_line == "499 Client Closed Request"
     assert HttpReply(404, ()).status_line == "404 Not Found"

@@ -119,7 +119,7 @@ KINDS = pytest.mark.parametrize("kind", ["asgi", "wsgi"])
 def test_start_that_is_not_done_is_answered_202(
     kind: str, accepted: bool, prefer: str | None, status: int, applied: str | None
 ) -> None:
-    """If the edge or the caller asks for 202, the reply also has the operation's path."""
+    """A start that is not done gets 202 and its path, if the edge or the caller asks for 202."""
     with serving_work(kind, accepted=accepted) as at:
         reply = at.post(prefer)
         assert (reply.status_code, reply.headers.get("preference-applied")) == (status, applied)
@@ -145,7 +145,7 @@ def test_start_that_prefers_to_wait_returns_the_finished_operation(kind: str, pr
 
 @KINDS
 def test_start_that_prefers_to_wait_returns_at_the_limit(kind: str) -> None:
-    """The work continues; Preference-Applied has the service's longest wait in whole seconds."""
+    """At the service's longest wait, which Preference-Applied states, the work continues."""
     with serving_work(kind, max_wait=timedelta(milliseconds=1)) as at:
         reply = at.post("respond-async, wait=5")
         assert (reply.status_code, "done" in reply.json()) == (202, False)
@@ -181,7 +181,7 @@ def fail_at_wait(caller: str, verb: str, name: str) -> bool:
 def test_start_of_a_caller_who_may_not_wait_returns_at_once(
     kind: str, options: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The operation is returned in its present state; the log has only the bug of the hook."""
+    """A caller who may not wait gets the present state; only an exception of a hook is logged."""
     with serving_work(kind, **options) as at, caplog.at_level(logging.ERROR):
         reply = at.post("respond-async, wait=60", {"size": 1})
         assert (reply.status_code, "done" in reply.json()) == (202, False)
@@ -192,7 +192,7 @@ def test_start_of_a_caller_who_may_not_wait_returns_at_once(
 @KINDS
 @pytest.mark.parametrize("why", ["too many wait", "the service stops"])
 def test_start_returns_at_once_if_no_further_wait_is_allowed(kind: str, why: str) -> None:
-    """The operation is stored, so the reply has its present state, and is no error."""
+    """If no further wait is allowed, the reply has the present state, and is no error."""
     with serving_work(kind, limits=lro.Limits(waits=1)) as at, ThreadPoolExecutor(1) as pool:
         if why == "the service stops":
             at.service.edges.end_waits()
@@ -207,7 +207,7 @@ def test_start_returns_at_once_if_no_further_wait_is_allowed(kind: str, why: str
 
 
 def test_starts_that_wait_on_an_event_loop_use_no_thread(counting: CountService) -> None:
-    """The calls wait as coroutines, so their number is not limited by that of threads."""
+    """Starts that wait on an event loop are coroutines, so threads do not limit their number."""
     app = asgi.OperationsApp(counting.service, starts={PATH: counting.count})
 
     async def start_many() -> list[httpx.Response]:
@@ -230,7 +230,7 @@ def test_starts_that_wait_on_an_event_loop_use_no_thread(counting: CountService)
 
 
 def test_caller_who_leaves_ends_the_wait_and_not_the_operation(counting: CountService) -> None:
-    """Nothing is sent, no waiter is left, and the operation continues."""
+    """If the caller disconnects, the wait ends without a reply, but the operation continues."""
     app = asgi.OperationsApp(counting.service, starts={PATH: counting.count})
 
     async def leave() -> Any:
@@ -245,7 +245,7 @@ def test_caller_who_leaves_ends_the_wait_and_not_the_operation(counting: CountSe
 
 
 def test_start_cancelled_by_the_server_ends_its_wait(counting: CountService) -> None:
-    """No thread continues a wait that only the caller needed."""
+    """If the server cancels a start, its wait ends, and no thread continues the wait."""
     edge = OperationsEdge(counting.service, starts={PATH: counting.count})
 
     async def cancel() -> None:

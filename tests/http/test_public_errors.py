@@ -52,7 +52,7 @@ def test_details_of_an_error_are_read_once() -> None:
     ],
 )
 def test_retry_after_is_that_of_packed_retry_info(detail: AnyMessage, seconds: str | None) -> None:
-    """The header is sent if the detail can be read and has a delay (spec §5.13(2))."""
+    """Retry-After is sent if the RetryInfo can be read and has a delay (spec §5.13(2))."""
     error = StatusError(Code.UNAVAILABLE, "later", extra=(detail,))
     reply = error_reply(error, TypeRegistry(), "acme.test")
     assert (reply.status, dict(reply.headers).get("retry-after")) == (503, seconds)
@@ -77,7 +77,7 @@ def test_fault_without_error_info_has_the_reason_of_its_code(
 
 @pytest.mark.parametrize("kind", [ResourceExhausted, Unavailable])
 def test_repeated_refusal_is_the_same_object(kind: type[ResourceExhausted | Unavailable]) -> None:
-    """The reply is cached, so that a flood of calls is refused at little cost."""
+    """A repeated refusal is cached, so that a flood of calls is refused at little cost."""
     types = TypeRegistry()
     replies = [
         error_reply(kind("full", timedelta(seconds=after)), types, domain)

@@ -74,7 +74,7 @@ def test_system_parameters_are_accepted(rpc: str, query: str, wanted: bool) -> N
 def test_query_error_names_the_parameter(
     query: str, error: type[MalformedRequest], field: str
 ) -> None:
-    """The error names the parameter in its proto spelling."""
+    """An error in a query names the parameter in its proto spelling."""
     with pytest.raises(error) as refused:
         parse_query("ListOperations", query)
     assert refused.value.field.startswith(field)

@@ -81,7 +81,7 @@ def names(counting: CountService) -> list[str]:
 
 @pytest.mark.parametrize("content_type", ["application/json", "APPLICATION/JSON; v=1", ""])
 def test_json_body_starts_an_operation(content_type: str, counting: CountService) -> None:
-    """The reply is sent at once, must not be cached, and has a polling interval."""
+    """A start is answered at once; its reply must not be cached, and has a polling interval."""
     body = {"steps": 2, "label": "ü", "requestId": None, "validate_only": None}
     reply = edge_of(counting, poll_seconds=3).handle(post(body, content_type=content_type))
     name = started(reply)["name"]
@@ -131,7 +131,7 @@ def test_application_makes_webhook_endpoints_from_the_request() -> None:
 def test_repeated_start_with_a_request_id_returns_the_same_operation(
     spelling: str, counting: CountService
 ) -> None:
-    """The same id returns the same operation; with another request, the id is a conflict."""
+    """A repeated request id returns the same operation; with another request, it is a conflict."""
     edge = edge_of(counting)
     first = started(edge.handle(post({"steps": 1, spelling: UUID})))
     said = {"requestId": None, "steps": 1, spelling: UUID.upper()}
@@ -143,7 +143,7 @@ def test_repeated_start_with_a_request_id_returns_the_same_operation(
 
 @pytest.mark.parametrize("spelling", ["validateOnly", "validate_only"])
 def test_validate_only_stores_nothing(spelling: str, counting: CountService) -> None:
-    """All checks run, and the reply is a finished operation, but nothing is stored (spec §9.7)."""
+    """A dry run makes all checks and returns a finished operation, but stores nothing (§9.7)."""
     reply = edge_of(counting).handle(post({"steps": 1, spelling: True}))
     assert started(reply) == {"done": True, "response": {"@type": URL + "google.protobuf.Empty"}}
     assert "retry-after" not in headers_of(reply)
@@ -229,7 +229,7 @@ class OwnRequest:
 
 
 def test_request_id_of_the_message_prevents_a_repeated_start(counting: CountService) -> None:
-    """A repeated id in the message starts nothing, and the work gets the id in its request."""
+    """If the message's own request id is repeated, nothing is started; the work sees the id."""
     edge = edge_for(counting.service, counting.declare("acme.v1.Things.Own", request=OwnRequest))
     name = started(edge.handle(post({"steps": 1, "requestId": UUID})))["name"]
     assert started(edge.handle(post({"steps": 1, "request_id": UUID})))["name"] == name
@@ -286,7 +286,7 @@ def test_json_is_accepted_beside_raw_bodies() -> None:
 def test_body_already_read_by_the_application_is_refused(
     kind: str, length: str, status: int
 ) -> None:
-    """Without its body, the request would have default values that nobody meant."""
+    """A body that the application has read is refused; defaults would replace its values."""
     reply = edge_of(build()).handle(post(b"", content_type=kind, content_length=length))
     assert reply.status == status
 
@@ -317,7 +317,7 @@ def test_start_on_a_busy_target_is_aborted(counting: CountService) -> None:
 
 
 def test_start_on_a_full_queue_gets_429_and_stores_nothing() -> None:
-    """The start gets 429 with RetryInfo and Retry-After, and no record is stored."""
+    """A start on a full queue gets 429 with RetryInfo and Retry-After, and no record is stored."""
     go = threading.Event()
     limits = lro.Limits(backlog=1)
     service = lro.Service(
@@ -387,7 +387,7 @@ def test_answer_returns_the_error_of_a_refused_start() -> None:
 
 
 def test_answer_accepts_an_awaited_start(counting: CountService) -> None:
-    """The reply has the operation, or the error of the awaited start."""
+    """An awaited start returns the operation, or its error."""
 
     async def main() -> list[int]:
         started = await answer_async(counting.service, counting.count.start_async(CountRequest(1)))
@@ -430,7 +430,7 @@ def test_all_methods_that_have_a_path_are_served_there(counting: CountService) -
 
 
 def test_path_that_is_served_twice_is_refused(counting: CountService) -> None:
-    """The error says what the path already serves; a dict can serve one of the two methods."""
+    """The error says what the path already serves; with a dict, one method can be chosen."""
     one = declare(counting, "One", path=OWN_PATH)
     declare(counting, "Two", path=OWN_PATH)
     count = counting.count
@@ -549,7 +549,7 @@ def test_function_that_raises_system_exit_fails_its_own_call_only(
     ],
 )
 def test_wrong_options_are_refused_at_construction(options: Any, sentence: str) -> None:
-    """The message names the option and its valid values."""
+    """The message about a wrong option names the option and its valid values."""
     counting = build()
     make: Callable[..., object] = functools.partial(edge_of, counting)
     if "starts" in options:

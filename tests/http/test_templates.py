@@ -69,7 +69,7 @@ def test_template_expands_as_the_vector_says(case: dict[str, Any]) -> None:
     ],
 )
 def test_error_of_invalid_template_names_its_place(text: str, says: str) -> None:
-    """The message names the position or the rule."""
+    """The message about an invalid template names the position or the rule."""
     with pytest.raises(DeclarationError) as refused:
         Template.parse(text)
     assert says in str(refused.value)
@@ -124,7 +124,7 @@ def test_a_malformed_path_is_refused_before_it_is_matched(path: str) -> None:
 def test_bindings_that_do_not_fit_are_refused(
     template: str, bindings: dict[str, str], says: str
 ) -> None:
-    """The error names the field, its value and the form that the value must have."""
+    """The error about wrong bindings names the field, its value and the expected form."""
     with pytest.raises(InvalidArgument) as refused:
         Template.parse(template).expand(bindings)
     assert str(refused.value) == says

@@ -169,7 +169,7 @@ def test_enums_of_a_reply_are_numbers_on_request() -> None:
     ],
 )
 def test_query_parameter_that_is_not_a_field_is_refused(query: str, field: str | None) -> None:
-    """The error names the field; an enum allows only the numbers of its members."""
+    """An invalid query parameter is named; an enum allows only the numbers of its members."""
     found = refused_field(call(f"/v1/rooms/r/shelves?{query}"))
     assert field in (None, found.partition("[")[0])
 
@@ -210,7 +210,7 @@ def test_path_variable_may_be_a_field_of_the_body(body: Any, shelf: Any) -> None
 def test_path_and_body_that_contradict_each_other_are_refused(
     target: str, path: str, body: str, content: Any, field: str
 ) -> None:
-    """The error names the field, and nothing is started."""
+    """If path and body contradict each other, the error names the field, and nothing is started."""
     assert refused_field(call(target, content, path=path, body=body)) == field
 
 
@@ -223,7 +223,7 @@ def keep(request: TwoRequest) -> None: ...
 
 
 def test_both_spellings_of_one_object_are_refused() -> None:
-    """It would be unclear to which of the two objects the path's variable belongs."""
+    """A body with both spellings of an object is refused, because either could be meant."""
     with lro.Service(MemoryStore(), InlineExecutor(), maintenance=False) as service:
         service.method("acme.v1.Rooms.Keep", path="/v1/{big_shelf.name}:keep")(keep)
         edge = OperationsEdge(service, starts=True)
@@ -287,7 +287,7 @@ def test_start_may_replace_the_http_rule_of_its_method() -> None:
     ],
 )
 def test_impossible_http_rule_is_refused_at_declaration(options: Any, sentence: str) -> None:
-    """The message names the variable, field or option."""
+    """The message about an impossible HTTP rule names the variable, field or option."""
     with pytest.raises(lro.DeclarationError) as refused:
         service_of(**options)
     assert str(refused.value).startswith(sentence)
@@ -333,7 +333,7 @@ def test_operation_has_the_parent_of_its_method(given: str) -> None:
 
 
 def test_other_methods_of_the_path_of_a_start_reach_the_fallback() -> None:
-    """The application can list what a POST creates; operations' paths have no fallback."""
+    """The application may serve other methods of a start's path, but not of operations' paths."""
     with service_of("/v1/{parent=rooms/*}/shelves", body="shelf") as service:
         for fallback, status in ((other, 299), (None, 405)):
             app = OperationsApp(service, starts=True, fallback=fallback)

@@ -82,7 +82,7 @@ def test_header_names_with_underscores_are_those_with_hyphens() -> None:
 
 
 def test_hook_that_needs_a_second_argument_gets_the_environ() -> None:
-    """A hook can thus use a caller that a middleware has put into the environ."""
+    """A hook with a second parameter gets the environ, in which a middleware may put a caller."""
     seen: list[str] = []
 
     def authenticate(headers: Any, environ: Any) -> None:
@@ -200,7 +200,7 @@ def test_raw_path_is_read_below_the_mount(more: dict[str, Any], resource: str) -
 
 
 def test_bytes_that_are_not_utf_8_are_refused() -> None:
-    """Such bytes are refused in path and query, with or without a raw path (spec §5.3(3))."""
+    """Bytes that are not UTF-8 are refused in path and query, with or without a raw path."""
     app = OperationsApp(build().service)
     for more in ({}, {"REQUEST_URI": ""}):
         status, _, body = serve(app, environ_of("GET", "/v1/operations/%ff", **more))

@@ -95,7 +95,7 @@ def numbered(*numbers: int, method: Declared = GOOD) -> bytes:
 
 
 def test_changed_field_number_is_a_finding() -> None:
-    """A changed number makes old callers decode the wrong field, in nested messages too."""
+    """A changed field number is found, in nested messages too: old callers decode another field."""
     (found,) = breaking(numbered(1, 1, 1, 1), numbered(2, 3, 4, 5))
     assert found.code == "field-number-changed"
     assert found.message == (

@@ -95,7 +95,7 @@ def test_finding_says_what_was_found_and_expected(method: Declared, wanted: str)
 
 
 def test_unknown_target_error_suggests_similar_files() -> None:
-    """The error names only the few most similar files, even if the set has many files."""
+    """The error about an unknown target names only the few most similar files."""
     names = [f"acme/part{number}/v1/part{number}.proto" for number in range(300)]
     files = [proto(BARE, name=name, package=f"p{at}") for at, name in enumerate(names)]
     with pytest.raises(InvalidArgument) as refused:

@@ -110,7 +110,7 @@ def test_a_name_is_not_joined_under_an_operation() -> None:
 
 
 def test_invalid_name_error_names_the_segment_and_the_reason() -> None:
-    """The short message names the segment, and says what is wrong with it."""
+    """The error about an invalid name is short, and says which segment is wrong and why."""
     for name, says in (
         ("operations/a\x00", r"segment 2 contains '\x00'"),
         ("projects/p", "no collection 'operations'"),
@@ -128,7 +128,7 @@ def test_invalid_name_error_names_the_segment_and_the_reason() -> None:
 
 @pytest.mark.parametrize("name", [None, 5, ["operations/a"], b"operations/a"])
 def test_name_or_parent_that_is_not_a_string_is_refused(name: Any) -> None:
-    """The error is the usual one for a wrong argument, and never a TypeError."""
+    """A name that is not a string is the usual error for a wrong argument, not a TypeError."""
     for read, error in ((parse_name, InvalidOperationName), (normalise_parent, InvalidParent)):
         with pytest.raises(error, match="name: must be a text, got "):
             read(name)

@@ -132,7 +132,7 @@ def test_token_of_a_later_version_is_refused(monkeypatch):
 
 
 def test_page_size_has_a_default_and_a_maximum():
-    """The default is 50 and the maximum 1000; a negative size is an error (spec §3.4(1))."""
+    """The default page size is 50, the maximum 1000; negative sizes are errors (spec §3.4(1))."""
     assert [effective_page_size(n) for n in (0, 1, 50, 1000, 1001, 2**31 - 1)] == [
         50, 1, 50, 1000, 1000, 1000,
     ]  # fmt: skip

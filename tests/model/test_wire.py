@@ -59,7 +59,7 @@ def cases(outcome):
 
 @cases("ok")
 def test_operation_is_read_as_its_vector_says(case):
-    """Canonical JSON, problems, state and result are those of the vector."""
+    """Each operation that is read has the vector's JSON, problems, state and result."""
     operation, expected = read(case), case["expect"]
     assert operation_to_json(operation, TYPES) == expected["json"]
     assert list(validate(operation)) == expected["problems"]
@@ -70,7 +70,7 @@ def test_operation_is_read_as_its_vector_says(case):
 
 @cases("error")
 def test_invalid_operation_is_refused(case):
-    """The error has a message."""
+    """An invalid operation is refused with a message."""
     with pytest.raises((ValueError, InvalidArgument, UnknownType)) as caught:
         read(case)
     assert str(caught.value)
@@ -105,7 +105,7 @@ def test_canonical_json_is_read_as_the_same_operation():
     ],
 )
 def test_error_has_the_path_of_the_wrong_field(value, field):
-    """The error has the path of the wrong field."""
+    """The error about an operation has the path of the wrong field."""
     with pytest.raises(InvalidArgument) as caught:
         operation_from_json(value, TYPES, strict=True)
     assert caught.value.field == field
@@ -149,7 +149,7 @@ def test_status_survives_json():
 
 
 def test_batch_survives_json():
-    """Both lists are written even if empty, and may be missing when read (spec §3.11)."""
+    """Both lists of a batch are written even if empty, and may be missing when read (§3.11)."""
     batch = BatchGetOperationsResponse((Operation(name="operations/a"),), ("operations/b",))
     for one in (batch, BatchGetOperationsResponse()):
         assert batch_from_json(batch_to_json(one, TYPES), TYPES) == one
@@ -176,7 +176,7 @@ def test_page_survives_json():
     ],
 )
 def test_invalid_batch_or_page_is_refused(read, values):
-    """The types of all fields are checked."""
+    """The types of all fields of a batch or page are checked."""
     for value in values:
         with pytest.raises(InvalidArgument):
             read(value, TYPES)

@@ -104,7 +104,7 @@ def rows(found: Sequence[Verdicts]) -> Iterator[str]:
 
 
 def place(check: Check) -> int:
-    """Return the sort key of a check's area, which is that of the area's first check."""
+    """Return a sort key that groups checks by area, in the order of the areas' first checks."""
     return [one.area for one in CLIENT_CHECKS].index(check.area)
 
 

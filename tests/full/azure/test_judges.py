@@ -37,7 +37,7 @@ FINALLY: Final = [None, {"final-state-via": "operation-location"}]
 
 
 class Polled:
-    """A served service, whose operations end at the second poll or later."""
+    """A service behind a server; its operations end at the second poll or later."""
 
     def __init__(self, service: lro.Service, url: str) -> None:
         self.service = service
@@ -136,7 +136,7 @@ with client_of(Polled(None, sys.argv[1])) as client:
 
 
 def test_continuation_token_is_resumed_in_another_process(polled: Polled) -> None:
-    """The token has the monitor's URL, so the other process needs nothing else."""
+    """A continuation token has the monitor's URL, so another process needs nothing else."""
     with client_of(polled) as client:
         token = poller(polled, client, "a.mov", None).continuation_token()
     command = [sys.executable, "-c", RESUMING, polled.url, token]
@@ -185,7 +185,7 @@ console.log(JSON.stringify({ status: state.status, result }));
 def test_javascript_poller_returns_the_result_or_the_error(
     polled: Polled, source: str, status: str
 ) -> None:
-    """A success returns the result, and a failure raises the error."""
+    """The poller of @azure/core-lro returns the result, or raises the error of the operation."""
     home = node_modules(AZURE)
     url = f"{polled.url}{PATH}?api-version={VERSION}"
     found = json.loads(run_node(home, POLLING, url, source).splitlines()[-1])

@@ -84,7 +84,7 @@ def work(url: str, folder: str, starts: str) -> None:
 
 @contextlib.contextmanager
 def running(program: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
-    """Run a function of this module in a process, killed at the end; yield it and its output."""
+    """Run a function of this module in a process that is killed at the end; yield the process."""
     source = f"import sys; from {__name__} import {program}; {program}(*sys.argv[1:])"
     command = [sys.executable, "-c", source, *arguments]
     with killed_at_end(command, cwd=ROOT, stdout=subprocess.PIPE) as process:

@@ -36,7 +36,7 @@ def judged(url: str, call_seconds: float) -> ConformanceReport:
 
 @pytest.mark.parametrize("behaviour", LOST.values(), ids=LOST)
 def test_server_that_never_answers_is_unreachable(behaviour: Behaviour) -> None:
-    """The run ends, even if the server never answers."""
+    """A run ends, even if the server never answers."""
     with (
         serving_hostile(behaviour) as url,
         pytest.raises(ServerUnreachable, match="the server is not there: GET /v1/operations/"),

@@ -33,7 +33,7 @@ BRIEFLY: Final = [
 
 
 def test_page_lists_every_check() -> None:
-    """If this fails, ``python -m tests.conform.page`` prints the list anew."""
+    """The page has the list that ``python -m tests.conform.page`` prints."""
     text = PAGE.read_text("utf-8")
     listed = text.partition("<!-- checks -->\n\n")[2].partition("\n\n<!-- end of checks -->")[0]
     assert listed == tables()
@@ -67,7 +67,7 @@ def test_each_rule_is_a_sentence_with_a_source() -> None:
 def test_server_gets_the_counts_shown_on_the_page(
     key: tuple[str, str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The number of checks by level and verdict agrees; the duration is not compared."""
+    """The counts by level and verdict are those on the page; the duration is not compared."""
     caplog.set_level(logging.CRITICAL)
     with SERVERS[key](*key[1:]) as served:
         report = served.judge(UNHURRIED)

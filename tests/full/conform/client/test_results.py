@@ -38,7 +38,7 @@ def differences(found: Found, column: int) -> dict[str, object]:
 
 
 def test_page_of_client_results_lists_every_check_with_its_rule() -> None:
-    """If this fails, ``python -m tests.conform.client.results`` writes the page anew."""
+    """The page is as ``python -m tests.conform.client.results`` would write it."""
     assert results_on_page() == rendered(on_page())
 
 
