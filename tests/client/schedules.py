@@ -80,7 +80,7 @@ class Schedule:
         self.world.later(self.chance.choice([0.0, 0.0, 0.005, 1.0, 20.0]), come)
 
     def check(self) -> None:
-        """Check that each listener got one final update and no later one, and that none is left."""
+        """Check that each listener got one final update, then nothing, and that no call is open."""
         world = self.world
         for number in self.numbers:
             ends = world.ends(number)
