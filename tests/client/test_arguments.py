@@ -294,7 +294,7 @@ def test_metadata_that_grpc_cannot_send_is_refused_with_the_transport(face: Face
     for wrong in (("Key", "a"), ("key", "ä"), ("key", b"a"), ("key-bin", "a"), "key", (1, 2)):
         with pytest.raises(lro.DeclarationError, match="metadata: must be pairs of a key in lower"):
             grpc_of(face, metadata=[wrong])
-    with pytest.raises(lro.DeclarationError, match=r"got \('authorization',\)$"):  # no value
+    with pytest.raises(lro.DeclarationError, match=r"got \('authorization',\)$"):  # value hidden
         grpc_of(face, metadata=[("authorization", "Bearer s3cr3t\n")])
 
 

@@ -27,7 +27,7 @@ def listening(port: int = 0) -> socket.socket:
     """Return a listening socket, by default on a free port."""
     # Without the protocol argument, asyncio would not disable Nagle's algorithm.
     line = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # for restarts
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a restart may reuse the port
     line.bind((HOST, port))
     line.listen(500)
     return line

@@ -132,7 +132,7 @@ def test_a_package_of_many_parts_takes_little_memory() -> None:
     [
         (packed(proto(BARE)), ["x"], "targets: no file 'x' in the set; .* acme/v1/books"),
         (packed(proto()), ["x"], "no file 'x' in the set; none has services"),
-        (b"", None, "descriptor_set: holds no file"),  # misleading
+        (b"", None, "descriptor_set: holds no file"),  # empty sets are not correct
         (b"syntax = 'proto3';", None, "bytes that are not a FileDescriptorSet.*protoc.*buf"),
         (b"\x0a\x02\x0a", None, "bytes that are not a FileDescriptorSet.*protoc.*buf"),  # cut short
         (b"\x0a\x04\x0a\x02\xff\xff", None, "bytes that are not a FileDescriptorSet"),  # bad UTF-8
