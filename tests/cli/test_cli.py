@@ -76,7 +76,7 @@ def test_lint_without_findings_prints_number_of_methods(command: Lro) -> None:
 
 
 def test_finding_is_printed_on_one_line_after_its_position(command: Lro) -> None:
-    """A finding is one line that begins with its position, as editors and CI need; status 1."""
+    """A finding is one line that begins with its position, as editors need; the status is 1."""
     heading, line, summary = command("lint", "bad", status=1).lines
     assert heading.split() == ["where", "method", "code", "what"]
     place, method, code, *what = line.split()
@@ -139,7 +139,7 @@ def test_json_output_is_a_list_of_objects(command: Lro) -> None:
 
 
 def test_warnings_count_only_when_strict(command: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Warnings are printed; only with ``--strict`` is the status 1. ``-`` reads standard input."""
+    """Warnings are printed, but fail only with ``--strict``; ``-`` reads standard input."""
     assert "1 warning in 1 long-running method" in command("lint", "warned", status=0).out
     given = SimpleNamespace(buffer=io.BytesIO(Path("warned").read_bytes()))
     monkeypatch.setattr(sys, "stdin", given)
@@ -168,7 +168,7 @@ def test_several_descriptor_sets_are_merged(command: Lro) -> None:
 
 
 def test_target_option_limits_the_checked_files(command: Lro) -> None:
-    """``--target`` limits ``lint`` and ``breaking`` to a file, which must be in the (old) set."""
+    """``--target`` limits ``lint`` and ``breaking`` to a file of the first descriptor set."""
     other = proto(BARE, name="o.proto", service="O", messages=())
     Path("two").write_bytes(packed(proto(GOOD), other))
     command("lint", "two", status=1)
@@ -265,7 +265,7 @@ def test_unusable_input_is_named(
 
 
 def test_version_and_help_are_printed(command: Lro) -> None:
-    """``--version`` prints the distribution's version, ``--help`` the commands or one's usage."""
+    """``--version`` prints the distribution's version; ``--help`` lists commands or arguments."""
     version = importlib.metadata.version("lro")
     assert command("--version", status=0).out == f"lro {version}\n"
     assert {"lint", "breaking"} <= {*command("--help", status=0).out.split()}

@@ -84,7 +84,7 @@ def test_get_exits_with_the_status_of_the_worst_state(call: Lro, harness: Harnes
 
 
 def test_list_prints_one_tabbed_line_per_operation_in_a_pipe(call: Lro, harness: Harness) -> None:
-    """In a pipe ``list`` prints a tabbed line for each operation, with controls escaped."""
+    """In a pipe ``list`` prints a tabbed line per operation and escapes control characters."""
     names = [over(harness, ResizeMetadata(40), FAILURE), over(harness, ResizeResponse())]
     assert [line.split("\t") for line in call("list", status=0).lines] == [
         [names[1], "SUCCEEDED", "100%"],
@@ -230,7 +230,7 @@ def test_delete_all_that_match(
 
 
 def test_filter_of_many_is_checked(call: Lro, harness: Harness) -> None:
-    """Actions on many refuse an empty or invalid filter, and a filter together with names."""
+    """Actions on many operations refuse an empty or invalid filter, and a filter beside names."""
     name = over(harness, ResizeResponse())
     for verb in ("cancel", "delete", "rerun"):
         assert "'name:*' matches all" in call(verb, "--filter", " ", "--yes", status=2).err
@@ -282,7 +282,7 @@ def test_start_with_a_request_id_starts_once(call: Lro, asked: Asked) -> None:
 
 @pytest.mark.parametrize("harness", [{"verbs": (*VERBS, "RerunOperation")}], indirect=True)
 def test_rerun_prints_or_awaits_the_new_operation(call: Lro, harness: Harness) -> None:
-    """``rerun`` prints the new operation or awaits it; that of a success is refused."""
+    """``rerun`` prints or awaits the new operation; a rerun of a succeeded one is refused."""
     name = over(harness, FAILURE)
     harness.say(ResizeResponse(7))
     found = call("rerun", name, "--wait", "--json", status=0).json[0]

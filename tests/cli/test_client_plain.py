@@ -34,7 +34,7 @@ def test_invisible_characters_are_escaped(text: str, shown: str) -> None:
 
 @given(anything)
 def test_escaped_text_and_json_have_no_invisible_character(text: str) -> None:
-    """Any text has no invisible character once escaped; escaped JSON keeps its value."""
+    """An escaped text has no invisible characters; escaped JSON keeps its value."""
     for shown in (plain(text), one_line(text)):
         assert UNSEEN.isdisjoint(map(unicodedata.category, shown))
     as_json = plain_json(json.dumps([text], ensure_ascii=False))
@@ -47,7 +47,7 @@ def test_white_space_becomes_single_spaces() -> None:
 
 
 def test_word_with_a_shell_character_is_not_safe() -> None:
-    """Shell characters, a leading hyphen and no text are unsafe; operation names are safe."""
+    """A word is unsafe if it has a shell character, begins with a hyphen or is empty."""
     for word in ("a", "operations/a-b_c.d", "projects/1/operations/a%2F+@x"):
         assert safe_in_shells(word)
     for sign in [*"~=:;|&$`'\"\\<>(){}[]*?!#^, \n\x1bé\u200b"]:

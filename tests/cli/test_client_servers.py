@@ -53,7 +53,7 @@ def test_one_credential_is_sent(
 def test_token_is_not_sent_to_another_server(
     call: Lro, asked: Asked, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """LRO_TOKEN is sent only to the server of ``--server`` or LRO_SERVER, not to a URL's."""
+    """LRO_TOKEN is sent only to the server that ``--server`` or LRO_SERVER names."""
     name = over(harness, ResizeResponse())
     monkeypatch.setenv("LRO_TOKEN", SECRET)
 
@@ -139,7 +139,7 @@ def test_redirect_or_proxy_page_is_a_failed_call(call: Lro) -> None:
 def test_proxy_of_the_environment_is_used_or_named_as_unusable(
     call: Lro, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The proxy of the environment is used, except for NO_PROXY; an unusable one is an error."""
+    """The environment's proxy and NO_PROXY are obeyed; a proxy that cannot be used is an error."""
     with sockets.refusing() as port:
         monkeypatch.setenv("HTTP_PROXY", f"127.0.0.1:{port}")
         monkeypatch.setenv("NO_PROXY", "127.0.0.1,fd00::/8")

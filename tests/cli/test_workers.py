@@ -104,7 +104,7 @@ def test_all_workers_are_shown_with_their_states(here_lro: Lro) -> None:
 def test_worker_that_was_idle_works_as_long_as_a_lease_of_its_work(
     here_lro: Lro, seconds: float, state: str
 ) -> None:
-    """If a worker was last seen long ago, its state is that of the lease of its work."""
+    """If a worker's own lease has expired, the lease of its work decides its state."""
     with closing(SQLiteStore("operations.db")) as store:
         work = held(lambda: datetime.now(UTC), seconds=seconds, owner="of images-2")
         insert(store, work)
@@ -195,7 +195,7 @@ def test_store_that_cannot_be_read_is_refused(here: Path, here_lro: Lro) -> None
 
 
 def test_waiting_work_is_reported(known: None, here_lro: Lro) -> None:
-    """Waiting work is reported on standard error, and so is a method that no live worker has."""
+    """Waiting work is reported on standard error, with a note if no live worker can do it."""
     with closing(SQLiteStore("operations.db")) as store:
         for hours, method in ((3, "acme.v1.Works.Old"), (2, METHODS[0]), (1, METHODS[0])):
             then = datetime.now(UTC) - timedelta(hours=hours)

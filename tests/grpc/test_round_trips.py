@@ -25,7 +25,7 @@ class Plain:
 @lro.message("acme.v1.Own")
 @attrs.frozen
 class Own:
-    """A request with both fields."""
+    """A request with the fields ``request_id`` and ``validate_only``."""
 
     label: str = ""
     request_id: str = ""
@@ -56,7 +56,7 @@ def start(message: object, request_id: str, validate_only: bool) -> bytes:
 def test_id_and_flag_beside_the_message_are_read_back(
     message: Plain, request_id: str, validate_only: bool
 ) -> None:
-    """The request ID and the flag are read back and do not change the message."""
+    """Request ID and ``validate_only`` of a start are read back; the message is unchanged."""
     found, beside = read_start(start(message, request_id, validate_only), Plain, TYPES)
     assert found == message
     assert (beside.request_id, beside.validate_only) == (request_id, validate_only)
@@ -67,7 +67,7 @@ def test_id_and_flag_beside_the_message_are_read_back(
 def test_id_and_flag_of_the_call_go_over_those_of_the_message(
     label: str, own_id: str, request_id: str, own_flag: bool, validate_only: bool
 ) -> None:
-    """If the message has the fields, the arguments of the call override their values."""
+    """If the message has fields for ID and flag, the arguments of the start override them."""
     payload = start(Own(label, own_id, own_flag), request_id, validate_only)
     found, beside = read_start(payload, Own, TYPES)
     assert found == Own(label, request_id or own_id, validate_only or own_flag)

@@ -66,7 +66,7 @@ class Place:
     ways: Mapping[str, Callable[[Asked], Any]]
 
 
-# -- the ways ---------------------------------------------------------------------------------
+# -- calls over HTTP and gRPC -------------------------------------------------------------------
 
 
 def by_http(client: httpx.Client, asked: Asked) -> Any:
@@ -390,7 +390,7 @@ def test_grpc_and_http_give_equal_results(
 
 @pytest.mark.parametrize("verb", [*REPLIES, "Start"])
 def test_grpc_and_http_refuse_callers_alike(verb: str, places: Callable[[str], Place]) -> None:
-    """HTTP and gRPC answer a caller whom a hook refuses, or for whom it fails, with one error."""
+    """If a hook refuses a caller or fails, HTTP and gRPC reply with the same error."""
     name = {List: {"name": "projects/p"}, "Start": {}}
     for caller, wanted in CALLERS.items():
         asked = Asked(verb, name.get(verb, {"name": MISSING}), caller)
@@ -401,7 +401,7 @@ def test_grpc_and_http_refuse_callers_alike(verb: str, places: Callable[[str], P
 
 @pytest.mark.parametrize("verb", ["WaitOperation", "Start"])
 def test_stopping_service_refuses_alike_in_all_ways(verb: str) -> None:
-    """While the service stops, a Wait or start gets UNAVAILABLE with RetryInfo over each way."""
+    """While the service stops, HTTP and gRPC answer Wait and starts UNAVAILABLE with RetryInfo."""
     counting = build()
     fields = {"name": counting.start()} if verb == "WaitOperation" else {}
     with served(counting) as place:

@@ -134,7 +134,7 @@ class OddRequest:
 
 
 def test_request_with_an_id_field_gets_the_id_there(asking: Asking) -> None:
-    """If the request has the fields, they get request ID and ``validate_only`` unless set."""
+    """If the request class has the fields, a start sets request ID and ``validate_only`` there."""
     odd, client = asking(replying(name=NAME))
     client.start("a.B.C", OwnRequest(), **TYPES, request_id=ID, validate_only=True)
     client.start("a.B.C", OwnRequest("cd"), **TYPES)
@@ -380,7 +380,7 @@ def test_a_connection_that_dies_silently_is_replaced(face: Face) -> None:
 
 
 def test_calls_on_a_replaced_channel_still_complete() -> None:
-    """Calls on a connection that was replaced still complete if the server was only slow."""
+    """Calls on a replaced connection still complete if the server was only slow."""
     over = threading.Event()
 
     def hold(context: Any) -> bytes:

@@ -111,7 +111,7 @@ def test_errors_equal_those_of_the_plain_edge(
     ],
 )
 def test_errors_of_own_starts_equal_those_of_the_plain_edge(served: Served, options: Any) -> None:
-    """An endpoint of the application replies to invalid starts as a route of ``starts`` does."""
+    """An endpoint of the application refuses a start with the same reply as a start route."""
     ours = served.http.post(served.own_path, **options)
     assert compared(ours) == compared(served.plain.post(START, **options))
 
@@ -131,7 +131,7 @@ def test_life_of_an_operation_through_our_client(served: Served) -> None:
 
 
 def test_path_with_a_variable_starts_without_an_endpoint(served: Served) -> None:
-    """The path variable sets a field of the request; an invalid body gets INVALID_ARGUMENT."""
+    """The variable in a start's path sets a request field; a bad body gets INVALID_ARGUMENT."""
     at = f"{served.prefix}/v1/boxes/a%20b:count"
     name = served.http.post(at, json={"steps": 1}, headers=ANN).json()["name"]
     assert served.wait(name)["response"]["total"] == len("a b")
@@ -266,7 +266,7 @@ CODES = {
 
 
 def test_exception_of_the_framework_refuses_in_our_format(served: Served) -> None:
-    """If ``caller`` raises the framework's exception, the reply has its status and text."""
+    """If ``caller`` raises an exception of the framework, the reply has that status and text."""
     for status in served.refuses:
         headers = {"x-refuse": str(status)}
         reply = served.http.get(f"{served.prefix}/v1/operations/x", headers=headers)

@@ -99,7 +99,7 @@ def serve_alone(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 def test_start_within_a_transaction_is_there_with_the_rows_of_the_project(
     committed: bool, serve_alone: Callable[..., None], make_counting: Any
 ) -> None:
-    """With one database file for both, the operation and the project's row commit together."""
+    """In one database file, an operation and a row of the project commit or roll back together."""
     call_command("migrate", verbosity=0)
     store = SQLiteStore(settings.DATABASES["default"]["NAME"])
     serve_alone(other := make_counting(store, owner_only=False, authorize=None))

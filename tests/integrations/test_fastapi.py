@@ -189,7 +189,7 @@ def test_body_that_fastapi_reads_starts_an_operation(client: TestClient) -> None
 
 
 def test_validation_error_of_fastapi_has_our_format(client: TestClient) -> None:
-    """Every invalid field is named; malformed JSON and wrong media types get the edge's errors."""
+    """The reply names every invalid field; bad JSON and media types get the edge's errors."""
     reply = client.post("/v1/read:count?n=x", json={"steps": "x", "colour": 1})
     assert reason(reply, 400) == "INVALID_ARGUMENT"
     assert sorted(violations(reply)) == ["colour", "n", "steps"]
@@ -358,7 +358,7 @@ def service() -> Iterator[lro.Service]:
 
 
 def test_document_shows_messages_of_every_kind(service: lro.Service) -> None:
-    """Pydantic models (even recursive ones), dataclasses and protobuf messages have schemas."""
+    """The document has schemas of Pydantic models, even recursive ones, dataclasses, protobuf."""
     protobuf = pytest.importorskip("google.rpc.error_details_pb2")
 
     @service.method("acme.v1.Books.Print", path="/v1/books:print")

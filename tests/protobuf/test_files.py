@@ -225,7 +225,7 @@ def ints(**members):
     ],
 )
 def test_class_with_unsupported_field_is_refused_when_registered(annotation, metadata, said):
-    """An enum or field number that proto does not allow is an error that names the field."""
+    """An enum or a field number that proto does not allow raises an error that names the field."""
     made = attrs.make_class("Made", {"odd": attrs.field(type=annotation, metadata=metadata)})
     with pytest.raises(DeclarationError, match=rf"Made\.odd: .*{said}"):
         TypeRegistry().register(made, "acme.v1.Made")
@@ -260,7 +260,7 @@ TAKEN = made("acme.v1.ShadeEnum", color=Color | None, shade=Shade | None)
     ],
 )
 def test_messages_that_no_files_can_declare_are_refused(classes, said):
-    """Messages with duplicate names, circular imports or names of others are refused."""
+    """Messages with duplicate names, circular imports or names already in use are refused."""
     with pytest.raises(DeclarationError, match=said):
         TypeRegistry(*classes).binary  # noqa: B018  # made on access
 
@@ -269,7 +269,7 @@ def test_messages_that_no_files_can_declare_are_refused(classes, said):
 
 
 def test_a_class_of_protobuf_is_registered_by_its_own_name():
-    """A protobuf class has its own name; its messages are packed as bytes with unknown fields."""
+    """A protobuf class is registered by its own name; packed messages keep unknown fields."""
     source = of_protobuf()
     book = source.codec("lrofix.v1.Book").python
     types = TypeRegistry(book)

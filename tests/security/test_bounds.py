@@ -503,7 +503,7 @@ def test_a_page_over_grpc_can_be_read_by_default_clients(monkeypatch: pytest.Mon
             counts.append(len(page.operations))
             request.page_token = page.next_page_token
     assert counts == [1, 1, 1]
-    assert len(answer) < 5.5 * len(lro.wire.dumps(packed.payload)) + 300  # as limits.md says
+    assert len(answer) < 5.5 * len(lro.wire.dumps(packed.payload)) + 300  # factor of limits.md
     assert service.edges.replies.held == 0
 
 
@@ -687,7 +687,7 @@ def test_waiting_replies_get_their_bytes_in_order() -> None:
 
 
 def test_a_collected_call_may_interrupt_one_that_takes_bytes() -> None:
-    """A garbage collection may close a waiting coroutine at any line of the budget."""
+    """A call gets its bytes although garbage collection closes a waiting call meanwhile."""
     budget = budget_of(100)
     first = budget.take(90)
     waiting: list[Any] = []
@@ -703,7 +703,7 @@ def test_a_collected_call_may_interrupt_one_that_takes_bytes() -> None:
         taken = asyncio.create_task(budget.atake(20, Size(30)))
         await asyncio.sleep(0)
         later = budget.atake(50)
-        later.send(None)  # it waits behind the first
+        later.send(None)  # it waits behind the task
         waiting.append(later)
         first.release()
         got.append((await taken).bytes)
@@ -716,7 +716,7 @@ def test_a_collected_call_may_interrupt_one_that_takes_bytes() -> None:
 
 
 def test_large_replies_share_a_bounded_byte_budget() -> None:
-    """Beside a large reply, another gets its minimum, and one that needs more waits in vain."""
+    """Beside a large reply, another reply gets its minimum; one that needs more is refused."""
     budget = budget_of(100, iter(range(0, 1000, 9)).__next__)
     large = [budget.take(5, 20)]
     assert large[0].bytes == 20
@@ -778,7 +778,7 @@ class Slow:
 
 @pytest.mark.parametrize("call", ["GET /v1/operations", "GET /v1/{}", "POST /v1/{}:wait"])
 def test_slow_asgi_reader_is_cut_off_without_a_server_error(call: str) -> None:
-    """If another caller needs its bytes, a slow reply is cut off; its server task ends cleanly."""
+    """A slow reply is cut off if another caller needs its bytes; the server's task ends cleanly."""
     service = service_of(page_bytes=300_000, replies_bytes=300_000, response_bytes=300_000)
     name = service.start(METHOD, WorkRequest()).name
     service.reporter(name).complete(WorkResponse("x" * 290_000))
@@ -861,7 +861,7 @@ def large_response(request: WorkRequest) -> WorkResponse:
 
 
 def test_reply_whose_last_byte_is_sent_is_not_cut_off() -> None:
-    """Cutting off a reply just as its last byte is sent, from another thread, does nothing."""
+    """If another thread cuts off a reply just as its last byte is sent, nothing happens."""
     budget = budget_of(100)
 
     async def main() -> None:
@@ -877,7 +877,7 @@ def test_reply_whose_last_byte_is_sent_is_not_cut_off() -> None:
 
 @pytest.mark.parametrize("size", [800, 280_000])
 def test_slow_stream_is_cut_off_if_others_wait(size: int) -> None:
-    """A slow stream ends if another reply needs its bytes, and then holds none."""
+    """A slow stream is ended and its bytes are freed if another reply needs them."""
     service = service_of(page_bytes=300_000, replies_bytes=300_000)
     name = service.start(METHOD, WorkRequest()).name
     service.reporter(name).complete(WorkResponse("x" * size))

@@ -143,7 +143,7 @@ def short_tracebacks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_hook_decides_each_verb_and_fails_closed(
     edge: str, kind: str, hook: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Unless a hook permits a call, it changes and reveals nothing; a fault of a hook is logged."""
+    """Unless a hook permits it, a call changes and reveals nothing; faults of hooks are logged."""
     wrong, starts = [], 2
     store = "sqlite" if kind == "function" else "memory"
     whole = kind in ("function", "coroutine function")

@@ -182,7 +182,7 @@ def test_second_caller_is_answered_while_hook_blocks(
 
 
 def check_ok(found: Any) -> None:
-    """Check that a call succeeded; a gRPC call returns bytes (it raises errors)."""
+    """Check that a call succeeded: a gRPC call returned bytes, an ASGI call the code OK."""
     assert isinstance(found, bytes) or found.code is Code.OK, found
 
 
@@ -231,7 +231,7 @@ def frozen_objects() -> Iterator[None]:
 def test_caller_cancelled_during_async_hook_leaves_nothing(
     edge: str, verb: str, hook: str, store: Any
 ) -> None:
-    """If a call is cancelled in an async hook, the hook is too; no task and no change remain."""
+    """If a call is cancelled while an async hook runs, the hook is cancelled; nothing changes."""
     gate = Gate()
     hooks = gate.hooks(hook, "awaited")
     counting, name = counting_with(store, hooks)

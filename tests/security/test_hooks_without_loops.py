@@ -117,7 +117,7 @@ def test_edge_handled_in_thread_with_async_hooks_answers_internal(kind: str) -> 
 
 
 def test_coroutine_functions_are_recognised() -> None:
-    """Mocks and partials of coroutine functions count as async; plain callables do not."""
+    """An AsyncMock and a partial of an async object count as async; plain callables do not."""
     for make in PLAIN.values():
         LocalTransport(build(authorize=make(allow)).service)
     for hook in (AsyncMock(), partial(partial(ASYNC["async object"](allow), 1), 2)):
@@ -127,7 +127,7 @@ def test_coroutine_functions_are_recognised() -> None:
 
 @pytest.mark.parametrize("kind", ["function", "coroutine function"])
 def test_interrupt_in_main_thread_passes_hook(kind: str) -> None:
-    """KeyboardInterrupt in a hook passes on in the main thread; elsewhere it is HookFailed."""
+    """KeyboardInterrupt in a hook is raised in the main thread, and HookFailed in others."""
 
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -150,7 +150,7 @@ def test_interrupt_in_main_thread_passes_hook(kind: str) -> None:
 
 
 def test_signal_handler_that_exits_ends_a_verb() -> None:
-    """SystemExit from a signal handler passes through a verb; only a hook's own is caught."""
+    """SystemExit from a signal handler ends a verb; only one that a hook raises is caught."""
     with pytest.raises(SystemExit):  # raised while the store reads
         build(Wrapped(leave, "get")).service.get("operations/a")
 
@@ -171,7 +171,7 @@ class Leaving:
 
 @pytest.mark.parametrize("handler", [Leaving(), Leaving().method, partial(leave, "a"), leave])
 def test_signal_handler_that_exits_ends_a_hook(handler: Callable[[int, object], None]) -> None:
-    """SystemExit from a signal handler passes through a hook, which is not at fault."""
+    """SystemExit from a signal handler ends a verb even while a hook runs."""
     service = build(authorize=lambda *_: signal.raise_signal(signal.SIGUSR2)).service
     before = signal.signal(signal.SIGUSR2, handler)
     try:
@@ -190,7 +190,7 @@ class Lying:
 def test_caller_whose_class_only_claims_to_be_str_is_refused(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """If ``authenticate`` returns an object whose ``__class__`` is a lie, the reply is a 500."""
+    """If ``authenticate`` returns an object that only claims to be a str, the reply is a 500."""
     assert isinstance(Lying(), str)
     edge = edge_of(build(), authenticate=lambda headers: Lying())
     assert edge.handle(ask("GET", "/v1/operations")).status == 500
@@ -198,7 +198,7 @@ def test_caller_whose_class_only_claims_to_be_str_is_refused(
 
 
 def test_async_hook_of_closed_coroutine_ends_quietly() -> None:
-    """If a coroutine is closed while it awaits a hook, the hook is closed with it."""
+    """If a coroutine is closed while it awaits a hook, the hook is closed too."""
     left = []
 
     async def wait(*_: Any) -> None:

@@ -62,7 +62,7 @@ def without_classes(client: Client) -> None:
 
 
 def with_classes_of_every_kind(client: Client) -> None:
-    """Handles accept message classes of each supported library."""
+    """A handle can have message classes of each supported library."""
     one = client.start("/v1/images:resize", Model(), response=Struct, metadata=Model)
     assert_type(one.result(), Struct)
     assert_type(one.metadata, Model | None)
@@ -121,7 +121,7 @@ def metadata_may_be_missing(handle: Handle) -> None:
 
 
 def a_result_is_not_another_class(handle: Handle) -> None:
-    """A result cannot be assigned to another class."""
+    """A result cannot be assigned to a variable of another class."""
     wrong: ResizeRequest = handle.result()  # type: ignore[assignment]
     del wrong
 

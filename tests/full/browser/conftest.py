@@ -62,7 +62,7 @@ def serve() -> Iterator[Serve]:
 
 @pytest.fixture
 def stage(serve: Serve) -> Iterator[Stage]:
-    """A service whose work the test controls; closed first, as servers wait for the work."""
+    """A service whose work the test controls; closed before the servers, which await the work."""
     made = Stage()
     yield made
     made.close()

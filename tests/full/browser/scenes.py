@@ -95,7 +95,7 @@ def one_of_each(**options: Any) -> Iterator[Shown]:
     with console_of(stage.service, parents=["projects/empty"], title="Acme", **options) as site:
         try:
             yield Shown(site, names)
-        finally:  # now, as the server's stop would wait for the work
+        finally:  # the server's stop waits for the work
             stage.go_on("stopping")
             stage.close()
 

@@ -49,7 +49,7 @@ def bare(browser: Browser) -> Iterator[Page]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_state_of_the_page_is_accessible(bare: Page, shown: Shown, name: str) -> None:
-    """The page meets WCAG 2.2 AA and best practices; at 320 px it needs no sideways scrolling."""
+    """The page meets WCAG 2.2 AA and best practices; at 320 px it does not scroll horizontally."""
     (scene,) = (one for one in scenes(shown.names) if one.name == name)
     found: list[str] = []
     scene.before(bare)

@@ -219,14 +219,14 @@ def test_keyboard_alone_is_enough(page: Page) -> None:
     page.keyboard.press("ArrowUp")
     expect(page.locator("[value=extract]")).to_be_checked()
     expect(page.get_by_label("Options as JSON")).to_have_value(re.compile("paletteSize"))
-    expect(page.get_by_role("button", name="Start")).to_be_enabled()  # the picture is loaded
+    expect(page.get_by_role("button", name="Start")).to_be_enabled()  # now the picture is loaded
     expect(page.locator("[value=extract]")).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.get_by_role("status")).to_have_text(re.compile("Mostly #"))
 
 
 def test_page_fits_a_small_screen_in_both_themes(page: Page) -> None:
-    """At 320 pixels nothing needs sideways scrolling; the dark theme differs from the light one."""
+    """At 320 pixels the page needs no horizontal scrolling; the two themes differ."""
     page.set_viewport_size({"width": 320, "height": 640})
     start(page)
     expect(page.get_by_role("status")).to_have_text("Faces found: 1")

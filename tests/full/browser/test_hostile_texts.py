@@ -217,7 +217,7 @@ def test_operation_shows_hostile_texts_as_texts(show: Show, scripted: Scripted) 
 
 @pytest.mark.usefixtures("harmless")
 def test_other_views_show_hostile_texts_as_texts(show: Show, site: str, scripted: Scripted) -> None:
-    """The view of methods and the overview show hostile texts without sideways scrolling."""
+    """The view of methods and the overview show hostile texts without horizontal scrolling."""
     keys = ("name", "request", "response", "metadata", "path", "keepFor")
     limits = ("concurrency", "timeLimit", "attempts", "begins", "paused")
     methods = [

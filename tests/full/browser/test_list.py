@@ -57,7 +57,7 @@ def test_new_operations_wait_behind_a_button(stage: Stage, show: Show) -> None:
 
 
 def test_chips_write_the_filter_and_the_address_keeps_it(stage: Stage, show: Show) -> None:
-    """A chip adds its test to filter and URL; a second press removes it, and Back restores it."""
+    """A chip adds a condition to filter and URL; a second press removes it; Back restores it."""
     running, failed = stage.start("running"), stage.start("failed")
     stage.fail("failed", lro.StatusError(lro.Code.ABORTED, "no"))
     stage.ended(failed)

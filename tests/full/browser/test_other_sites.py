@@ -115,7 +115,7 @@ def test_other_sites_cannot_act_or_read(
 def test_other_sites_cannot_frame_the_console(
     page: Page, evil: int, stage: Stage, site: str, serve: Serve
 ) -> None:
-    """Only origins in ``frame`` can frame the console; an opened console has no opener."""
+    """Only origins in ``frame`` can frame the console; a console has no ``window.opener``."""
     refused: list[str] = []
     page.on("console", lambda one: refused.append(one.text))
     assert page.evaluate(FRAME, site) == [0, None]

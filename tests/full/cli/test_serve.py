@@ -346,7 +346,7 @@ LIMITED = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (64, {}))
 @pytest.mark.parametrize("other", ["uvicorn", "hypercorn"])
 @pytest.mark.parametrize(("most", "said"), [(64, 1), (512, 0)])
 def test_connections_wait_for_descriptors(most: int, said: int, other: str, here: Path) -> None:
-    """Without free descriptors, connections wait, which is logged once; a hard limit is used."""
+    """A server raises its limit of file descriptors; if all are used, connections wait."""
     pytest.importorskip("hypercorn")
     write_service(here, MEMORY)
     program = ONLY_HYPERCORN.replace("uvicorn", other)

@@ -263,7 +263,7 @@ def test_protobuf_reads_each_well_known_type(
 
 @pytest.mark.parametrize("served", ["threads", "asyncio"], indirect=True)
 def test_async_google_client_gets_lists_cancels_and_deletes(served: Served) -> None:
-    """Google's async client gets, lists, cancels and deletes; NotFound means a missing one."""
+    """Google's async client gets, lists, cancels and deletes; a missing operation is NotFound."""
     started = [served.start("projects/async") for _ in range(3)]
 
     async def steps(client: Any) -> None:

@@ -312,7 +312,7 @@ KINDS: dict[str, tuple[str, Callable[[Routes], Iterator[Asked]]]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_request_holds_the_event_loop(kind: str) -> None:
-    """No request of up to 1 MB keeps a heartbeat task on the same loop from running for 1 s."""
+    """During each request of up to 1 MB, the event loop is blocked for less than a second."""
     verbs, make = KINDS[kind]
     counting = build()
     for number in range(100):

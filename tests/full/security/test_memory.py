@@ -8,7 +8,7 @@ from tests.security.memory import SIZE, Served, together
 
 
 def test_server_uses_bounded_memory_for_large_replies(tmp_path: Path) -> None:
-    """Four lists and four batches of 40 operations of 1.8 MB take less than 300 MB at once."""
+    """In parallel, four lists and four batches of 40 operations of 1.8 MB use less than 300 MB."""
     served = Served("sqlite", "text", str(tmp_path / "operations.db"), 40, SIZE)
     try:
         found = together(*[served.walk] * 4, *[served.batch] * 4)
