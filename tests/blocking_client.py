@@ -27,14 +27,14 @@ REPLACED: Final = [
     # a generator needs no ``async with`` to close it, and can delegate to another generator
     (r"( +)async with aclosing\((.+)\) as (\w+):\n +async (for \w+ in )\3:\n", r"\1\4\2:\n"),
     (r"( +)for (\w+) in (.+):\n +yield \2\n", r"\1yield from \3\n"),
-    # Coroutines.
+    # syntax of coroutines
     (r"\basync (def|with|for)\b", r"\1"),
     (r"\bawait ", ""),
     (r"__a(enter|exit|iter)__", r"__\1__"),
     (r"\bAsyncGenerator\[(.+), None\]", r"Iterator[\1]"),
     (r"\bAwaitable\[None\]", "None"),
     (r"from contextlib import aclosing\n", ""),
-    # Names.
+    # names of classes, functions and modules
     (r"\basync_driver import AsyncDriver\b", "drivers import Driver"),
     (r"\bAsync(?=[A-Z])", ""),
     (r"\b(handle_flows\.)async_", r"\1"),
@@ -45,7 +45,7 @@ REPLACED: Final = [
     (r"import asyncio\n", "import time\n"),
     (r"(collections\.abc import ).*\n", r"\1Callable, Iterable, Iterator\n"),
     (r"(?=from datetime import )", "from concurrent.futures import Future\n"),
-    # Sentences.
+    # sentences in docstrings
     (r"It can be used on several event loops\.", "It can be shared between threads."),
     (r"a future of the event loop\. No task", "a future of the standard library. No thread"),
     (r"once each, on the event loop\.", "once each, in a thread."),

@@ -1,4 +1,4 @@
-"""Settings of all tests: repeatable examples, and no skips if the environment has all services."""
+"""Settings of all tests: repeatable examples, and no skips if the environment requires services."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Keep the garbage collector from repeatedly scanning all tests and modules."""
     gc.collect()
     return_memory()
-    if hypothesis.__version_info__ >= (6, 140):  # older versions count references to their objects
+    if hypothesis.__version_info__ >= (6, 140):  # older versions search for references
         gc.freeze()
     gc.enable()
 
@@ -105,7 +105,7 @@ def pytest_runtest_makereport(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Make a skipped module, as by ``importorskip``, fail under LRO_REQUIRE_SERVICES."""
+    """Make a module fail that skips itself, as by ``importorskip``, under LRO_REQUIRE_SERVICES."""
     report = yield
     if report.skipped:
         refuse_skip(report)

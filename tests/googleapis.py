@@ -1,4 +1,4 @@
-"""Google's proto files as descriptors for protoc; not every release installs the sources."""
+"""Google's proto files as descriptors for protoc, because some releases lack the sources."""
 
 from __future__ import annotations
 

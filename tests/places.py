@@ -39,7 +39,7 @@ class Place:
 
 
 class Muffled:
-    """A store whose notifications can be switched off, sent ones and received ones."""
+    """A store that drops all notifications, sent and received, while ``deaf`` is set."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -26,7 +26,7 @@ def test_every_python_block_is_checked_under_its_line() -> None:
 
 
 def test_modules_of_all_pages_are_written_to_one_folder(tmp_path: Path) -> None:
-    """Each file has a valid module name; the module that readers must write is there too."""
+    """Each written file has a valid module name; ``work.pyi``, which readers write, exists too."""
     pages = docs_types.write(tmp_path)
     assert {*pages.values()} == {
         page.relative_to(ROOT) for page in PAGES if [*docs_types.modules(page)]

@@ -56,7 +56,7 @@ DEPTH_AT_MOST: Final = 12
 """The most packages, of both distributions, in a chain in which each imports the next."""
 
 SERVERS: Final = {("lro_client", "lro", "testing"), ("lro_client", "lro", "cli")}
-"""Who may import which private package: the client's test server and command may import ``lro``."""
+"""Modules of the client that may import all of ``lro``: the test server and the command."""
 
 FULL_TIER: Final = re.compile(
     r"^\s*(from|import) (tests\.services(\.| import )(npm|redis)|tests\.full|playwright)\b",
@@ -139,7 +139,7 @@ def is_outer(package: str, name: str) -> bool:
 
 
 def test_outer_ring_and_client_use_only_public_names_of_the_core() -> None:
-    """The outer ring and the client use no private names, just like third-party packages."""
+    """The outer ring and the client use only names of the core that third parties may use too."""
     found = {
         (name, module, imported)
         for package, name, path in (*modules(), *modules_of("pytest_lro"))

@@ -59,7 +59,7 @@ def test_promised_pythons_are_tested() -> None:
 
 
 def test_policy_lists_promised_pythons() -> None:
-    """The policy's table lists the Python versions of the classifiers, lowest first."""
+    """The table of supported Pythons lists the versions of the classifiers, lowest first."""
     policy = (ROOT / "docs" / "explanation" / "versions.md").read_text("utf-8")
     listed = re.findall(r"^\| (3\.\d+) \| \w+ 20\d\d \|", policy, re.MULTILINE)
     assert listed == re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
@@ -149,7 +149,7 @@ def test_skipped_modules_fail_where_services_are_promised(
 
 
 def test_run_script_picks_the_session_of_its_python() -> None:
-    """``tests`` selects the session of the running Python; a missing interpreter is an error."""
+    """``tests`` selects the session of the running Python, and requires its interpreter."""
     command = run.nox("tests", ["--", "-x"])
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     assert command[-4:] == ["--session", f"tests-{version}", "--", "-x"]

@@ -52,7 +52,7 @@ def test_each_kind_of_issue_has_a_form() -> None:
 
 
 def test_citation_file_has_the_required_keys() -> None:
-    """The citation file has all keys of format 1.2.0, and this release's version and license."""
+    """The citation file has the required keys of format 1.2.0, and this release's version."""
     cited = read(ROOT / "CITATION.cff")
     assert {"cff-version", "message", "title", "authors"} <= cited.keys()
     assert cited["cff-version"] == "1.2.0"

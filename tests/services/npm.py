@@ -38,7 +38,7 @@ INSTALL_SECONDS: Final = 600.0
 
 
 def folder(packages: tuple[str, ...]) -> Path:
-    """Return the folder of a set of packages, which differs for other versions."""
+    """Return the folder of a set of packages; other versions have another folder."""
     key = hashlib.sha256("\n".join(sorted(packages)).encode()).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"lro-npm-{key}"
 

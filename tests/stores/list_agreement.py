@@ -34,7 +34,7 @@ from tests.vector_files import vectors
 from tests.work_messages import WorkRequest
 
 Facts: TypeAlias = Mapping[str, Sequence[tuple[str, Json]]]
-"""By kind of fact: filter paths, each with a value that occurs there."""
+"""For each kind of fact, filter paths with a value that occurs there."""
 
 FILTERS_EACH: Final = 20
 """The number of filters that are tried on one set of records."""

@@ -195,7 +195,7 @@ class Walks:
             self.walks = [self.walks[0], walk.copy()]
 
     def start_over(self) -> None:
-        """Replace the second walk by a new one."""
+        """Begin a new walk in place of the second one."""
         self.walks = [*self.walks[:1], Walk(due=set(self.matching()))]
 
     def page(self, size: int, token: str) -> tuple[list[str], str]:

@@ -131,7 +131,7 @@ def insert_pending(store: Any, clock: Clock, *unique_ids: str) -> None:
 
 
 def removal(record: Record) -> None:
-    """Remove the record; this function is itself a change."""
+    """The change that removes a record."""
 
 
 def called(name: str) -> Change:

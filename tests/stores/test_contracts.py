@@ -148,13 +148,13 @@ def claimed_by_nobody(self, claim):
 
 
 def claimed_by_name(self, claim):
-    """Return claimed work sorted by name."""
+    """Return claimed work sorted by name instead of due time."""
     found = MemoryStore.claim(self, claim)
     return attrs.evolve(found, works=sorted(found.works, key=lambda work: work[0].name))
 
 
 def claimed_last(self, claim):
-    """Return claimed work sorted by name instead of due time."""
+    """Claim the work with the last name first."""
     waiting = [record.name for record in self._records.values() if record.waits]
     return MemoryStore.claim(self, attrs.evolve(claim, name=max(waiting, default="")))
 

@@ -156,6 +156,6 @@ def test_each_release_has_its_dumps() -> None:
 
 
 def test_dump_of_another_version_cannot_be_written(capsys: pytest.CaptureFixture[str]) -> None:
-    """The command refuses another version's name, because only that version's code can dump it."""
+    """The command refuses another version, because only that version's code can write its dump."""
     assert keep.main(["0.0.1"]) == 2
     assert capsys.readouterr().err == f"usage: python -m tests.stores.keep {project_version()}\n"

@@ -971,7 +971,7 @@ def test_error_of_the_whole_group_reaches_all_writers(store, clock, postgres_wir
 
 
 def test_error_in_a_group_fails_only_its_write(store, schema, clock, postgres_wire, plain):
-    """The other writes of the group succeed; the error names the refused record."""
+    """If one write of a group is refused, the others succeed; the error names its record."""
     plain.execute(f"ALTER TABLE {schema}.operations ADD CHECK (caller <> 'poison')")
     with one_group(store, postgres_wire) as later:
         for number in range(5):

@@ -426,7 +426,7 @@ def test_long_write_ahead_log_is_reset(wire, path, clock, monkeypatch):
 
 @pytest.mark.usefixtures("short_log")
 def test_write_ahead_log_that_cannot_be_reset_is_kept(file_store, clock, wire, monkeypatch):
-    """If the reset fails, no committed write is lost, and the next write does not retry it."""
+    """If the reset fails, no committed write is lost, and the next write does not try again."""
     monkeypatch.setattr("lro.stores.sqlite._writer._LOG_BYTES", 0)
     wire.fail(CUT)
     for name in "ab":
@@ -623,7 +623,7 @@ def test_commit_visible_after_its_file_event_is_found(file_store, other, clock, 
 @pytest.mark.platform
 @REPORTED
 def test_file_watch_reports_only_writes(tmp_path):
-    """A file watch reports writes since its last restart, but not reads or writes to a new file."""
+    """A file watch reports writes since its last restart, but no reads and no other files."""
     path = tmp_path / "log"
     watch = FileWatch(str(path))
     assert not watch.restart()

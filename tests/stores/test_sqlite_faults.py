@@ -152,7 +152,7 @@ def test_a_folder_that_is_missing_is_unavailable(tmp_path):
 
 
 def test_error_while_checking_tables_is_raised(path, wire):
-    """An error that prevents the check of the tables is raised."""
+    """If the check of the tables fails with an error, that error is raised."""
     SQLiteStore(path).close()
     wire.fail("SELECT name, parent")
     with pytest.raises(Unavailable, match="refused by a test"):
@@ -289,7 +289,7 @@ def test_the_log_of_a_file_that_was_replaced_is_set_aside_at_the_end(path, clock
 
 
 def test_path_of_the_file_is_not_checked_at_every_call(path, clock, monkeypatch):
-    """The path is checked seldom, because a check takes as long as a call."""
+    """The path is not checked at every call, because a check takes as long as a call."""
     monkeypatch.setattr("lro.stores.sqlite._file.SEEN_SECONDS", 3600.0)
     with closing(filled(path, clock)) as store:
         store.get("operations/a")
@@ -342,7 +342,7 @@ BIG = AnyMessage("x/a.Request", {"data": "x" * 100_000})
 
 
 def test_a_full_disk_is_unavailable(file_store, clock, wire):
-    """On a full disk, writes fail without a trace and reads work; with space, writes work again."""
+    """On a full disk, writes fail without a trace and reads work; later, writes work again."""
     insert(file_store, record_of(clock))
     writer = wire.connections[0]
     (pages,) = writer.execute("PRAGMA page_count").fetchone()

@@ -79,7 +79,7 @@ def method_of(service, done=(), **options):
 
 
 def maintained(service, clock):
-    """Run the maintenance now, and again after the delay until the next run."""
+    """Run the maintenance now, and again 5 seconds later."""
     service.run_maintenance()
     clock.advance(5)
     service.run_maintenance()

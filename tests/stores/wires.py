@@ -16,7 +16,7 @@ from tests.stores.samples import insert, record_of
 Act = Callable[[Any], object]
 """Called with the connection before a statement; an exception that it raises replaces the result.
 
-If it returns a cursor, the statement is not executed and the cursor is its result.
+If the call returns a cursor, the cursor is the result, and the statement is not executed.
 """
 CONNECT: Final = sqlite3.connect
 
@@ -43,7 +43,7 @@ class Wire:
         self.when(begins, refuse, times)
 
     def words(self, call: Callable[[], object]) -> list[str]:
-        """Return the first word of each statement of a call, except of polls for other commits."""
+        """Return the first word of each statement of a call, without polls for other commits."""
         self.said.clear()
         call()
         return [one.split()[0] for one in self.said if not one.startswith("PRAGMA data_version")]

@@ -1,4 +1,4 @@
-"""Checks of stores: claims take waiting work once, in order and within limits (spec §2.8)."""
+"""Checks of stores: claims take queued work once, in order and within limits (spec §2.8)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _claimed(*given: Any, **more: Any) -> list[str]:
 
 
 def claim_begins_an_attempt(store: Store, clock: ManualClock) -> None:
-    """A claim of queued work begins its next attempt; it returns the stored record and request."""
+    """A claim begins the next attempt of queued work; it returns the stored record and request."""
     record = _waiting(clock, lost_attempts=1, caller="ann", metadata=REQUEST)
     store.insert(record, AnyMessage("x/a.Request", {"n": 1}), None)
     insert(store, _waiting(clock, "b"))
@@ -110,7 +110,7 @@ def claim_of_zero_changes_nothing(store: Store, clock: ManualClock) -> None:
 
 
 def only_waiting_work_is_claimed(store: Store, clock: ManualClock) -> None:
-    """Work that has an owner, is done outside, has ended or has another method is not claimed."""
+    """Work that has an owner, has ended, is done outside or has another method is not claimed."""
     insert(store, held(clock, "held", seconds=-1))
     insert(store, record_of(clock, "outside"))
     insert(store, _waiting(clock, "ended"))
@@ -278,9 +278,9 @@ def excluded_names_are_not_claimed(store: Store, clock: ManualClock) -> None:
 
 
 def claim_without_owner_postpones(store: Store, clock: ManualClock) -> None:
-    """A claim without owner starts no work; it sets a new due time.
+    """A claim without an owner starts no work; it sets a new due time.
 
-    The work is due after the lease, or after the time since its name was first sent if that is
+    The work is due after the lease, or after the time since its name was first sent if that time is
     longer.
     """
     record = _waiting(clock)
@@ -346,7 +346,7 @@ def concurrent_claims_keep_the_order(store: Store, clock: ManualClock) -> None:
 
 
 def limit_holds_for_concurrent_claims(store: Store, clock: ManualClock) -> None:
-    """The limit holds while claims and ends run concurrently, and all work gets done."""
+    """A method's limit holds while claims and ends run concurrently, and all work gets done."""
     for number in range(40):
         insert(store, _waiting(clock, f"{number:02}", method="MN"[number % 4 == 0]))
     seen: list[int] = []
@@ -510,7 +510,10 @@ def due_work_is_found_behind_other_lanes(store: Store, clock: ManualClock) -> No
 
 
 def rate_limits_begins_in_any_time_span(store: Store, clock: ManualClock) -> None:
-    """A rate limits begins in any time span, per lane for keys; a claim returns the next time."""
+    """A rate bounds how many operations begin in any time span.
+
+    With keys, the bound applies to each lane. A claim returns when more operations may begin.
+    """
     for number in range(7):
         insert(store, _waiting(clock, f"a{number}", lane=2 + number % 2))
     rates = {"M": (2, timedelta(seconds=10))}
@@ -553,7 +556,7 @@ def work_too_late_to_begin_is_found(store: Store, clock: ManualClock) -> None:
 
 
 def paused_methods_are_not_claimed(store: Store, clock: ManualClock) -> None:
-    """No claim returns work of a paused method or says that it is due; other methods go on."""
+    """No claim returns work of a paused method or says that it is due; other work is claimed."""
     for id_, method, seconds in (("a", "M", 0), ("b", "N", 0), ("c", "M", 5), ("d", "N", 9)):
         insert(store, _waiting(clock, id_, method=method, seconds=seconds))
     insert(store, _waiting(clock, "s", lost_attempts=SUSPECT))

@@ -1,4 +1,4 @@
-"""Checks of stores that keep statistics (``lro.adapters.StatisticsStore``); optional."""
+"""Checks of stores that keep statistics, which is optional (``lro.adapters.StatisticsStore``)."""
 
 from __future__ import annotations
 

@@ -14,13 +14,13 @@ from lro._engine.executor_port import CancelSupport, Executor, RemoteCall, Slot
 from lro.testing._samples import PATIENCE, expect, refuses, same
 
 MakeExecutor = Callable[[int], Executor]
-"""Makes an executor with this number of workers; the service is not attached yet."""
+"""Makes an executor with this number of workers; ``attach`` has not been called yet."""
 
 ExecutorCheck: TypeAlias = Callable[[MakeExecutor], None]
 
 
 class Work:
-    """A task that signals its begin, and ends once :meth:`let_end` has been called."""
+    """A task that sets ``begun`` when it begins, and ends once :meth:`let_end` has been called."""
 
     def __init__(
         self,

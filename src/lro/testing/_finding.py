@@ -86,7 +86,7 @@ def pages_have_one_parent(store: Store, clock: ManualClock) -> None:
 
 
 def pages_exclude_hidden_and_expired_records(store: Store, clock: ManualClock) -> None:
-    """Pages do not contain hidden and expired records, and do not count them for the limit."""
+    """Pages have no hidden or expired records, and do not count them towards the limit."""
     for unique_id in "abcd":
         insert(store, record_of(clock, unique_id, target=unique_id))
     store.update("operations/a", delete(clock()))

@@ -377,7 +377,7 @@ def _yielding(change: Change) -> Change:
 
 
 def check_only_insert_stores_nothing(store: Store, clock: ManualClock) -> None:
-    """``check_only`` stores no record, request, key or target."""
+    """A check-only insert stores no record, request, key or target."""
     record = record_of(clock, target="t")
     expect(insert(store, record, key_of(), check_only=True).fresh, "a check of a new one is fresh")
     gone(store, record.name)
@@ -534,7 +534,7 @@ def notifications_change_no_record(store: Store, clock: ManualClock) -> None:
 
 
 def subscription_returns_in_time(store: Store, clock: ManualClock) -> None:
-    """With a timeout of 0, the wait ends at once and reports no certain change."""
+    """With a timeout of 0, the wait ends at once and names no changed record."""
     insert(store, record_of(clock))
     subscription = store.listen()
     changes = subscription.next_changes(0)
@@ -544,7 +544,7 @@ def subscription_returns_in_time(store: Store, clock: ManualClock) -> None:
 
 
 def closed_subscription_returns(store: Store, clock: ManualClock) -> None:  # noqa: ARG001
-    """A thread that waits in a subscription returns soon after ``close``, even if with an error."""
+    """A thread that waits in a subscription returns soon after ``close``, perhaps with an error."""
     subscription = store.listen()
     began = threading.Event()
 

@@ -167,7 +167,7 @@ def hidden_record_has_no_notifications(store: OutboxStore, clock: ManualClock) -
 
 @_where_kept
 def expiry_waits_for_notifications(store: OutboxStore, clock: ManualClock) -> None:
-    """Expired records are removed at once, or up to 4 days later if they have notifications."""
+    """Expired records are removed at once, or up to 4 days later if notifications are pending."""
     _insert_pending(store, clock, "pending", "settles", days=1)
     insert(store, record_of(clock, "free"))
     store.update("operations/free", end_of(clock, days=1))

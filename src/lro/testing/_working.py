@@ -90,7 +90,7 @@ def renewal_names_cancel_requests(store: Store, clock: ManualClock) -> None:
 
 
 def renewal_names_older_work(store: Store, clock: ManualClock) -> None:
-    """Work is older from the exact end of its first lease on; hidden work is included."""
+    """Work is returned as older from the exact end of its first lease on, even if it is hidden."""
     insert(store, held(clock, "a", seconds=10))
     insert(store, held(clock, "hidden", seconds=10, target="t"))
     store.update("operations/hidden", delete(clock()))
@@ -133,7 +133,7 @@ def workers_with_expired_leases_are_overdue(store: Store, clock: ManualClock) ->
 
 
 def work_of_lost_workers_is_found(store: Store, clock: ManualClock) -> None:
-    """A lost worker's work of the given methods is found until it ends, whatever its lease."""
+    """A lost worker's work of these methods is found, whatever its lease, until it has no owner."""
     until = clock() + _LEASE
     for owner in ("us", "them"):
         store.renew(worker_of(clock, owner))
@@ -164,7 +164,7 @@ def work_of_lost_workers_is_found(store: Store, clock: ManualClock) -> None:
 
 
 def deleted_work_is_not_retried(store: Store, clock: ManualClock) -> None:
-    """Deleted work is removed when it fails, or at once if it waits for a retry."""
+    """Deleted work is removed when its attempt fails, or at once if it waits for a retry."""
     failed = FailedAttempt(1, clock(), "OSError", "away")
     insert(store, held(clock, "paused", target="t", attempt=1))
     change = with_failure(retry(1, clock() + _LEASE, clock()), failed)
@@ -178,7 +178,7 @@ def deleted_work_is_not_retried(store: Store, clock: ManualClock) -> None:
 
 
 def lost_worker_cannot_renew(store: Store, clock: ManualClock) -> None:
-    """A lost worker cannot renew, but the same process can under another name."""
+    """A lost worker cannot renew its lease, but its process can continue under another name."""
     worker = worker_of(clock)
     store.renew(worker)
     expect(store.lose("us", worker.alive_until), "it counts as lost")

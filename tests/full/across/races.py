@@ -137,7 +137,7 @@ CONFLICT = "INVALID_ARGUMENT REQUEST_ID_CONFLICT"
 
 
 def bodies(count: int, others: int, draw: random.Random) -> list[str]:
-    """Return the request texts of one process: "other" in ``others`` cases, else "same"."""
+    """Return one process's request texts in random order; ``others`` of them are different."""
     texts = ["other"] * others + ["same"] * (count - others)
     draw.shuffle(texts)
     return texts

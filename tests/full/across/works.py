@@ -65,7 +65,7 @@ def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
             job.sleep(plan["step"])
         job.raise_if_cancelled()
     except Cancelled:
-        time.sleep(plan["stopping"])  # as if it cleaned up
+        time.sleep(plan["stopping"])  # the work cleans up
         traces[request.size] = STOPPED
         raise
     traces[request.size] = RETURNED

@@ -98,7 +98,7 @@ def test_fingerprint_changes_little_under_strong_compression() -> None:
 def test_unrelated_pictures_have_other_hashes() -> None:
     """The hashes of any two bundled pictures of different things differ in at least 20 bits."""
     names = {entry.name for entry in (files("skimage") / "data").iterdir()}
-    names -= {"chessboard_GRAY.png", "motorcycle_right.png"}  # two others show the same
+    names -= {"chessboard_GRAY.png", "motorcycle_right.png"}  # others show the same things
     hashes = [perceptual_hash(opened(name)) for name in names if name.endswith((".png", ".jpg"))]
     assert len(hashes) >= 20
     assert min(bits_apart(one, other) for one, other in combinations(hashes, 2)) >= 20

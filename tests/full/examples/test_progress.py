@@ -1,4 +1,4 @@
-"""Progress as metadata: which progress is reported, how often, and where a cancel takes effect."""
+"""Progress as metadata: which progress is reported, how often, and where the work is cancelled."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_stages_are_reported_at_once() -> None:
 
 
 def test_steps_are_reported_twenty_times_a_second() -> None:
-    """A thousand steps in a second make about twenty reports, but each step checks for a cancel."""
+    """A thousand steps in a second make about twenty reports, but each checks for cancellation."""
     job, clock = Job(), VirtualClock()
     progress = progress_of(job, clock)
     progress.stage("SCANNING", 1000)
@@ -71,7 +71,7 @@ def test_steps_are_reported_twenty_times_a_second() -> None:
 
 @pytest.mark.parametrize("look", range(4))
 def test_cancellation_stops_the_work_at_every_progress_call(look: int) -> None:
-    """Every progress call stops the work after a cancel, whether or not the call reports."""
+    """Every progress call stops cancelled work, whether or not the call reports."""
     job = Job(cancel_at=look)
     progress = progress_of(job)
 

@@ -172,7 +172,7 @@ def test_only_the_first_thousand_regions_are_described() -> None:
 
 
 def test_superpixels_have_the_stages_of_objects() -> None:
-    """Superpixels have the same stages as objects, and a cancel at any call ends the work."""
+    """Superpixels have the same stages as objects, and a cancellation at any call ends the work."""
     image, progress = saved(opened("coins.png").resize((96, 76))), Recorder()
     run(image, progress, method=SegmentMethod.SUPERPIXELS)
     assert progress.stages == ["DECODING", *STAGES]

@@ -60,7 +60,7 @@ def test_stages_are_reported_in_order_with_their_units(verb: str) -> None:
 
 @pytest.mark.parametrize("verb", NAMES)
 def test_cancellation_at_any_progress_call_ends_the_work(verb: str) -> None:
-    """A cancel at any progress call is passed on, and no further progress is reported."""
+    """A cancellation at any progress call is raised, and no further progress is reported."""
     work, request, progress = work_of(verb), request_of(verb), Recorder()
     work(request, progress)
     cancelled_everywhere(partial(work, request), range(len(progress.calls)))

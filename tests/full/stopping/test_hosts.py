@@ -144,7 +144,7 @@ def kind(
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """Reserve a port, on which only servers that can share a port, such as gRPC's, can listen."""
+    """Reserve a port: only servers that share ports, such as gRPC's, can listen there."""
     with socket.socket() as line:
         line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         line.bind(("127.0.0.1", 0))

@@ -89,7 +89,7 @@ def test_change_lost_in_a_failover_is_not_reported_as_stored(
     place.save()
     clock.advance(microseconds=1)
     with contextlib.suppress(Exception):
-        one.get(record.name)  # this notices that the save ended its connections
+        one.get(record.name)  # notices that its connections are lost
     one.update(record.name, report_of(clock, noted("lost")))
     streams = [WatchList([record.name]) for _ in (one, two)]
     for store, stream in zip((one, two), streams, strict=True):

@@ -49,7 +49,7 @@ def test_lost_work_is_found_in_a_slow_database():
         with closing(slow.open()) as store, Losing(store, 2).service as service:
             proxy.delay = 0.3
             service.edges.start_maintenance()
-            time.sleep(LEASE.total_seconds())  # scan for orphans while that process is alive
+            time.sleep(LEASE.total_seconds())  # it scans for orphans meanwhile
             assert not service.get(once).done
             process.kill()
             began, starved = time.monotonic(), starved_seconds()
@@ -109,7 +109,7 @@ def test_lost_work_is_ended_while_all_workers_are_busy(place):
 def test_killed_process_is_noticed_before_its_lease_ends(place, restarted):
     """A kill is noticed by a process that starts later, and by an older process without workers.
 
-    An older process with workers would have to wait for the lease.
+    An older process with workers could itself be the one that began the work.
     """
     with closing(place.open()) as store:
         service = Losing(store, 3 if restarted else 0, HOUR).service

@@ -27,7 +27,7 @@ from tests.waiting import until
 
 REFUSED = "pool_mode = transaction|still being made|cannot be used now"
 TAKING_TURNS = 2
-"""The number of server connections of a pooler that gives transactions another one in turn."""
+"""Server connections of a pooler that gives each transaction the next connection in turn."""
 
 
 @contextmanager

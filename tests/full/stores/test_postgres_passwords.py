@@ -305,7 +305,7 @@ def test_concurrent_connections_each_call_the_password_function(
 def test_password_function_is_never_called_on_an_event_loop(
     make: Make, passwords: Passwords
 ) -> None:
-    """The function is called in other threads, at the first use and for each new connection."""
+    """The event loop's thread never calls the function, neither at first use nor to reconnect."""
 
     def work(request: lro.Empty) -> None:
         pass

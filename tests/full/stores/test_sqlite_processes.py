@@ -254,7 +254,7 @@ def test_acknowledged_writes_survive_a_removed_write_ahead_log(path, how):
     with process(LOSING_ITS_LOG, path) as running:
         assert hears(running) == "ready"
         if how == "by SQLite":
-            SQLiteStore(path).close()  # this store takes the file for unused
+            SQLiteStore(path).close()  # sees no other user of the file
         else:
             path.with_name(f"{path.name}-wal").unlink()
         assert not path.with_name(f"{path.name}-wal").exists()
