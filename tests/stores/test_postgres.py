@@ -425,7 +425,7 @@ def test_every_row_is_found_by_an_index(link):
     """No plan scans a table, not even a plan made for empty tables and kept while they grow."""
     for name, values in PLANNED.items():
         plan, indexes = plan_of(link, statement_named(name), values)
-        plan = plan.replace("Seq Scan on workers", "")  # a small table
+        plan = plan.replace("Seq Scan on workers", "")  # this table is small
         assert not [slow for slow in SLOW if slow in plan], name
         sorts = plan.replace("Incremental Sort", "").count("->  Sort ")
         assert sorts == SORTS.get(name, 0), name
