@@ -64,7 +64,7 @@ class Entered:
             self.calls.setdefault((threading.get_ident(), module), code.co_qualname)
 
     def modules(self, calls: int | None = None, **thread: int) -> dict[str, str]:
-        """Return what the first ``calls`` calls entered, in thread ``by`` or in all ``but`` one."""
+        """Return the modules of the first ``calls`` entries, in thread ``by`` or all ``but`` it."""
         found: dict[str, str] = {}
         for (one, module), function in [*self.calls.items()][:calls]:
             if one == thread.get("by", one) and one != thread.get("but"):

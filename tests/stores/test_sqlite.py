@@ -58,7 +58,7 @@ def test_an_existing_file_is_opened_without_writing(path):
 
 
 def test_a_lock_held_too_long_is_unavailable(path, clock):
-    """Under a lock held too long, writes fail and reads work; afterwards no data is lost."""
+    """While another program keeps the lock, writes fail and reads work; no data is lost."""
     with closing(SQLiteStore(path, clock=clock, busy_seconds=0.01)) as store:
         insert(store, held(clock), key_of())
         insert(store, waiting(clock, "c", seconds=1))
