@@ -64,7 +64,10 @@ class Entered:
             self.calls.setdefault((threading.get_ident(), module), code.co_qualname)
 
     def modules(self, calls: int | None = None, **thread: int) -> dict[str, str]:
-        """Return the modules of the first ``calls`` entries, in thread ``by`` or all ``but`` it."""
+        """Return the modules of the first ``calls`` entries.
+
+        ``by`` selects the entries of one thread; ``but`` leaves out those of one thread.
+        """
         found: dict[str, str] = {}
         for (one, module), function in [*self.calls.items()][:calls]:
             if one == thread.get("by", one) and one != thread.get("but"):
