@@ -1,8 +1,8 @@
 """The IP addresses that a webhook may be sent to: only global addresses, by a table of our own.
 
 ``ipaddress.is_global`` differs between versions of Python. It also accepts addresses of gateways to
-IPv4 addresses that are not global (NAT64, 6to4). The table has the special addresses of IANA (RFC
-6890), and the addresses that clouds use in place of link-local addresses.
+IPv4 addresses that are not global (NAT64, 6to4). The table has the special-purpose addresses of
+IANA (RFC 6890), and the addresses that clouds use in place of link-local addresses.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ _TEREDO: Final = ipaddress.IPv6Network("2001::/32")
 def is_global(address: str) -> bool:
     """Return True for an address that may belong to any host on the internet.
 
-    If an IPv6 address carries IPv4 addresses, all of these must be global: mapped, NAT64 (RFC
-    6052), 6to4 (RFC 3056), Teredo (RFC 4380). A text that is not an address is not global.
+    All IPv4 addresses within an IPv6 address must be global too: mapped, NAT64 (RFC 6052), 6to4
+    (RFC 3056) and Teredo (RFC 4380). The result is False for a text that is not an address.
     """
     try:
         found = ipaddress.ip_address(address)
@@ -63,7 +63,7 @@ def is_global(address: str) -> bool:
         return False
     if isinstance(found, ipaddress.IPv4Address):
         return _is_global_v4(found)
-    if found.scope_id is not None:  # on a link of this machine
+    if found.scope_id is not None:  # valid only on one network link
         return False
     carried = _carried(found)
     if carried:
@@ -82,7 +82,7 @@ def _carried(address: ipaddress.IPv6Address) -> Sequence[ipaddress.IPv4Address]:
         return (last,)
     if address in _SIX_TO_FOUR:
         return (ipaddress.IPv4Address(number >> 80 & 0xFFFFFFFF),)
-    if address in _TEREDO:  # the server, and the client, whose bits are inverted
+    if address in _TEREDO:  # Teredo's server, and the client, whose bits are inverted
         server = ipaddress.IPv4Address(number >> 64 & 0xFFFFFFFF)
         return server, ipaddress.IPv4Address(int(last) ^ 0xFFFFFFFF)
     return ()

@@ -1,6 +1,7 @@
 """Pending deliveries of an operation: by endpoint, with their attempts and the next time.
 
-A record keeps them as JSON (``Record.notify``), so that any process can continue with them.
+The operation's record keeps the deliveries as JSON (``Record.notify``), so that any process can
+continue to send them.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 class PendingDelivery:
     """A delivery that has not succeeded yet: its failed attempts, and when the next one is due.
 
-    ``looked_up``: ``lookup`` returned its endpoint. ``since``: when it was retried by hand; None if
-    it has been pending since the operation ended.
+    ``looked_up`` is True if ``lookup`` returned the endpoint. ``since`` is the time at which an
+    operator retried the delivery; None if the delivery has been pending since the operation ended.
     """
 
     attempts: int
@@ -38,7 +39,7 @@ class PendingDelivery:
 
 @attrs.frozen
 class Deliveries:
-    """The deliveries of an operation, and the endpoints that its start named.
+    """The deliveries of an operation, and the endpoints that were named at its start.
 
     ``pending`` is keyed by endpoint id; None if the operation has not ended, or no process has
     claimed its deliveries yet. ``failed`` are the ids of deliveries that were abandoned.
@@ -62,13 +63,13 @@ class Deliveries:
         )
 
     def to_text(self) -> str:
-        """Return the text for a record; empty if nothing is pending and nothing has failed."""
+        """Return the text for a record; empty if no delivery is pending and none has failed."""
         kept: dict[str, Any] = {}
         if self.endpoints:
             kept["endpoints"] = [endpoint_to_json(one) for one in self.endpoints]
         if self.pending is not None:
             if not self.pending and not self.failed:
-                return ""  # drop the endpoints with their secrets
+                return ""  # no longer store the endpoints, which have secrets
             kept["owed"] = {id: _written(delivery) for id, delivery in self.pending.items()}
         if self.failed:
             kept["failed"] = list(self.failed)
@@ -76,12 +77,12 @@ class Deliveries:
 
     @property
     def start_endpoints(self) -> tuple[Endpoint, ...]:
-        """The endpoints of the start, with a prefix in their ids, because callers choose ids."""
+        """The start's endpoints, whose ids get a prefix, because callers chose these ids."""
         return tuple(attrs.evolve(one, id=f"start.{one.id}") for one in self.endpoints)
 
     @property
     def next_due(self) -> datetime | None:
-        """The time of the next delivery; None if none is pending."""
+        """The time at which the next delivery is due; None if no delivery is pending."""
         return min((one.at for one in (self.pending or {}).values()), default=None)
 
     def with_endpoints(self, endpoints: Iterable[Endpoint]) -> Deliveries:
@@ -93,7 +94,7 @@ class Deliveries:
         return attrs.evolve(kept, pending=None if self.pending is None else pending, failed=failed)
 
     def restarted(self, now: datetime) -> Deliveries:
-        """Return the pending and failed deliveries, due now, each with its whole schedule again."""
+        """Make pending and failed deliveries due now, each with its whole retry schedule."""
         pending = {id: PendingDelivery(0, now, since=now) for id in self.failed}
         for id, delivery in (self.pending or {}).items():
             pending[id] = attrs.evolve(delivery, attempts=0, at=now, since=now)

@@ -1,13 +1,14 @@
 """Delivery of webhooks: one thread schedules requests, and a few threads send them.
 
 A process claims a record with pending deliveries in the store for as long as sending may take, and
-then settles it: deliveries that succeeded are removed, failed ones are due later. If the process
-dies, its claims end, and another process sends again. So each event is delivered at least once.
+then stores the results: deliveries that succeeded are removed, and failed deliveries are due later.
+If the process dies, its claims expire, and another process sends these webhooks again. So each
+event is delivered at least once.
 
 Each host gets at most one request at a time, and hosts that are not known to be fast share half of
-the connections. A caller may name many hosts that hang, so one of these connections always remains
-for other callers, who take turns. Deliveries behind a slow host are deferred in the store, so that
-they do not delay deliveries to other hosts.
+the connections. A caller may name many hosts that hang, so one of these connections is always left
+for other callers. Callers take turns. Deliveries behind a slow host are deferred in the store, so
+that they do not delay deliveries to other hosts.
 """
 
 from __future__ import annotations
@@ -48,18 +49,18 @@ _DEFER_SECONDS: Final = 3600.0
 _WAITING: Final = 128
 """Most claimed deliveries that wait for one host, or for the slow hosts of one caller."""
 _FAST_SECONDS: Final = 1.0
-"""Longest average response time of a fast host, which may use every connection."""
+"""Longest average response time of a fast host. Fast hosts may use every connection."""
 _FIRST_PACE: Final = 0.005
 """Assumed response time of a host before its first response, in seconds."""
 _POLL_SECONDS: Final = 15.0
 """Longest time until a process notices the pending deliveries of a dead process."""
 _RETRY_SECONDS: Final = 1.0
 _STOP_SECONDS: Final = 2.0
-"""Grace period of running requests when the service is closed."""
+"""Grace period for requests in progress when the service is closed."""
 _GONE_STATUS: Final = 410
 _HOSTS: Final = 1000
 _FEW: Final = 2
-"""If slow hosts have at most so few connections, one caller may use all of them."""
+"""If slow hosts have at most this number of connections, one caller may use all of these."""
 
 
 @attrs.define(eq=False)
@@ -82,7 +83,7 @@ class _Attempt:
     host: str
     slow: bool = False
     reply: WebhookReply | None = None
-    """None if the webhook was not sent, and remains pending."""
+    """The result; None if the webhook was not sent, so that its delivery remains pending."""
     seconds: float = 0.0
 
     @property
@@ -92,11 +93,11 @@ class _Attempt:
 
 @attrs.define(eq=False)
 class _Pace:
-    """Measured seconds between requests of a queue, and when deferral ends."""
+    """The measured seconds between requests of a queue, and the end of each deferral."""
 
     seconds: float = _FIRST_PACE
     began: float | None = None
-    """Start of the request that blocks the queue; None if nothing does."""
+    """Start of the request that blocks the queue; None if no request does."""
     _deferred_until: dict[str, float] = attrs.field(factory=dict)
 
     def measure(self, seconds: float) -> None:
@@ -105,7 +106,7 @@ class _Pace:
     def defer(
         self, ahead: int, waiting: int, at: float, longest: float, caller: str = ""
     ) -> float | None:
-        """Return for how many seconds to defer one more request; None if it can wait here."""
+        """Return the seconds to defer one more request; None if it can wait in this queue."""
         pace = self.seconds if self.began is None else max(self.seconds, at - self.began)
         turn = ahead * pace
         if turn <= _QUEUE_SECONDS and waiting < _WAITING:
@@ -143,7 +144,7 @@ class _SlowHosts:
     pace: _Pace = attrs.field(factory=_Pace)
 
     def defer(self, host: _Host, caller: str, at: float, longest: float) -> float | None:
-        """Return for how many seconds to defer a request; None if it can wait."""
+        """Return for how many seconds to defer a request; None if it can wait in the queue."""
         line = [] if host.busy else [one.caller for each in self.queue for one in each.waiting]
         ahead = line.count(caller) * len({*line})
         return self.pace.defer(ahead, self.waiting[caller], at, longest, caller)
@@ -155,7 +156,8 @@ class _SlowHosts:
     def pop(self) -> _Host | None:
         """Take the next host from the queue; None if no host may be called now.
 
-        Hosts of the caller with the fewest requests come first, and of these, failed hosts last.
+        Hosts of the caller with the fewest requests come first; of such hosts, those that failed
+        come last.
         """
         free = [one for one in self.queue if self.has_room(one.waiting[0].caller)]
         if not free:
@@ -273,7 +275,7 @@ class Delivery:
                     self._give_back(end)
                 finally:
                     self._turning.release()
-            # Otherwise a function of the application blocks, and the claims end by themselves.
+            # If the lock is not free, a function of the application blocks; then the claims expire.
         finally:
             self._transport.close()
             for _ in self._workers:
@@ -299,7 +301,7 @@ class Delivery:
             try:
                 with self._turning:
                     seconds = self._turn()
-            except Unavailable as exc:  # the maintenance reports it too
+            except Unavailable as exc:  # the service's maintenance reports this error too
                 log.info("webhooks: due deliveries cannot be read now: %s", exc)
                 seconds = _RETRY_SECONDS
             except BaseException:  # perhaps from a user function; other deliveries must go on
@@ -310,14 +312,14 @@ class Delivery:
     # -- the turn -----------------------------------------------------------------------------
 
     def _turn(self) -> float:
-        """Do the work that needs no receiver, and return the seconds until the next turn."""
+        """Store results and claim due deliveries; return the seconds until the next turn."""
         self._finish()
         if self._stopped or len(self._claims) >= _CAPACITY:
             return _POLL_SECONDS
         self._start_workers()
         if self._due or self._look_at <= self._clock():
             self._due = False
-            self._look_at = self._clock() + _RETRY_SECONDS  # if the read fails
+            self._look_at = self._clock() + _RETRY_SECONDS  # holds if the claim fails
             self._look_at = self._clock() + self._claim()
         seconds = max(0.0, self._look_at - self._clock())
         return min(seconds, _RETRY_SECONDS) if self._under_way and not self._workers else seconds
@@ -373,7 +375,7 @@ class Delivery:
         endpoint: Endpoint | None = None,
         why: str = "no process knows this endpoint",
     ) -> None:
-        """Defer a delivery for processes of another release, which may know its endpoint.
+        """Leave a delivery to processes of another release, which may know its endpoint.
 
         The longer the delivery has been pending, the longer the pause; after the whole schedule it
         is abandoned. If ``lookup`` no longer returns the endpoint, the delivery is dropped.
@@ -421,7 +423,7 @@ class Delivery:
     def _looked_up(self, record: Record) -> Sequence[Endpoint]:
         assert self._options.lookup is not None
         shown = full_operation(record, self._renamed)
-        return [*self._options.lookup(shown, record.caller)]  # the result may be a generator
+        return [*self._options.lookup(shown, record.caller)]  # ``lookup`` may return a generator
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -430,7 +432,7 @@ class Delivery:
     ) -> None:
         try:
             endpoint = self._rules.with_secrets("endpoint", endpoint)
-        except InvalidArgument as exc:  # processes of another release may allow this
+        except InvalidArgument as exc:  # processes of another release may allow the endpoint
             self._defer(claim, endpoint.id, delivery, now, endpoint, f"it cannot be called: {exc}")
             return
         at = self._clock()
@@ -441,7 +443,7 @@ class Delivery:
             return
         name = httpx.URL(endpoint.url).host
         host = self._hosts.setdefault(name, _Host())
-        # Defer at most by the delivery's age: the host may be quicker than it seems now.
+        # Defer at most by the delivery's age: the host may be quicker than was measured.
         age = (now - (claim.record.end_time or now)).total_seconds()
         longest = min(max(age, _RETRY_SECONDS), _DEFER_SECONDS)
         later = host.pace.defer(len(host.waiting), len(host.waiting), at, longest)
@@ -478,7 +480,7 @@ class Delivery:
         self._start_workers()
 
     def _free_host(self, one: _Attempt) -> None:
-        """Measure an attempt, and send the next attempts of its host and of slow hosts."""
+        """Measure a request that has ended; send the next ones to its host and to slow hosts."""
         host, slow_hosts = self._hosts[one.host], self._slow_hosts
         host.busy, host.pace.began = False, None
         if one.slow:
@@ -515,7 +517,7 @@ class Delivery:
             try:
                 if self._clock() < one.claim.send_by and not self._stopped:
                     one.reply = self._sent(one)
-            except BaseException as exc:  # a format of the application may raise anything
+            except BaseException as exc:  # a format function of the application may raise anything
                 one.reply = WebhookReply(0, f"it cannot be made: {type(exc).__name__}")
                 log.exception("%s: its webhook cannot be made", one.claim.record.name)
             one.seconds = time.monotonic() - began
@@ -618,9 +620,9 @@ class Delivery:
 
         try:
             self._store.update(record.name, change)
-        except (LeaseLost, OperationNotFound) as exc:  # claimed elsewhere, or deleted
+        except (LeaseLost, OperationNotFound) as exc:  # claimed by another process, or deleted
             log.debug("%s: the results of its webhooks are not stored: %s", record.name, exc)
-        except Unavailable as exc:  # the claim ends, and webhooks are sent again with the same ids
+        except Unavailable as exc:  # the webhooks are sent again with the same ids
             line = "%s: the results of its webhooks cannot be stored: %s"
             log.warning(line, record.name, exc, extra=about(record.name, record.method))
         if due is not None:

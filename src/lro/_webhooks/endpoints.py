@@ -22,13 +22,13 @@ MAX_ENDPOINTS: Final = 10
 """Most endpoints that a start may name."""
 MAX_HEADERS: Final = 20
 MAX_HEADER: Final = 4096
-"""Most characters of a header that is sent along."""
+"""Most characters in the value of a header that an endpoint adds to its webhooks."""
 MAX_SECRETS: Final = 5
 
 STANDARD: Final = "standard"
 CLOUDEVENTS: Final = "cloudevents"
 SIGNED: Final = frozenset({STANDARD, CLOUDEVENTS})
-"""The formats that receivers can trust only because of the signature."""
+"""The formats that have a signature, without which receivers could not trust them."""
 
 _EVENT_OF: Final[Mapping[State, str]] = {
     State.SUCCEEDED: EVENTS[0],
@@ -49,7 +49,7 @@ _SECRET_BYTES: Final = range(24, 65)
 
 @attrs.frozen(kw_only=True)
 class EndpointRules:
-    """Allowed schemes, ports and formats of endpoints, and secrets for endpoints without any."""
+    """Allowed schemes, ports and formats of endpoints, and secrets for endpoints that have none."""
 
     secrets: tuple[str, ...] = attrs.field(default=(), repr=False)
     allow_private: bool = False
@@ -62,10 +62,10 @@ class EndpointRules:
         "ports= allows others",
         "allow_private=True allows it",
     )
-    """Ends of error messages: how to allow other schemes, ports and addresses."""
+    """The endings of error messages, which say how to allow other schemes, ports and addresses."""
 
     def checked(self, at: str, endpoint: Endpoint) -> Endpoint:
-        """Check an endpoint, and return it with its id and its secrets; errors call it ``at``.
+        """Check an endpoint, and return it with its id and its secrets; errors name it as ``at``.
 
         Raises:
             InvalidArgument: The endpoint is not allowed. No error shows a secret.
@@ -78,7 +78,7 @@ class EndpointRules:
         return attrs.evolve(endpoint, id=id)
 
     def with_secrets(self, at: str, endpoint: Endpoint) -> Endpoint:
-        """Check an endpoint except for its id, and return it with the secrets that sign for it.
+        """Check an endpoint except for its id, and return it with the secrets that sign its events.
 
         Raises:
             InvalidArgument: As for :meth:`checked`.
@@ -183,9 +183,9 @@ def event_of(record: Record) -> str:
 
 
 def is_subscribed(endpoint: Endpoint, record: Record, renamed: Mapping[str, str]) -> bool:
-    """Return True if an endpoint is notified of the end of a record.
+    """Return True if an endpoint is notified of the end of a record's operation.
 
-    The endpoint may have the method's name in the record, or its present name in ``renamed``.
+    The endpoint may name the method as the record does, or by its present name in ``renamed``.
     """
     if event_of(record) not in endpoint.events:
         return False

@@ -32,7 +32,7 @@ from lro.errors import (
 )
 
 MAX_NOTIFY: Final = 64 * 1024
-"""Most bytes of the endpoints of a start that a record keeps."""
+"""Most bytes that a start's endpoints may take in the operation's record."""
 
 TIMEOUT_SECONDS: Final = 20.0
 CONNECTIONS: Final = 8
@@ -151,7 +151,7 @@ class WebhookOptions:
 def _is_proxy(text: str) -> bool:
     try:
         url = httpx.URL(text)
-        url.host.encode("idna")  # as the resolver will encode it
+        url.host.encode("idna")  # the resolver encodes it too
         fine = url.scheme in ("http", "https") and re.fullmatch(r"[^\s%]+", url.host) is not None
         return fine and (url.port or 0) < 1 << 16 and not (url.query or url.fragment)
     except (httpx.InvalidURL, ValueError):

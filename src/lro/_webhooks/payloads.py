@@ -25,7 +25,7 @@ An event whose full payload is larger is sent without the operation.
 """
 
 PING: Final = "ping"
-"""The type of the event that only shows that an endpoint can be reached."""
+"""The type of a ping, an event that only shows that an endpoint can be reached."""
 
 
 @attrs.frozen
@@ -59,7 +59,7 @@ _JSON: Final = "application/json"
 
 
 class Formats:
-    """The formats of this package for the operations of a service."""
+    """The built-in payload formats, for the operations of a service."""
 
     def __init__(self, types: TypeRegistry, domain: str) -> None:
         self._types = types

@@ -44,7 +44,8 @@ def pause_before(attempt: int, schedule: Sequence[float], random: float) -> floa
 def retry_after(status: int, header: str, now: datetime) -> float:
     """Return the pause that Retry-After asks for, in seconds or as a date (RFC 9110).
 
-    The pause is at most a day; 0 for other statuses, and if the header cannot be read.
+    The pause is at most a day. It is 0 if the status is not one of those for which the header is
+    honoured, or if the header cannot be read.
     """
     if status not in _SLOW_DOWN:
         return 0.0
@@ -55,6 +56,6 @@ def retry_after(status: int, header: str, now: datetime) -> float:
         date = email.utils.parsedate_to_datetime(text)
     except (ValueError, OverflowError):
         return 0.0
-    if date.tzinfo is None:  # "-0000": UTC, the zone is unknown
+    if date.tzinfo is None:  # the zone "-0000": UTC from an unknown zone
         date = date.replace(tzinfo=UTC)
     return max(0.0, min((date - now).total_seconds(), LONGEST_SECONDS))

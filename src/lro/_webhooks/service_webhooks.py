@@ -1,4 +1,4 @@
-"""``Webhooks``: the endpoints of a service, the options of sending, and the engine's port."""
+"""``Webhooks``: a service's endpoints, the options for sending, and the interface to the engine."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ class Webhooks:
     ``operation.cancelled``. Events are sent to ``endpoints``, to the endpoints of the start
     (``notify=``), and to those that ``lookup`` returns for an operation and its caller; ``lookup``
     runs in the sending thread, and may block. ``secrets`` sign for endpoints without secrets.
-    Pending deliveries are stored in the operation's record, in the same write that ends it. So each
-    event is delivered at least once, always with the same ``webhook-id``.
+    Pending deliveries are stored in the operation's record, in the same write that ends the
+    operation. So each event is delivered at least once, always with the same ``webhook-id``.
 
     Only 2xx is success. Failed deliveries are retried by ``schedule``, the seconds between attempts
-    (by default those of Standard Webhooks 1.0.0, 75.6 hours in all), or when Retry-After asks, at
-    most a day later. ``on_disabled`` is called with an :class:`EndpointDisabled` if a receiver
-    answers 410, or if a delivery has failed for the whole schedule.
+    (by default those of Standard Webhooks 1.0.0, 75.6 hours in all), or after the pause that
+    Retry-After asks for, at most a day. ``on_disabled`` is called with an :class:`EndpointDisabled`
+    if a receiver answers 410, or if a delivery has failed for the whole schedule.
 
     URLs must have https and one of ``ports`` (None allows any); ``allow_http`` also allows http and
     port 80. Hosts need a global address, which is checked when the connection is made;
     ``allow_private`` allows any address. All requests go through ``proxy``, the URL of an egress
-    proxy, which must then check addresses itself. Redirects are not followed, and proxies of the
-    environment are not used. ``ssl_context`` has the trusted certificates, ``resolve`` returns the
-    addresses of a host and port.
+    proxy, which must then check the addresses itself. Redirects are not followed, and proxies of
+    the environment are not used. ``ssl_context`` has the trusted certificates; ``resolve`` returns
+    the addresses of a host and port.
 
     ``timeout`` bounds a request, from 0.1 to 60 seconds. A process uses at most ``connections``
-    connections, and one for each host. ``formats`` adds functions that make bodies, by name;
+    connections, and at most one to each host. ``formats`` adds functions that make bodies, by name;
     endpoints with such a format need no secret. ``clock`` returns seconds, ``random`` a number from
     0 to 1.
 
@@ -143,8 +143,8 @@ class Webhooks:
         """Return the text in which a record keeps the endpoints of a start; empty for none.
 
         Raises:
-            InvalidArgument: There are more than 10 endpoints, one cannot be used, or they are too
-                large.
+            InvalidArgument: There are more than 10 endpoints, one endpoint cannot be used, or all
+            together are too large.
         """
         endpoints = self._checked("notify", notify)
         if len(endpoints) > MAX_ENDPOINTS:
@@ -162,7 +162,7 @@ class Webhooks:
         if record.notify:
             try:
                 endpoints += Deliveries.of(record.notify).endpoints
-            except Exception:  # the operation must end; the delivery reports the error
+            except Exception:  # the delivery reports the error; the operation must be able to end
                 return True
         return any(is_subscribed(one, record, self._renamed) for one in endpoints)
 

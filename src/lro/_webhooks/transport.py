@@ -1,7 +1,7 @@
 """Transport of webhooks: checked addresses only, a time limit, no redirects, no default proxies.
 
 Each address is checked when the connection is made, and the connection uses this very address: an
-earlier check would not help if a name server gave another address the second time. TLS and
+earlier check would not help if a name server returned another address at the second query. TLS and
 the header Host use the name in the URL.
 """
 
@@ -33,7 +33,7 @@ _BODY_SECONDS: Final = 1.0
 """Seconds to read a response's body, which is not used, before the connection is closed."""
 _ADDRESSES: Final = 3
 _KEPT_SECONDS: Final = 1.0
-"""Idle seconds after which a connection is closed; servers keep it for two or more."""
+"""Idle seconds after which a connection is closed; servers keep idle connections longer."""
 _PIECE: Final = 4096
 
 
@@ -108,7 +108,7 @@ class _TimedStream(httpcore.NetworkStream):
 
 
 class _CheckedBackend(httpcore.NetworkBackend):
-    """Connect to checked addresses of a host, which is resolved once."""
+    """Connect to the checked addresses of a host, whose name is resolved once."""
 
     def __init__(self, resolve: Resolve, allowed: Callable[[str], bool]) -> None:
         self._resolve = resolve
@@ -179,7 +179,7 @@ class WebhookTransport:
 
     def reset_after_fork(self) -> None:
         """Start over without connections, and close only this process's file descriptors."""
-        for stream in list(self._backend.opened):  # not through the pool, whose lock may be held
+        for stream in list(self._backend.opened):  # the pool's lock may be held
             with contextlib.suppress(OSError):
                 stream.close()
         self._pool: httpcore.ConnectionPool | None = None
@@ -218,7 +218,7 @@ class WebhookTransport:
                 socket.socket.shutdown(stream.get_extra_info("socket"), socket.SHUT_RDWR)
         pool, self._pool = self._pool, None
         if pool is not None:
-            with contextlib.suppress(Exception):  # the pool warns of requests in progress
+            with contextlib.suppress(Exception):  # the pool warns if requests are in progress
                 pool.close()
 
     def _connections(self) -> httpcore.ConnectionPool:
@@ -250,7 +250,7 @@ class WebhookTransport:
 def _drop(response: httpcore.Response) -> None:
     """Read a little of the body, so that the connection can be reused."""
     size = 0
-    with contextlib.suppress(Exception):  # only the status counts
+    with contextlib.suppress(Exception):  # the body is not used
         for part in response.iter_stream():
             size += len(part)
             if size > MAX_BODY:

@@ -53,12 +53,12 @@ Reply = TypeVar("Reply")
 
 
 class FrameworkOperations(Generic[Find, Reply]):
-    """A service in an application of a framework.
+    """The operations of a service in a web application: the base class of each integration.
 
-    ``caller`` is the application's function that returns the caller of a request of the framework;
-    it may be a coroutine function. ``console`` is a path, or an ``lro.console.Console``; without
-    ``caller`` the console answers only callers on the same machine. The other options are those
-    of :class:`lro.http.OperationsEdge`.
+    ``caller`` is a function of the application that takes a request of the framework and returns
+    the caller's name; it may be a coroutine function. ``console`` is a path, or an
+    ``lro.console.Console``; without ``caller`` the console answers only callers on the same
+    machine. The other options are those of :class:`lro.http.OperationsEdge`.
 
     Raises:
         DeclarationError: As for ``OperationsEdge``; or the service has ``owner_only`` and there is
@@ -68,11 +68,11 @@ class FrameworkOperations(Generic[Find, Reply]):
     refusal: ClassVar[type[Exception]] = LroError
     """The exception that applications of the framework raise to refuse a call."""
     nobody: ClassVar[str] = "lambda request: None"
-    """Source code of a ``caller`` function that gives no caller a name; error texts suggest it."""
+    """Source code, suggested in error texts, of a ``caller`` function for callers without names."""
     dependency: ClassVar[bool] = False
     """True if the framework calls ``caller``, and passes the caller's name with each request."""
     blocking: ClassVar[str] = ""
-    """What calls the edge, such as ``a Django view``; empty if that code has an event loop."""
+    """The code that calls the edge, such as ``a Django view``; empty if it has an event loop."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class FrameworkOperations(Generic[Find, Reply]):
         raise NotImplementedError
 
     def refuse(self, asked: HttpRequest, error: Exception) -> Reply:
-        """Return the response to a request that failed."""
+        """Return the error response to a request that failed."""
         return self.response(self.edge.refusal(asked, error))
 
     def started(
@@ -130,7 +130,7 @@ class FrameworkOperations(Generic[Find, Reply]):
     def _console(
         self, console: str | Console, hook: Authenticate | None, options: IntegrationKeywords
     ) -> OperationsEdge:
-        import lro.console  # loaded only if it is used
+        import lro.console  # most applications have no console
 
         made = lro.console.Console(console) if isinstance(console, str) else console
         check_instance("console", made, lro.console.Console, "a path, or an lro.console.Console")
@@ -156,7 +156,7 @@ class FrameworkOperations(Generic[Find, Reply]):
             except self.refusal as exc:
                 raise self.ours(exc) from exc
 
-        def ask(_: Mapping[str, str], native: Any) -> Any:  # an event loop calls it in a thread
+        def ask(_: Mapping[str, str], native: Any) -> Any:  # called in a thread under asyncio
             try:
                 return caller(*self.arguments(native))
             except self.refusal as exc:
@@ -166,11 +166,11 @@ class FrameworkOperations(Generic[Find, Reply]):
 
 
 def _without_name(headers: Mapping[str, str]) -> None:
-    """Return None: no caller has a name."""
+    """Return None, so that no caller has a name."""
 
 
 def _named_by_framework(headers: Mapping[str, str]) -> None:  # pragma: no cover - never asked
-    """A placeholder for the hook of an edge that gets each request with its caller's name."""
+    """A placeholder for the hook of an edge to which the framework passes the caller's name."""
 
 
 def caller_name(found: object) -> str:
@@ -232,7 +232,7 @@ class PathRule:
         )
 
     def filled(self, values: Mapping[str, Any]) -> str:
-        """Return the path with these decoded values of its parameters."""
+        """Return the path with its parameters replaced by these decoded values."""
         return "".join(
             str(values[part]) if place % 2 else part for place, part in enumerate(self.parts)
         )
@@ -302,7 +302,7 @@ def path_below(scope: Scope, own: str) -> str:
 
 
 def gone_away() -> StatusError:
-    """Return the error for a call whose caller has disconnected, so that nobody reads the reply."""
+    """Return the error for a call whose caller has disconnected and will read no reply."""
     return StatusError(Code.CANCELLED, "the caller has gone away")
 
 

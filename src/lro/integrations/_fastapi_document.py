@@ -1,7 +1,7 @@
 """Copy calls and schemas of our OpenAPI document into the document of FastAPI.
 
-FastAPI makes schemas only from types. So one type brings in all our schemas, and the descriptions
-of routes refer to them by name.
+FastAPI makes schemas only from types. So one type adds all our schemas to the document, and the
+descriptions of routes refer to these schemas by name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SCHEMAS: Final = "#/components/schemas/"
 
 
 def type_with(schemas: OperationSchemas, top: Mapping[str, Any]) -> type:
-    """Return a type that adds all the schemas to FastAPI's document; ``top`` is its own schema."""
+    """Return a type with the schema ``top`` that adds all our schemas to FastAPI's document."""
     name = _schema_name(top["$ref"].rpartition("/")[2])
 
     class Documented:
@@ -30,7 +30,7 @@ def type_with(schemas: OperationSchemas, top: Mapping[str, Any]) -> type:
         @classmethod
         def __get_pydantic_json_schema__(cls, _: Any, handler: GetJsonSchemaHandler) -> Any:
             references = {}
-            for name in schemas.named:  # in a list schema, so that FastAPI keeps it by name
+            for name in schemas.named:  # FastAPI keeps the schemas of list items by name
                 one = core_schema.any_schema(ref=_schema_name(name))
                 references[name] = handler(core_schema.list_schema(one))["items"]
             for name, schema in schemas.named.items():
@@ -53,8 +53,8 @@ def route_options(said: Mapping[str, Any]) -> dict[str, Any]:
 def as_in_fastapi(said: Any, references: Mapping[str, Any] | None = None) -> Any:
     """Convert a part of our document to FastAPI's form, in which names of schemas have no dots.
 
-    ``references`` has, by name, the replacement of each reference to our schemas. A list of types
-    becomes ``anyOf``, because older versions of FastAPI do not support such lists.
+    ``references`` maps the name of each of our schemas to the reference that FastAPI uses. A list
+    of types becomes ``anyOf``, because older versions of FastAPI do not support such lists.
     """
     if isinstance(said, list):
         return [as_in_fastapi(one, references) for one in said]
@@ -70,5 +70,5 @@ def as_in_fastapi(said: Any, references: Mapping[str, Any] | None = None) -> Any
 
 
 def _schema_name(name: str) -> str:
-    """Return a schema's name for FastAPI, which keeps it because no class of the app has it."""
+    """Return a name for a schema in FastAPI's document that no class of the application has."""
     return (name if "." in name else f"lro.{name}").replace(".", "__")

@@ -33,7 +33,7 @@ Meta = TypeVar("Meta")
 FindCaller: TypeAlias = Callable[[web.Request], str | Awaitable[str | None] | None]
 
 _LOOK_SECONDS: Final = 0.5
-"""Seconds between checks if a waiting call's caller has left, which aiohttp does not report."""
+"""Seconds between checks for a caller who has left a waiting call: aiohttp does not report it."""
 
 
 class AiohttpOperations(FrameworkOperations[FindCaller, web.Response]):
@@ -54,7 +54,7 @@ class AiohttpOperations(FrameworkOperations[FindCaller, web.Response]):
     _operation: web.Resource | None = None
 
     def arguments(self, native: Any) -> tuple[Any, ...]:
-        """Return the request of aiohttp."""
+        """Return the aiohttp request, the only argument of ``caller``."""
         return (native["aiohttp.request"],)
 
     def ours(self, error: web.HTTPException) -> LroError:
@@ -67,7 +67,7 @@ class AiohttpOperations(FrameworkOperations[FindCaller, web.Response]):
         return web.Response(body=body, status=status, headers=headers)
 
     def setup(self, app: web.Application) -> None:
-        """Serve the operations in an application or a subapplication.
+        """Serve the operations in an aiohttp application or subapplication.
 
         The service starts and stops with the application. Resources that you added to
         ``cleanup_ctx`` before this call are closed after the service, so running work can use them.
@@ -135,7 +135,7 @@ class AiohttpOperations(FrameworkOperations[FindCaller, web.Response]):
     def _unreadable(self, scope: Scope, path: str) -> web.Response:
         error = MalformedRequest("body", "could not be read to its end")
         response = self.refuse(request_of(scope, path), error)
-        response.force_close()  # the start of the next request is unknown
+        response.force_close()  # the next request's start cannot be found
         return response
 
     async def _running(self, app: web.Application) -> AsyncIterator[None]:

@@ -130,11 +130,12 @@ class FastAPIOperations:
         )
 
     async def __call__(self, *, request: Request, caller: Any = None) -> RequestOperations:
-        """Return the operations for the caller of a request: endpoints depend on this object.
+        """Return the operations for the caller of a request; FastAPI calls this for a dependency.
 
         Raises:
-            DeclarationError: Nothing would turn the endpoint's errors into replies.
-            HookFailed: The caller is neither a text nor None.
+            DeclarationError: The endpoint is not on :meth:`router`, and the application has no
+                handler for this library's errors.
+            HookFailed: The value of ``caller`` is neither a text nor None.
         """
         handled = isinstance(request.scope.get("route"), OperationsRoute)
         if not handled and LroError not in request.app.exception_handlers:
@@ -198,9 +199,9 @@ class FastAPIOperations:
         return page if rule.rpc == PAGE else call
 
     async def refuse(self, request: Request, error: Exception) -> Response:
-        """Answer an error of this library, for endpoints that are not on :meth:`router`.
+        """Turn an ``LroError`` into a response, for endpoints that are not on :meth:`router`.
 
-        Use it as ``app.add_exception_handler(lro.LroError, operations.refuse)``.
+        Register this handler by ``app.add_exception_handler(lro.LroError, operations.refuse)``.
         """
         return _refusal(self._edge, request, error)
 
@@ -287,7 +288,7 @@ def _refusal(
 
 
 async def _invalid(request: Request, error: RequestValidationError) -> LroError:
-    """Convert FastAPI's validation error; for a body that the edge refuses, return its error."""
+    """Convert FastAPI's validation error; if the edge refuses the body, return the edge's error."""
     found = error.errors()
     if any(one["loc"][:1] == ("body",) for one in found):
         try:

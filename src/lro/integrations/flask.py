@@ -76,8 +76,8 @@ class FlaskOperations(FrameworkOperations[Callable[[], "str | None"], Response])
         """Serve the operations in an application, below a prefix if one is given.
 
         ``decorators``, such as ``login_required``, are applied to each view as if written above it
-        in this order. If one raises an HTTP exception, the caller gets an error in this library's
-        format.
+        in this order. If a decorator raises an HTTP exception, the caller gets an error in this
+        library's format.
 
         Returns:
             The blueprint of the views. Pass it to ``CSRFProtect.exempt``: the views themselves
@@ -105,7 +105,7 @@ class FlaskOperations(FrameworkOperations[Callable[[], "str | None"], Response])
             )
         app.register_blueprint(routes)
         app.extensions["lro"] = self
-        self.edge.service.edges.end_waits_at_signals()  # calls may come in other threads
+        self.edge.service.edges.end_waits_at_signals()  # views may run in other threads
         return routes
 
     def start(
@@ -152,12 +152,12 @@ class FlaskOperations(FrameworkOperations[Callable[[], "str | None"], Response])
         """Read the body of the current request, up to the limit.
 
         Raises:
-            RequestTooLarge, MalformedRequest: It is too large, or could not be read to its end.
+            RequestTooLarge, MalformedRequest: The body is too large, or cannot be read to its end.
         """
         length = declared_length(request.environ) or 0
         own, limit = request.max_content_length, self.edge.options.max_body
         limit = limit if own is None else min(own, limit)
-        request.max_content_length = limit + 1  # at which Flask cuts a body without a length
+        request.max_content_length = limit + 1  # Flask cuts a body without a length at this limit
         try:
             body = request.get_data()
             over = len(body) > limit
@@ -167,7 +167,7 @@ class FlaskOperations(FrameworkOperations[Callable[[], "str | None"], Response])
             raise MalformedRequest("body", "could not be read to its end") from exc
         if over:
             raise RequestTooLarge("body", f"must have at most {limit} bytes")
-        if body:  # the edge refuses an empty one: the application may have read it
+        if body:  # the edge refuses an empty body, which the application may have read
             check_whole(body, length)
         return body
 

@@ -59,7 +59,7 @@ AnyRequest: TypeAlias = Request[Any, Any, Any]
 Guard: TypeAlias = Callable[[ASGIConnection[Any, Any, Any, Any], BaseRouteHandler], Any]
 
 _INJECTED: Final = "by its name"
-"""Marks dependencies: newer versions have ``NamedDependency``, and warn of unmarked ones."""
+"""Marks dependencies: newer versions of Litestar warn of dependencies without this mark."""
 
 
 @attrs.frozen
@@ -154,11 +154,11 @@ class OperationsPlugin(InitPlugin, FrameworkOperations[Callable[..., Any], Respo
         self._guards, self._prefix = guards, prefix
 
     def __deepcopy__(self, _: object) -> OperationsPlugin:
-        return self  # Litestar copies routers, with the objects of bound methods
+        return self  # Litestar copies routers, and with them the objects of bound methods
 
     @property
     def exception_handlers(self) -> dict[Any, Any]:
-        """Exception handlers for handlers of yours, to answer errors in this library's format."""
+        """Exception handlers for your own route handlers, which answer in this library's format."""
         return {LroError: self._refuse, HTTPException: self._refuse}
 
     def on_app_init(self, app_config: AppConfig) -> AppConfig:
@@ -206,14 +206,14 @@ class OperationsPlugin(InitPlugin, FrameworkOperations[Callable[..., Any], Respo
             described.setdefault(path, {}).setdefault(rule.method, []).append(rule)
         for edge in self.edges[1:]:
             for path in (*edge.pages, f"{edge.mount}/{{console_path:path}}"):
-                if path == edge.mount or path[-1] != "/":  # Litestar ignores the slash
+                if path == edge.mount or path[-1] != "/":  # Litestar ignores a slash at the end
                     public = path in edge.pages
                     yield self._handler(path, sorted(EVERY_METHOD), edge=edge, public=public)
         for path, methods in described.items():
             starts = set(self.edge.starts.values())
             if not any(rule.rpc in starts for rules in methods.values() for rule in rules):
                 others = EVERY_METHOD - set(methods)
-                yield self._handler(path, sorted(others))  # first, or Litestar adds an OPTIONS
+                yield self._handler(path, sorted(others))  # first, or Litestar adds OPTIONS
             for method, rules in methods.items():
                 yield self._handler(path, [method], rules)
 
@@ -269,7 +269,7 @@ def _path(rule: PathRule) -> str:
 
 
 def _without_name() -> None:
-    """Return None as the caller, if there is no authentication."""
+    """Return None as the caller's name, for a plugin without ``caller``."""
 
 
 def _ours(error: HTTPException) -> LroError:
@@ -292,7 +292,7 @@ class _EdgeReply(Response[T]):
         self._respond = partial(respond, edge, path=path, caller=caller, read=read)
 
     def to_asgi_response(self, *_: Any, **__: Any) -> Any:
-        """Return the ASGI application that answers the request by the edge."""
+        """Return an ASGI application with which the edge answers the request."""
         return self._respond
 
 
@@ -303,5 +303,5 @@ async def _read(request: AnyRequest) -> bytes | None:
     """
     try:
         return await request.body()
-    except InternalServerException:  # cut off, or already read as a form
+    except InternalServerException:  # a lost client, or a form already read
         return None if request.is_connected else b""

@@ -75,17 +75,17 @@ class QuartOperations(FrameworkOperations[FindCaller, Response]):
         """Convert a reply to a response of Quart."""
         if isinstance(reply, EventStream):
             response = Response(reply.events, reply.status, dict(reply.headers))
-            response.timeout = None  # the stream lasts as long as the operations run
+            response.timeout = None  # no time limit: the stream lasts as long as the operations run
             return response
         return Response(*reply.parts)
 
     def init_app(
         self, app: Quart, *, url_prefix: str = "", decorators: Sequence[Callable[[View], View]] = ()
     ) -> None:
-        """Add the views below a prefix; the service then starts and stops with ``app``.
+        """Add the views below a prefix; from then on the service starts and stops with ``app``.
 
         ``decorators``, such as ``login_required``, are applied to each view. Functions that you
-        register with ``app.after_serving`` later run after the service has been closed.
+        register with ``app.after_serving`` after this call run once the service is closed.
         """
         self._prefix = url_prefix
         for edge in self.edges:

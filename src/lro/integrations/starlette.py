@@ -150,7 +150,7 @@ def _mount(request: Request) -> str | None:
 
 
 class _Endpoint:
-    """Answers a route of the edge; as an ASGI application, it gets every HTTP method."""
+    """An ASGI application that answers a route of the edge, with every HTTP method."""
 
     def __init__(self, edge: OperationsEdge, rule: PathRule) -> None:
         self._edge, self._rule = edge, rule

@@ -53,7 +53,8 @@ def configured() -> Mapping[str, Any]:
     """Return the setting ``LRO``.
 
     Raises:
-        ImproperlyConfigured: It is missing, is not a dict with ``SERVICE``, or has an unknown key.
+        ImproperlyConfigured: ``LRO`` is missing or not a dict, has no ``SERVICE``, or has an
+            unknown key.
     """
     found: Any = getattr(settings, "LRO", None)
     if not isinstance(found, Mapping) or "SERVICE" not in found:
@@ -70,7 +71,7 @@ def service() -> Service:
     """Return the service of the project.
 
     Raises:
-        ImproperlyConfigured: The setting ``LRO`` names no service.
+        ImproperlyConfigured: The setting ``LRO`` does not name a service.
     """
     path = configured()["SERVICE"]
     found = import_string(path)
@@ -80,7 +81,7 @@ def service() -> Service:
 
 
 class DjangoOperations(FrameworkOperations[Callable[[Request], "str | None"], HttpResponse]):
-    """The operations of a Django project."""
+    """The operations of a Django project, served by its views."""
 
     refusal = PermissionDenied
     blocking = "a Django view"
@@ -158,7 +159,7 @@ def with_lifespan(app: lro.asgi.App) -> lro.asgi.App:
 
 
 def answer(edge: OperationsEdge, rule: PathRule, request: Request, **values: str) -> HttpResponse:
-    """Answer a request to a route of an edge."""
+    """Answer Django's request to a route of an edge."""
     asked = _asked(request)
     path = below_prefix(asked.path, request.path_info, rule.filled(values))
     asked = attrs.evolve(asked, path=path)
@@ -189,7 +190,7 @@ def _asked(request: Request) -> HttpRequest:
     if scope is not None:  # under ASGI
         asked = lro.asgi.request_of(scope, lro.asgi.raw_path(scope))
     else:
-        # Django has decoded these as UTF-8, but WSGI decodes bytes as Latin-1.
+        # Django has decoded these paths as UTF-8, but WSGI decodes bytes as Latin-1.
         paths = {name: _as_latin1(request.META[name]) for name in ("SCRIPT_NAME", "PATH_INFO")}
         asked = lro.wsgi.request_of({**request.META, **paths})
     return attrs.evolve(
@@ -216,7 +217,7 @@ def _body(request: Request, limit: int) -> bytes:
     """Return the body of a request.
 
     Raises:
-        RequestTooLarge, MalformedRequest: It has more bytes than the limit, or cannot be read.
+        RequestTooLarge, MalformedRequest: The body exceeds the limit, or cannot be read.
     """
     length = lro.wsgi.declared_length({"CONTENT_LENGTH": request.META.get("CONTENT_LENGTH")})
     if length is None and not hasattr(request, "scope"):
@@ -243,5 +244,5 @@ def _body_without_length(request: Request, limit: int) -> bytes:
     body = lro.wsgi.read_body(request.META, limit)
     if len(body) > limit:
         raise errors.RequestTooLarge("body", f"must have at most {limit} bytes")
-    request.META["wsgi.input"] = io.BytesIO(body)  # the same view may start another operation
+    request.META["wsgi.input"] = io.BytesIO(body)  # for a second start in the same view
     return body

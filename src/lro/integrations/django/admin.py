@@ -13,7 +13,7 @@ from lro.integrations.django.models import OperationRow
 
 
 class OperationAdmin(admin.ModelAdmin):  # type: ignore[misc]  # Django ships no types
-    """Lists operations and shows each; only the operations' own interface can change them."""
+    """Lists and shows operations, which only the operations' own interface can change."""
 
     list_display: tuple[str, ...] = ("name", "method", "state", "caller", "create_time", "end_time")
     list_filter: tuple[str, ...] = ("state", "method")
@@ -21,7 +21,7 @@ class OperationAdmin(admin.ModelAdmin):  # type: ignore[misc]  # Django ships no
     show_full_result_count = False
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[OperationRow]:
-        """Return the operations that callers can see: without deleted ones that still run."""
+        """Return the operations that callers can see: all but deleted operations that still run."""
         return super().get_queryset(request).exclude(state="HIDDEN")
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002

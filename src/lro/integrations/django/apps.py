@@ -1,4 +1,4 @@
-"""The app of the operations, and the check of its settings."""
+"""The Django app, and the check of its settings."""
 
 import contextlib
 from collections.abc import Sequence
@@ -17,20 +17,20 @@ _WRONG: Final = (ImproperlyConfigured, LroError, ImportError)
 
 
 class OperationsConfig(AppConfig):  # type: ignore[misc]  # Django ships no types
-    """The app with the label ``lro``."""
+    """The configuration of the Django app ``lro``."""
 
     name = "lro.integrations.django"
     label = "lro"
     verbose_name = "Long-running operations"
 
     def ready(self) -> None:
-        """Register the check of the settings, the signal handlers, and the method of tasks.
+        """Register the settings check, the signal handlers, and the method that runs tasks.
 
         Signal handlers need the main thread, in which only ``ready`` is sure to run. A process that
-        starts no tasks must declare their method too, to run the tasks of other processes.
+        starts no tasks must declare that method too, to run the tasks of other processes.
         """
         checks.register(check_settings)
-        with contextlib.suppress(*_WRONG):  # the check reports the error
+        with contextlib.suppress(*_WRONG):  # the settings check reports it
             service().edges.end_waits_at_signals()
         backends = getattr(settings, "TASKS", {}).values()
         ours = f"{self.name}.tasks.TaskBackend"

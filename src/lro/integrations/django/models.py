@@ -1,4 +1,4 @@
-"""A model with which the admin reads the operations in PostgreSQL; the store makes the table."""
+"""The model with which the admin reads the PostgreSQL store's table of operations."""
 
 from __future__ import annotations
 

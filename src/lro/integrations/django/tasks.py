@@ -39,7 +39,7 @@ __all__ = ["RunMetadata", "RunRequest", "RunResponse", "TaskBackend"]
 log: logging.Logger = logging.getLogger("lro")
 
 METHOD: Final = "django.tasks.v1.Tasks.Run"
-"""The full name of the method that runs tasks; each operation is the result of one."""
+"""The full name of the method that runs tasks; each of its operations is a task's result."""
 
 _FAILED: Final = "TASK_FAILED"
 _STATUSES: Final = {
@@ -86,7 +86,7 @@ class OperationContext(TaskContext):  # type: ignore[misc]  # Django ships no ty
     job: Job[RunMetadata]
 
     def progress(self, fraction: float, message: str = "") -> None:
-        """Report the fraction done, from 0 to 1, and a status. Raises if a cancel was requested.
+        """Report the fraction done, from 0 to 1, and a status text.
 
         Raises:
             Cancelled, LeaseLost: As for :meth:`lro.Job.report`.
@@ -103,7 +103,7 @@ class TaskBackend(BaseTaskBackend):  # type: ignore[misc]  # Django ships no typ
     supports_get_result = True
 
     def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Store the task, so that a worker runs it; return its result in the present state.
+        """Store the task, so that a worker runs it; return the task's result in its present state.
 
         Raises:
             ResourceExhausted: The queue of the service is full.
@@ -133,7 +133,7 @@ class TaskBackend(BaseTaskBackend):  # type: ignore[misc]  # Django ships no typ
 
     def _result(self, record: Record) -> Any:
         types, operation = service().types, record.operation
-        assert record.metadata is not None  # every start passes it
+        assert record.metadata is not None  # every start sets metadata
         given = types.unpack(record.metadata, RunMetadata)
         running = TaskResultStatus.RUNNING if record.start_time else TaskResultStatus.READY
         result = TaskResult(

@@ -1,4 +1,4 @@
-"""The routes of the operations in the setting ``LRO``, for ``include``."""
+"""The URL patterns, for ``include``, of the operations that the setting ``LRO`` describes."""
 
 import functools
 from typing import Any
@@ -17,7 +17,7 @@ def _view(edge: OperationsEdge, rule: PathRule) -> Any:
     # without a session gets 401, not a redirect to the sign-in page.
     view: Any = csrf_exempt(functools.update_wrapper(functools.partial(answer, edge, rule), answer))
     view = transaction.non_atomic_requests(view)  # a poll needs no transaction of the project
-    view.login_required = False  # read by LoginRequiredMiddleware
+    view.login_required = False  # an attribute that LoginRequiredMiddleware reads
     return view
 
 

@@ -1,1 +1,1 @@
-"""Commands of ``manage.py``."""
+"""The package of commands that Django adds to ``manage.py``."""

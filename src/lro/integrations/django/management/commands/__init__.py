@@ -1,1 +1,1 @@
-"""The command ``lro``."""
+"""The package of the command ``manage.py lro``."""

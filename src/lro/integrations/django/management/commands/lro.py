@@ -12,7 +12,7 @@ from lro.integrations.django._operations import configured, service
 
 
 class Command(BaseCommand):  # type: ignore[misc]  # Django ships no types
-    """The command, for the service that the setting ``LRO`` names."""
+    """The command ``lro``, which acts on the service that the setting ``LRO`` names."""
 
     help = "Check whether the store can be used, purge what has expired, or be a worker."
 
@@ -37,7 +37,7 @@ class Command(BaseCommand):  # type: ignore[misc]  # Django ships no types
 
     def _check(self) -> None:
         try:
-            service().store.find(("operations/check",))  # it need not exist
+            service().store.find(("operations/check",))  # any name will do
         except Unavailable as exc:
             raise CommandError(str(exc)) from exc
         methods = len(service().edges.specs)
