@@ -1,1 +1,1 @@
-"""Executors, which run the work. Import the one that you use, since each may need an extra."""
+"""Executors, which run the work. Import only the module that you use: some need an extra."""

@@ -1,4 +1,4 @@
-"""The parts that need Celery: the publisher of names, and the task that runs an operation."""
+"""The parts of the executor that import Celery: the publisher of names, and the Celery task."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lro._engine.process import PerProcess
 log = logging.getLogger("lro")
 
 REJECT_PAUSE_SECONDS: Final = 1.0
-"""Pause before a worker returns a message to the broker, which sends it again at once."""
+"""Seconds before a worker returns a message to the broker, which resends the message at once."""
 
 _SHOWN: Final = 5
 """The most arguments whose types are logged for an invalid message."""
@@ -34,10 +34,10 @@ Freed: TypeAlias = Callable[[], None]
 
 
 class CeleryWorkerTask(PerProcess):
-    """Runs operations by their names, in a process that Celery can end while an operation runs.
+    """A Celery task that runs the named operation; Celery can end the process meanwhile.
 
-    ``close``, which releases the running work, is called when Celery ends the process. ``freed``
-    is called when an operation has ended in this process.
+    When Celery ends the process, ``close`` is called to release the running work. ``freed`` is
+    called each time an operation has ended in this process.
     """
 
     stopped = False
@@ -55,7 +55,7 @@ class CeleryWorkerTask(PerProcess):
         A message that is not exactly one name is dropped.
 
         Raises:
-            Reject: The operation cannot run here now; the message goes back to the broker.
+            Reject: This process cannot run the operation now; the message goes back to the broker.
         """
         name = arguments[0] if len(arguments) == 1 and not named else None
         if not isinstance(name, str):
@@ -79,7 +79,7 @@ class CeleryWorkerTask(PerProcess):
 
     @property
     def running(self) -> int:
-        """The number of operations that run here."""
+        """The number of operations that run in this process."""
         with self._idle:
             return self._running
 
@@ -103,11 +103,11 @@ class CeleryWorkerTask(PerProcess):
                 return
             except (Unavailable, InvalidOperationName):
                 raise
-            except SoftTimeLimitExceeded:  # raising it would only run the work again
+            except SoftTimeLimitExceeded:  # raising this exception would only run the work again
                 line = "%s: continues; Celery's soft time limit is not for operations"
                 log.warning(line, name, extra=about(name))
             except BaseException as exc:
-                if work_thread.done.done():  # the work raised it
+                if work_thread.done.done():  # the work itself raised the exception
                     raise
                 work_thread.take()
                 self._release(name, exc)
@@ -138,7 +138,7 @@ class CeleryWorkerTask(PerProcess):
             return
         try:
             self._close(timedelta())
-        except Exception:  # other workers take over the work when its lease expires
+        except Exception:  # other workers continue when the lease expires
             log.exception("the work of this process could not be released")
 
 
@@ -162,7 +162,7 @@ class SeparateThread:
         try:
             threading.Thread(target=self._run, name="lro-celery", daemon=True).start()
         except RuntimeError as exc:
-            if type(exc) is not RuntimeError:  # a signal handler raised it
+            if type(exc) is not RuntimeError:  # a signal handler's error
                 raise
             raise Unavailable(f"no thread can be started: {exc}") from exc
 
@@ -178,7 +178,7 @@ class SeparateThread:
 
 
 STOPPING: Final = "the executor is stopping"
-"""Message of the error when no more names are sent."""
+"""Message of the error once the publisher is closed and sends no more names."""
 
 FRESH_SECONDS: Final = 1.0
 """Seconds for which the last result (an answer or a failure) counts as the broker's state."""
@@ -188,9 +188,9 @@ class NamePublisher(PerProcess):
     """Sends names to the broker of a Celery app, over at most ``connections`` connections.
 
     The broker's address and protocol come from the app's settings; only the time limits are ours.
-    ``timeout`` bounds each connect and each answer. If a connection was dead, its call is retried
-    once over a new connection. So a call ends within three times ``timeout``, even if packets are
-    lost.
+    ``timeout`` bounds each connect and each answer. If a call fails because its connection was
+    dead, the call is retried once over a new connection. So a call ends within three times
+    ``timeout``, even if packets are lost.
     """
 
     def __init__(self, app: Any, timeout: timedelta, connections: int) -> None:
@@ -202,8 +202,8 @@ class NamePublisher(PerProcess):
         self._after_fork()
 
     def _after_fork(self) -> None:
-        # The parent still uses its connections. The child keeps references to them: garbage
-        # collection would close them, perhaps for the parent, too.
+        # The parent still uses these connections. The child keeps references to the pool: garbage
+        # collection would close the connections, perhaps for the parent, too.
         self._parent_pool = getattr(self, "_pool", None)
         self._pool: Any = None
         self._lock = threading.Lock()
@@ -262,7 +262,7 @@ class NamePublisher(PerProcess):
     def _perform(
         self, action: Callable[[Any], object], connection: Any, lost: tuple[type[Exception], ...]
     ) -> None:
-        if connection.connected:  # as far as is known
+        if connection.connected:  # the broker may still have closed it
             try:
                 action(connection)
                 return
@@ -294,8 +294,8 @@ class NamePublisher(PerProcess):
         return Unavailable(trouble)
 
     def _connect(self) -> Any:
-        # Each kind of transport has its own options for time limits, and refuses unknown ones. A
-        # transport that is not known here keeps its defaults.
+        # Each kind of transport has its own options for time limits, and refuses unknown options. A
+        # transport that this module does not know keeps its default limits.
         kind = self._app.connection_for_write().transport.driver_type
         options: dict[str, object] = {}
         if kind == "redis":
@@ -308,7 +308,7 @@ class NamePublisher(PerProcess):
             options = {
                 "read_timeout": self._seconds,
                 "write_timeout": self._seconds,
-                # Without this, data written to a connection that the broker closed counts as sent.
+                # Otherwise data written to a connection that the broker has closed counts as sent.
                 "confirm_publish": True,
             }
         if options:  # by default kombu retries for ever

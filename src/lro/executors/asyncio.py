@@ -1,4 +1,4 @@
-"""An executor for async functions: on the application's event loop, or on its own."""
+"""An executor for async functions, on the application's event loop or on a loop of its own."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ __all__ = ["AsyncioExecutor"]
 log: logging.Logger = logging.getLogger("lro")
 
 _RETRY_SECONDS: Final = 0.5
-"""Seconds until the start of a thread is retried."""
+"""Seconds before the executor tries again to start a thread."""
 
 _parent_loops: Final[list[object]] = []
 """In a forked process: the event loops of its parent, and their tasks.
 
-The child must not use or close them. It keeps them from garbage collection, which would close them:
-a loop shares its selector with the parent, and the parent would lose events.
+The child must not use or close these loops. References protect them from garbage collection, which
+would close them: a loop shares its selector with the parent, and the parent would lose events.
 """
 
 
@@ -52,10 +52,11 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
     With ``loop="running"`` work runs on the application's loop: the first loop to use the service.
     Functions can use objects of that loop, such as connections opened when the application started,
     and no thread is needed to start, report or end an operation. Until a loop has used the service,
-    starts are UNAVAILABLE. They are so again after that loop is closed; the next loop that starts,
-    gets, waits for or watches an operation, or uses a handle, then takes over. Close the service
-    before the loop ends, in another thread: ``await asyncio.to_thread(service.close)``. Otherwise
-    the work is released at once. The ASGI edge closes the service by itself.
+    starts are UNAVAILABLE. After that loop is closed, starts are UNAVAILABLE until another loop
+    starts, gets, waits for or watches an operation, or uses a handle; work then runs on that loop.
+    Close the service before the loop ends, in another thread: ``await
+    asyncio.to_thread(service.close)``. If the loop ends first, the work is released at once. The
+    ASGI edge closes the service by itself.
 
     Raises:
         DeclarationError: ``concurrency`` is not an integer from 1, or ``loop`` is not "own" or
@@ -102,7 +103,7 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
     def stop(self) -> None:
         """Begin no more tasks."""
         self._places.stop()
-        self.begin_here()  # tasks of a closed loop cannot be joined
+        self.begin_here()  # tasks of a closed loop will never end
 
     def join(self, seconds: float) -> bool:
         """Wait at most ``seconds`` seconds for running tasks; return True if none is left.
@@ -144,7 +145,7 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
             self._loop = running = _running_loop()
         for task in left:
             task.release_later()
-        alive.clear()  # closes their coroutines
+        alive.clear()  # closes the coroutines of the tasks
         if running is not None:
             running.call_soon(self.tell_freed)
 
@@ -178,10 +179,10 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
         while not self._ended:
             try:
                 loop.run_forever()
-            except BaseException:  # SystemExit in a task that a function created
+            except BaseException:  # a function's own task can raise SystemExit
                 log.exception("a task tried to end the event loop, which continues")
-        # At interpreter exit, Python 3.12 starts no threads, and asyncio needs one to wait for its
-        # thread pool. By then the pool has been joined, and the loop is closed.
+        # At interpreter exit, Python 3.12 starts no threads, and asyncio needs a thread to wait for
+        # its thread pool. By then the pool has been joined, and the loop is closed.
         with contextlib.suppress(RuntimeError):
             runner.close()
 
@@ -201,7 +202,7 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
                 raise RuntimeError
             loop.call_soon_threadsafe(self._start, place, task)
         except RuntimeError:  # the loop is closed
-            if self._places.end(place):  # otherwise the task was released
+            if self._places.end(place):  # if it fails, the task was released
                 raise Unavailable("the event loop has ended") from None
 
     def _start(self, place: WorkerPlace, task: Task) -> None:  # on the loop
@@ -253,5 +254,5 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
             await (task.arun() if task.is_async else self._run_in_thread(task))
         except (asyncio.CancelledError, GeneratorExit):
             raise  # the loop is ending, or closed
-        except BaseException:  # SystemExit too: it would end the loop and all tasks
+        except BaseException:  # SystemExit too, which would end the loop and all tasks
             log.exception(FAILED_OUTSIDE, task.name, extra=about(task.name, task.method))

@@ -40,14 +40,14 @@ except ImportError as _exc:
 __all__ = ["CeleryExecutor"]
 
 _OPTIONS: Final = {
-    "shared": False,  # other apps do not get the task
+    "shared": False,  # do not add the task to other apps
     "serializer": "json",
     "ignore_result": True,  # the store has the result
     "store_errors_even_if_ignored": False,
     "track_started": False,
     # If a worker dies before it claims the operation, its message goes to another worker at once.
-    # After the claim that message is refused until the lease expires, so that work that kills its
-    # worker does not kill one worker after another.
+    # After the claim, other workers return the message until the lease expires, so that work that
+    # kills its worker does not kill one worker after another.
     "acks_late": True,
     "reject_on_worker_lost": True,
     "retry_on_worker_lost": False,
@@ -61,11 +61,11 @@ class CeleryExecutor:
     """Runs operations in the workers of a Celery app.
 
     ``queue`` is the queue for names; None uses the app's ``task_routes``. A name that is not
-    claimed within ``redelivery`` is sent again. Each later pause is as long as the age of the
-    operation at that time, so that repeats do not fill a long queue. ``task_name`` is the name of
-    the app's task, one for each service. ``broker_timeout`` bounds each connect and each answer
-    when a name is sent, whatever the app's settings: a start never hangs, and is UNAVAILABLE
-    without the broker. ``connections`` is the number of starts that can send at once.
+    claimed within ``redelivery`` is sent again. Each later pause is as long as the operation's age
+    at that time, so that repeated names do not fill a long queue. ``task_name`` is the name of the
+    app's task, one for each service. ``broker_timeout`` bounds each connect and each answer when a
+    name is sent, whatever the app's settings: a start never hangs, and is UNAVAILABLE without the
+    broker. ``connections`` is the number of starts that can send at once.
 
     Cancellation reaches a function in any process, at its next check: ``job.report()``,
     ``job.sleep()`` or ``job.raise_if_cancelled()``. Neither a cancellation nor a method's time
@@ -74,9 +74,9 @@ class CeleryExecutor:
 
     The name of delayed or retried work is sent when the work is due. The name of work with
     ``concurrency`` or ``rate`` is sent when the limits allow it. Until then the work waits in the
-    store, where priorities and the turns of keys set the order. The broker's queue ignores both. A
-    worker that receives a name whose work must not begin is free again at once. A lost name counts
-    towards the limits until it is sent again.
+    store, where priorities and the turns of keys set the order. The broker's queue ignores
+    priorities and keys. A worker that receives a name whose work must not begin is free again at
+    once. A lost name counts towards the limits until it is sent again.
 
     On a warm shutdown (SIGTERM), a worker first finishes its running work, without a time limit. On
     a cold shutdown (SIGQUIT, or SIGTERM if ``REMAP_SIGTERM=SIGQUIT`` is set; each after
@@ -90,7 +90,7 @@ class CeleryExecutor:
 
     A worker that cannot reach the store returns the message to the broker after a second. It does
     not use Celery's retry, which sends a new, delayed message that could be lost. If the message is
-    lost on its way back, the redelivery replaces it.
+    lost on its way back, the name is sent again after ``redelivery``.
 
     Raises:
         DeclarationError: An argument is of a wrong type or out of its bounds.
@@ -162,11 +162,11 @@ class CeleryExecutor:
         self._task = self._app.task(carry, name=self._task_name, **_OPTIONS)
         names.add(self._task_name)
         self._begin = begin
-        worker_ready.connect(self._ready)  # for as long as the executor lives
+        worker_ready.connect(self._ready)  # the handlers live as long as the executor
         worker_process_shutdown.connect(self._end)
 
     def begin_here(self) -> None:
-        """Do nothing: workers run the work."""
+        """Do nothing: Celery's workers run the work, not the caller's event loop."""
 
     def check_method(self, spec: MethodSpec) -> None:
         """Accept any function: the workers declare it, too."""
@@ -211,7 +211,7 @@ class CeleryExecutor:
 
     def _send(self, name: str) -> None:
         self._check_running()
-        if self._eager:  # in tests of the app, tasks run where they are sent
+        if self._eager:  # in tests of the app, the sender runs the task
             self._task.apply((name,))
             return
         self._publisher.publish(

@@ -20,7 +20,7 @@ class InlineExecutor(PerProcess, LocalExecutor):
     """Runs each task at once, in the caller's thread: ``start`` returns a finished operation.
 
     The caller is blocked meanwhile, so only another thread that knows the operation's name can
-    cancel it. The function sees the cancellation at its next check.
+    cancel the operation. The function sees the cancellation at its next check.
 
     Operations that wait in the store, such as those of a stopped process, run one after another: a
     caller with an unused slot gets no second slot.
@@ -105,10 +105,10 @@ class _InlineSlot:
 _held: Final[contextvars.ContextVar[_InlineSlot | None]] = contextvars.ContextVar(
     "lro_inline_slot", default=None
 )
-"""The slot that the caller reserved last.
+"""The slot that the caller reserved most recently.
 
-A context variable, not a thread local: an event loop runs the steps of its starts in pool threads.
-Each start has its own context, and must not use the slot of another start.
+This is a context variable, not a thread local: an event loop runs the steps of a start in threads
+of a pool. Each start has its own context, and must not use the slot of another start.
 """
 
 

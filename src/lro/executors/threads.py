@@ -23,7 +23,7 @@ __all__ = ["ThreadExecutor"]
 log: logging.Logger = logging.getLogger("lro")
 
 FAILED_OUTSIDE: Final = "%s: its task failed outside the method"
-"""The log line for an unexpected error; the task itself handles errors of its function."""
+"""The log line for an unexpected error. Errors of the function are handled by the task itself."""
 
 STOPPING: Final = "the executor is stopping"
 """Message of the error with which a stopped executor refuses a task."""
@@ -61,7 +61,7 @@ class LocalExecutor:
         begin: Callable[[], None],  # noqa: ARG002
         freed: Callable[[], None],
     ) -> None:
-        """Keep ``freed``; the other callbacks are for executors that receive only names.
+        """Keep the callback ``freed``; only executors that receive names need the other callbacks.
 
         Raises:
             DeclarationError: Another service has this executor.
@@ -82,7 +82,7 @@ class LocalExecutor:
         """Tell the service that a worker is free."""
         try:
             self._freed()
-        except Exception:  # the worker must go on
+        except Exception:  # an error must not end the worker
             log.exception("the service failed to note that a worker is free")
 
 
@@ -103,7 +103,7 @@ class Places(PerProcess):
         self._running: dict[WorkerPlace, Task] = {}
 
     def take(self, place: WorkerPlace) -> int:
-        """Reserve a place; return the number of places then taken, or 0 if none was free.
+        """Reserve a place; return the number of places then taken, or 0 if no place was free.
 
         Raises:
             Unavailable: The executor is stopping.
@@ -120,7 +120,7 @@ class Places(PerProcess):
     def begin(
         self, place: WorkerPlace, task: Task, hand_over: Callable[[], None] = _ignore
     ) -> None:
-        """Count a task as running, and call ``hand_over``; a stop waits for both.
+        """Count a task as running and call ``hand_over``, with no ``stop`` in between.
 
         Raises:
             Unavailable: The executor is stopping, or the place was reserved before a fork.
@@ -163,7 +163,7 @@ class Places(PerProcess):
         return tasks
 
     def stop(self) -> None:
-        """From now on, refuse reservations and begins of tasks."""
+        """From now on, refuse to reserve places and to begin tasks."""
         with self._lock:
             self.stopped = True
 
@@ -245,7 +245,7 @@ class WorkerThreads(PerProcess):
         self._started += 1
 
     def hand_over(self, place: WorkerPlace, task: Task) -> None:
-        """Pass a task to an idle thread; there is a thread for each place taken."""
+        """Pass a task to an idle thread; each place taken has a thread."""
         self._assigned.put((place, task))
 
     def end(self) -> None:
@@ -253,7 +253,7 @@ class WorkerThreads(PerProcess):
         self._assigned.put(None)
 
     def _serve(self, assigned: SimpleQueue[_Assignment]) -> None:
-        while assigned is self._assigned:  # otherwise a task forked, and this is the child
+        while assigned is self._assigned:  # False in the child, if a task forks
             next_one = assigned.get()
             if next_one is None:
                 assigned.put(None)  # lets the next thread end
@@ -319,7 +319,7 @@ class PooledExecutor(LocalExecutor):
     def _work(self, place: WorkerPlace, task: Task) -> None:
         try:
             self._run_task(task)
-        except BaseException:  # SystemExit too: it must not end the worker
+        except BaseException:  # SystemExit too must not end the worker
             log.exception(FAILED_OUTSIDE, task.name, extra=about(task.name, task.method))
         finally:
             self._places.end(place)
@@ -332,11 +332,11 @@ class ThreadExecutor(PooledExecutor):
     of this process or a worker of another process is free.
 
     Cancellation reaches a function at its next ``job.report()`` or ``job.raise_if_cancelled()``,
-    and an async function at its next ``await``. A thread cannot be killed: a function without these
-    calls runs to its end. The threads are daemons, so they do not delay the process's end; other
-    processes take over the unfinished operations when the process's lease expires. A thread is
-    started when it is first needed, so a server can create the executor and then fork. By default
-    there are at most four more threads than processors, and at most 32.
+    and an async function at its next ``await``. A thread cannot be killed: a function that makes no
+    such calls runs to its end. The threads are daemons, so they do not delay the process's end;
+    other processes take over the unfinished operations when the process's lease expires. A thread
+    is started when it is first needed, so a server can create the executor and then fork. By
+    default the maximum is the number of processors plus 4, but not more than 32.
 
     Raises:
         DeclarationError: ``workers`` is not a number from 1.

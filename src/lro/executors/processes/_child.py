@@ -60,15 +60,16 @@ class NotResolved(Exception):
 
 
 class CallInChild:
-    """One call of a function: :meth:`returned`, :meth:`done` or :meth:`failed`, :meth:`finish`.
+    """One call of a function, in this order: ``returned``, ``done`` or ``failed``, ``finish``.
 
-    The listening thread creates it and calls :meth:`stop`; the main thread does the rest.
+    The listening thread creates this object and calls :meth:`stop` and :meth:`answered`; the main
+    thread calls the other methods.
     """
 
     def __init__(self, call: RunFunction, send: Callable[[FromChild], None]) -> None:
         self.call = call
         self.why: StopReason | None = None
-        """Why the call must stop; None if it need not."""
+        """Why the call must stop; None as long as it may continue."""
         self._send = send
         self._spec: MethodSpec | None = None
         self._interrupt: Callable[[], None] | None = None
@@ -95,7 +96,7 @@ class CallInChild:
     def stop(self, why: StopReason) -> None:
         """Stop the function at its next check, or at its next ``await``."""
         self.why = why
-        if why is StopReason.ASKED:  # if overdue, the job sees that by its clock
+        if why is StopReason.ASKED:  # the job itself notices a time limit
             self._control.stop()
         interrupt = self._interrupt
         if interrupt is not None:
@@ -151,7 +152,7 @@ class CallInChild:
         if isinstance(error, asyncio.CancelledError) and self.why is not None:
             return Stopped(self.why)
         outcome = failure(spec, self.call.domain, self._control, error)
-        assert isinstance(outcome, FinalResult)  # errors with another outcome are handled above
+        assert isinstance(outcome, FinalResult)  # the other classes of errors are handled above
         assert isinstance(outcome.result, Status)
         return Failed(outcome.result, outcome.failure)
 
@@ -202,11 +203,11 @@ class CallInChild:
         yield MayBlock(functools.partial(self._send_report, metadata))
 
     def _send_report(self, metadata: object) -> None:
-        assert self._spec is not None  # the function has the job, so the call is prepared
+        assert self._spec is not None  # set before the function got the job
         self._ask(Report, self._spec.pack_metadata(metadata))
 
     def _remembered(self, control: JobControl) -> Checkpoints:
-        assert self._spec is not None  # the call is prepared
+        assert self._spec is not None  # set before the function got the job
         load = self._load if control.attempt > 1 else None
         return Checkpoints(self._spec.types, self._spec.limits, self._keep, load)
 
@@ -225,11 +226,11 @@ class CallInChild:
         """
         with self._reporting:
             number = next(self._numbers)
-            if self._finished:  # the function left the asking thread behind
+            if self._finished:  # the function has ended, but not its thread
                 return RequestAnswer(number)
             self._send(request(number, *facts))
             answer = self._answers.get()
-            while answer.number != number:  # the sender of an earlier request was interrupted
+            while answer.number != number:  # answers to interrupted requests
                 answer = self._answers.get()
         if answer.refusal is not None:
             raise refusal_error(answer.refusal, self.call.name, self.call.attempt)
@@ -244,7 +245,7 @@ def main(connection: Connection, level: int) -> None:
     """
     mark_worker_process()
     child = ChildMain(connection, _kill_group)
-    signal.signal(signal.SIGINT, _ignore_signal)  # Ctrl-C: the parent decides
+    signal.signal(signal.SIGINT, _ignore_signal)  # the parent handles Ctrl-C
     signal.signal(signal.SIGTERM, child.interrupt)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     for logger in (log, logging.getLogger()):
@@ -260,9 +261,9 @@ class Shield(enum.Enum):
 
     DOWN = "down"
     UP = "up"
-    """A message is being sent: a signal must wait."""
+    """The main thread is sending a message, and a signal must wait."""
     STRUCK = "struck"
-    """A signal arrived meanwhile; it is handled after the message is sent."""
+    """A signal has arrived, and is handled once the message is sent."""
 
 
 class ChildMain(PerProcess):
@@ -290,7 +291,8 @@ class ChildMain(PerProcess):
             while True:
                 message = to_child(self._connection.recv_bytes())
                 if isinstance(message, RunFunction):
-                    # Create the call here, so that a Stop that follows at once finds it.
+                    # Create the call in this thread, so that a Stop that follows at once finds the
+                    # call.
                     attempt = CallInChild(message, self.send)
                     self._attempts.put(attempt)
                 elif isinstance(message, Shutdown):
@@ -304,7 +306,7 @@ class ChildMain(PerProcess):
         except (EOFError, OSError):  # the parent has ended
             self._on_parent_lost()
         except BaseException:  # such as MemoryError: the parent's messages can no longer be read
-            self._parent_reads = True  # a parent that has sent a message reads the answer
+            self._parent_reads = True  # the parent that sent it reads the log line
             log.exception("a message of the parent process cannot be read")
             self._on_parent_lost()
 
@@ -321,7 +323,7 @@ class ChildMain(PerProcess):
                 finally:
                     self._current = None
                 last = attempt.done(returned)
-            except BaseException as exc:  # also SystemExit: it ends the call, not the process
+            except BaseException as exc:  # SystemExit too must not end the process
                 last = attempt.failed(exc)
             self._parent_reads = False
             attempt.finish(last)
@@ -355,7 +357,7 @@ class ChildMain(PerProcess):
         A signal from another sender is ignored: a supervisor that ends a process group ends the
         parent too, and the parent decides.
         """
-        if os.getpid() != self._pid:  # a function has just forked: see _after_fork
+        if os.getpid() != self._pid:  # a process that a function forked: see _after_fork
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
         attempt = self._current
@@ -364,7 +366,7 @@ class ChildMain(PerProcess):
         if self._shield is not Shield.DOWN:
             self._shield = Shield.STRUCK
             return
-        self._current = None  # interrupt only once: the function may be cleaning up
+        self._current = None  # interrupt the function once: it may be cleaning up
         raise attempt.why.error()
 
     def _after_fork(self) -> None:
@@ -415,14 +417,14 @@ class _Forwarding(logging.Handler):
             return
         try:
             self._pass_on(record, self.format(record))
-        except (Cancelled, DeadlineExceeded):  # a signal came meanwhile: the function must stop
+        except (Cancelled, DeadlineExceeded):  # the function must stop
             raise
-        except Exception:  # as logging itself does: a lost line is not a failure
+        except Exception:  # as in logging, a lost line is not a failure
             self.handleError(record)
 
 
 def _ignore_signal(*_: object) -> None:
-    # Not SIG_IGN, which programs that a function starts would inherit.
+    # A handler, because programs that a function starts would inherit SIG_IGN.
     pass
 
 

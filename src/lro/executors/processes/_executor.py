@@ -49,7 +49,7 @@ log = logging.getLogger("lro")
 
 
 _CHECK_SECONDS: Final = 1.0
-"""Seconds between checks that the child lives: another process may keep its connection open."""
+"""Seconds between checks that the child lives: another process may keep the child's pipe open."""
 
 
 class CallSupervisor:
@@ -70,7 +70,7 @@ class CallSupervisor:
         grace: float,
     ) -> None:
         self.unusable = True
-        """True if the child is dead or busy, or an interrupt may have left it in a broken state."""
+        """True if the child is dead, busy, or possibly in a broken state after an interrupt."""
         self._interrupted = False
         self._process = process
         self._call = call
@@ -104,7 +104,7 @@ class CallSupervisor:
         while True:
             message = self._process.receive(self._escalate())
             if message is None and not self._process.alive:
-                message = self._process.receive(0)  # sent before the child ended
+                message = self._process.receive(0)  # a message that the child sent before it ended
                 if message is None:
                     raise EOFError
             if message is not None:
@@ -113,7 +113,7 @@ class CallSupervisor:
     # -- stopping -----------------------------------------------------------------------------
 
     def _escalate(self) -> float:
-        """Take the next step if it is due; return the seconds until the next check."""
+        """Take the next step of a stop when it is due; return the seconds until the next check."""
         now = time.monotonic()
         if self._stop_reason is None:
             self._stop_reason, self._due = self._reason(now), now
@@ -132,8 +132,8 @@ class CallSupervisor:
         return StopReason.OVERDUE if limit is not None and limit <= now else None
 
     def _request_stop(self) -> None:
-        assert self._stop_reason is not None  # the first step follows a reason to stop
-        if self._process.still_sending:  # the child has not received the whole call
+        assert self._stop_reason is not None  # the reason is set before any step
+        if self._process.still_sending:  # the child has not received all of the call
             self._kill()
         self._process.send(Stop(self._stop_reason))
 
@@ -169,7 +169,7 @@ class CallSupervisor:
                 run(control.checkpoints.keep(request.key, request.value))
             elif (load := control.checkpoints.load) is not None:
                 return RequestAnswer(request.number, None, dict(run(load())))
-        except Exception as exc:  # the child raises it in the function
+        except Exception as exc:  # the child raises this error in the function
             return RequestAnswer(request.number, refusal(exc))
         return RequestAnswer(request.number)
 
@@ -186,7 +186,7 @@ class CallSupervisor:
 
     def _death(self) -> Exception:
         how = self._process.reap()
-        why = self._stop_reason or self._reason(time.monotonic())  # the child may know why first
+        why = self._stop_reason or self._reason(time.monotonic())  # the child may notice it first
         if why is not None:
             line, facts = "%s: attempt %d has stopped: %s", facts_of(self._control)
             log.info(line, *self._name_and_attempt, how, extra=facts)
@@ -205,7 +205,7 @@ class CallSupervisor:
 def not_callable(spec: MethodSpec, domain: str, *, in_main: bool = False) -> AttemptEnded:
     """Return the failure of an operation whose function cannot be called in another process.
 
-    The status names the usual reason: a main module without a guard, which runs on import.
+    If ``in_main``, the status names the usual reason: a main module without a guard runs on import.
     """
     text = "the method cannot be run by the worker process"
     if in_main:
@@ -229,21 +229,22 @@ class ProcessExecutor(PooledExecutor):
     this process or a worker of another process is free.
 
     Use it for work that is CPU-bound, holds the GIL, may crash, or must be stoppable at any point.
-    By default there are as many children as processors. A child is started when it is first needed;
-    it is replaced after ``recycle`` calls, if given.
+    By default there are as many children as processors. A child is started when it is first needed,
+    and replaced after ``recycle`` calls, unless ``recycle`` is None.
 
     A function that must stop, or has exceeded its time limit, gets an exception at its next check
     or ``await``. If it continues for ``grace``, SIGTERM raises ``Cancelled`` or
-    ``DeadlineExceeded`` at whatever point it has reached. If it continues for ``grace`` again, its
-    process is killed, with all processes that it has started. If a child dies, its work counts as
+    ``DeadlineExceeded`` wherever the function is. If it continues for ``grace`` again, its process
+    is killed, with all processes that the function has started. If a child dies, its work counts as
     lost: see ``Options.at_most_once``. When this process dies, its children end.
 
-    A child imports the function. So the function must be in a module under its own name, as itself
-    or as the method that ``@service.method`` returned. Other objects of that module, such as a
-    service and its store, do no work in the child, so a function cannot start operations. If the
-    module has the plain function (``service.method(...)(function)``), its message classes must be
-    importable too, and the child does not know codecs that were registered by hand. If a function
-    is in the main module, that module needs the usual guard, ``if __name__ == "__main__"``.
+    A child imports the function. So the function's own name in its module must refer to the
+    function, or to the method that ``@service.method`` returned. Other objects of that module, such
+    as a service and its store, do no work in the child, so a function cannot start operations. If
+    the module has the plain function (``service.method(...)(function)``), its message classes must
+    be importable too, and the child does not know codecs that were registered by hand. If a
+    function is in the main module, that module needs the usual guard, ``if __name__ ==
+    "__main__"``.
 
     Nothing is pickled: requests, results, metadata and errors are sent as packed messages. A child
     inherits standard output and error. Its log lines are logged in this process with their logger
@@ -325,7 +326,7 @@ class ProcessExecutor(PooledExecutor):
 
 
 class ChildLease:
-    """The child process of one task, from the call of its function to :meth:`release`."""
+    """The child process that one task uses, from the call of its function to :meth:`release`."""
 
     def __init__(
         self, pool: ChildPool, reference: Callable[[MethodSpec], FunctionReference], grace: float

@@ -26,7 +26,7 @@ MAIN: Final = "__main__"
 
 @attrs.frozen
 class MainModule:
-    """The main module of a program: a module name, or else a file."""
+    """The main module of a program: its module name, or its file if it has no module name."""
 
     module: str
     file: str
@@ -105,7 +105,7 @@ def _retried(spec: MethodSpec) -> tuple[type[Exception], ...]:
 
 
 def _is_method_of(found: object, spec: MethodSpec) -> bool:
-    # The same function was declared again, by another service or under another name.
+    # True if the function was declared again, by another service or under another name.
     return isinstance(found, Method) and found.spec.function is spec.function
 
 
@@ -130,7 +130,7 @@ def _class_path(spec: MethodSpec, cls: type) -> str:
 
 
 def _at(path: str) -> object:
-    """Return the object at a path in this process; None if there is none."""
+    """Return the object at a path in this process; None if no object is there."""
     module, _, names = path.partition(":")
     found: object = sys.modules.get(module)
     for name in names.split("."):
@@ -194,7 +194,7 @@ def resolve(reference: FunctionReference) -> MethodSpec:
     if reference.main is not None:
         try:
             _load_main(reference.main)
-        except BaseException as exc:  # such as SystemExit, from a script that exits
+        except BaseException as exc:  # such as SystemExit of a script
             raise MainFailed(reference.main.module or reference.main.file) from exc
     found = _imported(reference.function)
     retried = tuple(_imported(path) for path in reference.retry_on)
@@ -219,7 +219,7 @@ def resolve(reference: FunctionReference) -> MethodSpec:
         options=options,
         defaults=MethodDefaults(
             types=types,
-            keep_for=timedelta(days=1),  # has no effect: the parent stores the end
+            keep_for=timedelta(days=1),  # has no effect: the parent stores the results
             limits=reference.limits,
             around=_imported(reference.around) if reference.around else None,
         ),
@@ -241,12 +241,12 @@ def _load_main(main: MainModule) -> None:
 
 
 def _main_of_file(file: str) -> Any:
-    # A script need not end in .py, so importlib cannot guess the loader.
+    # The name of a script need not end in .py, so importlib cannot guess the loader.
     loader = SourceFileLoader(_MAIN_ELSEWHERE, file)
     spec = importlib.util.spec_from_loader(_MAIN_ELSEWHERE, loader)
     assert spec is not None  # the loader knows its file
     module = sys.modules[_MAIN_ELSEWHERE] = importlib.util.module_from_spec(spec)
-    module.__spec__ = None  # scripts have no spec; multiprocessing then uses the file
+    module.__spec__ = None  # without a spec, multiprocessing uses the file
     try:
         loader.exec_module(module)
     except BaseException:

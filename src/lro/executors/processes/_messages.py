@@ -36,9 +36,9 @@ class StopReason(enum.Enum):
 
 @attrs.frozen(kw_only=True)
 class RunFunction:
-    """Run this function. It is overdue at ``stop_at`` by the monotonic clock; None: never.
+    """Run this function until ``stop_at`` by the monotonic clock; None means no time limit.
 
-    ``trace_context`` is that of the attempt, in the form of ``Record.trace_context``.
+    ``trace_context`` is the trace context of the attempt, in the form of ``Record.trace_context``.
     """
 
     reference: FunctionReference
@@ -181,13 +181,13 @@ def encode(message: ToChild | FromChild) -> bytes:
 
 
 def from_child(text: bytes) -> FromChild:
-    """Read a message that a child sent."""
+    """Decode a message that a child has sent."""
     message: FromChild = _decode(text, FromChild)
     return message
 
 
 def to_child(text: bytes) -> ToChild:
-    """Read a message that a child received."""
+    """Decode a message that this child has received."""
     message: ToChild = _decode(text, ToChild)
     return message
 

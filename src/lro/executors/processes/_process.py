@@ -24,7 +24,7 @@ from lro.executors.processes._messages import FromChild, Shutdown, ToChild, enco
 _CHUNK: Final = 1 << 20
 _SHORT: Final = 4
 _LONG: Final = 8
-"""Bytes of a long length: a length has 4 bytes, signed; if they are -1, 8 bytes follow."""
+"""Bytes of a long length. A length is a signed 4-byte number; after -1, 8 more bytes have it."""
 
 
 class MessageReader:
@@ -38,7 +38,7 @@ class MessageReader:
         self._begin()
 
     def take(self, descriptor: int) -> bytes | None:
-        """Read once; return the message if it is complete.
+        """Read once from the descriptor; return the message if it is now complete.
 
         Raises:
             EOFError: The child has closed the connection.
@@ -77,10 +77,10 @@ sys.path[:], sys.argv[:], level = json.loads(connection.recv_bytes())
 from lro.executors.processes._child import main
 main(connection, level)
 """
-"""The program of a child. It first receives ``sys.path``, which all other imports need."""
+"""The program of a child. It first reads ``sys.path`` from its parent, for all other imports."""
 
 _SMALL: Final = 16384
-"""Bytes that the system buffers even if the child does not read, as after SIGSTOP."""
+"""Bytes that a pipe buffers even if the child does not read, for example after SIGSTOP."""
 
 LEAVE_SECONDS: Final = 2.0
 """Seconds that an idle child has to end itself before it is killed."""
@@ -89,11 +89,11 @@ LEAVE_SECONDS: Final = 2.0
 class ChildProcess:
     """A child that runs one call at a time. Used by one thread, unless a method says otherwise.
 
-    It is a new program, because a fork would inherit locks that threads of this process hold. It is
-    not a ``multiprocessing.Process`` either: that has no process group of its own, imports the main
-    module even if no function is in it, and cannot be started by a daemonic process. The child
-    leads a process group, which includes all processes that a function starts: Ctrl-C does not
-    reach them, and they are killed with the child.
+    The child is a new program, because a fork would inherit locks that threads of this process
+    hold. A ``multiprocessing.Process`` would not do either: it has no process group of its own,
+    imports the main module even if no function is in that module, and cannot be started by a
+    daemonic process. The child leads a process group, which includes all processes that a function
+    starts: Ctrl-C does not reach them, and they are killed with the child.
 
     Raises:
         OSError: The child cannot be started.
@@ -109,7 +109,7 @@ class ChildProcess:
         self._waking = threading.Lock()
         self._wake_receiver, self._wake_sender = Pipe(duplex=False)
         self._connection, theirs = Pipe()
-        for end in (self._connection, theirs):  # gevent makes non-blocking pipes
+        for end in (self._connection, theirs):  # gevent makes pipes non-blocking
             os.set_blocking(end.fileno(), True)
         try:
             self._popen = _popen(theirs)
@@ -154,11 +154,11 @@ class ChildProcess:
 
     @property
     def still_sending(self) -> bool:
-        """True while a long message is being sent: another message would have to wait."""
+        """True while a long message is being sent, for which another message would have to wait."""
         return self._sender is not None and self._sender.is_alive()
 
     def receive(self, seconds: float | None) -> FromChild | None:
-        """Return the child's next message, or None after ``seconds`` seconds, or when woken.
+        """Return the child's next message; None after ``seconds`` seconds or a :meth:`wake`.
 
         Raises:
             EOFError, OSError: The child has ended.
@@ -189,7 +189,7 @@ class ChildProcess:
             os.killpg(self._popen.pid, signal.SIGKILL)
 
     def wait(self) -> None:
-        """Wait for the child's end, after :meth:`kill`; any thread may call it."""
+        """Wait until the child has ended, after :meth:`kill`; any thread may call this."""
         self._popen.wait()
 
     def shut_down(self) -> None:
@@ -208,14 +208,14 @@ class ChildProcess:
                 self._popen.wait(seconds)
             except subprocess.TimeoutExpired:
                 pass
-            self.kill()  # also processes that its functions left running
+            self.kill()  # the processes that functions left running too
             self._popen.wait()
             self._end_sending()
             self._close()
         return _ending(self._popen.returncode)
 
     def _send(self, text: bytes) -> None:
-        with contextlib.suppress(OSError):  # it has ended: receive() will notice
+        with contextlib.suppress(OSError):  # the child has ended: receive() will notice
             self._connection.send_bytes(text)
 
     def _end_sending(self) -> None:
@@ -225,13 +225,13 @@ class ChildProcess:
             try:
                 end.shutdown(socket.SHUT_RDWR)
             finally:
-                end.detach()  # not a duplicate: perhaps no descriptor is free
+                end.detach()  # a duplicate could fail: perhaps no descriptor is free
             self._sender.join()
 
     def detach(self) -> None:
         """Forget the child, in a process that was forked from its parent."""
-        self._waking = threading.Lock()  # a thread of the parent may have held it
-        self._popen.returncode = 0  # the child belongs to the parent
+        self._waking = threading.Lock()  # the old lock may be held by a thread of the parent
+        self._popen.returncode = 0  # do not wait for a child of the parent
         self._close()
 
     def _close(self) -> None:
@@ -247,7 +247,7 @@ def _popen(theirs: Connection) -> subprocess.Popen[bytes]:
         flags.append(f"-X{name}" if value is True else f"-X{name}={value}")
     # -P: files of the working directory cannot shadow modules of the library.
     flags += ["-O"] * sys.flags.optimize + ["-P"]
-    # A supervisor may send SIGTERM to all processes: block it until the child can handle it.
+    # A supervisor may send SIGTERM to all processes: block the signal until the child handles it.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         return subprocess.Popen(
@@ -269,7 +269,7 @@ def _ending(code: int) -> str:
         return f"its process ended with exit code {code}"
     try:
         return f"its process was ended by {signal.Signals(-code).name}"
-    except ValueError:  # one of the real-time signals
+    except ValueError:  # a real-time signal has no name
         return f"its process was ended by signal {-code}"
 
 
@@ -306,7 +306,7 @@ class ChildPool(PerProcess):
             self._end(process)  # killed while idle
 
     def give_back(self, process: ChildProcess, *, unusable: bool) -> None:
-        """Keep a child for the next task, or end it if it cannot be used again."""
+        """Keep a child for the next task, or end a child that cannot be used again."""
         with self._lock:
             used_up = self._recycle is not None and process.calls >= self._recycle
             if not (unusable or used_up or self._closed):
@@ -316,7 +316,7 @@ class ChildPool(PerProcess):
         self._end(process)
 
     def close(self) -> None:
-        """End the idle children now, and the busy ones when they are given back."""
+        """End the idle children now, and the busy children when they are given back."""
         with self._lock:
             self._closed = True
             leaving = [*self._idle]
