@@ -71,7 +71,7 @@ _HOMES = {
 }
 """The public names by module; a module is imported when one of its names is first used."""
 
-if not TYPE_CHECKING:  # otherwise a type checker would accept any name
+if not TYPE_CHECKING:  # a type checker that sees __getattr__ accepts any name
 
     def __getattr__(name: str) -> object:
         from importlib import import_module

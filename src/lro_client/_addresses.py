@@ -1,4 +1,4 @@
-"""Addresses of servers: hide their secrets, and compare them."""
+"""Hide the secrets in addresses of servers, and compare addresses."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _DOTS: Final = frozenset({".", ".."})
 def public_address(url: str) -> str:
     """Return a server's URL without the parts that may be secret: user info, query, fragment."""
     found = _ADDRESS.fullmatch(url)
-    assert found is not None  # every part may be empty
+    assert found is not None  # each group can match an empty text
     return found["scheme"] + found["rest"]
 
 
 def server_of(address: str) -> str:
     """Return the scheme, host and port of an address, which identify the server."""
     found = _ADDRESS.fullmatch(address)
-    assert found is not None  # every part may be empty
+    assert found is not None  # each group can match an empty text
     scheme, rest = found["scheme"].lower(), found["rest"]
     if scheme.startswith("grpc"):
         return scheme + rest.lower()  # a gRPC target is not always a URL

@@ -1,7 +1,7 @@
 """Check arguments, and build requests from them.
 
-A mistake of the caller raises a TypeError, or ``lro.DeclarationError``, which is a ValueError. It
-never raises a ``CallError``, because no call was made.
+A mistake of the caller raises a TypeError, or ``lro.DeclarationError``, which is a ValueError, but
+never a ``CallError``, because no call was made.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NOWHERE: Final = frozenset({"", ".", ".."})
 """Segments that change the path in HTTP libraries, proxies or servers."""
 
 _FILTER: Final = re.compile(r"""["]|[=:]'|\s(?:[<>!]?=|[<>:]|AND|OR)\s""")
-"""Recognizes a filter that was passed as a parent. Ids may contain any character (spec §3.1(2))."""
+"""Matches a filter that was passed as a parent. Ids may contain any character (spec §3.1(2))."""
 
 _MESSAGES: Final = "a message, such as an instance of an attrs class, a dict or an lro.AnyMessage"
 _CLASSES: Final = "a message class, such as an attrs class, or dict or lro.AnyMessage"
@@ -69,18 +69,18 @@ def check_no_url(subject: str, name: str) -> None:
 
 
 def check_segments(subject: str, name: str) -> None:
-    """Check that no segment of a name would change the path that it is put into (spec §3.1(2))."""
+    """Check that no segment of a name changes the path that contains the name (spec §3.1(2))."""
     if not _NOWHERE.isdisjoint(name.split("/")):
         wrong = f"must have no segment that is empty, . or .., got {name!r:.200}"
         raise DeclarationError(subject, wrong)
 
 
 def check_request_id(request_id: object) -> None:
-    """Check that a value is empty, or a UUID, also as text, that is not all zero (spec §9.2(1))."""
+    """Check that a value is empty, or a UUID (also as text) other than zero (spec §9.2(1))."""
     fine = request_id == ""
     if isinstance(request_id, str | uuid.UUID) and not fine:
         with contextlib.suppress(ValueError):
-            found = uuid.UUID(str(request_id))  # also accepts braces and other forms
+            found = uuid.UUID(str(request_id))  # UUID() also accepts braces and other forms
             fine = found.int != 0 and str(found) == str(request_id).lower()
     check("request_id", request_id, "a UUID of 36 characters, not all zero", fine=fine)
 
@@ -98,12 +98,12 @@ def check_class(name: str, cls: object, types: TypeRegistry) -> None:
 
 
 def _may_be_message(cls: type, types: TypeRegistry) -> bool:
-    # Another library's class with a full name passes here: the registry looks for its codec.
+    # A class of another library passes if it has a full name: the registry looks for its codec.
     return types.knows(cls) or is_message_class(cls) or full_name(cls) is not None
 
 
 def _way_out(value: object) -> str:
-    """Return a hint for the error message, if there is one."""
+    """Return a hint on how to correct a wrong message or class; empty if there is none."""
     cls = value if isinstance(value, type) else type(value)
     if not isinstance(value, type) and (is_message_class(cls) or full_name(cls) is not None):
         return f"; give the class itself: {cls.__name__}"
@@ -146,10 +146,10 @@ def base_url_of(base_url: object, http: Any) -> str:
         text = f"{known.rstrip('/')}{text}"
     elif known and known.rstrip("/") != text.rstrip("/"):
         wrong = "is not that of the HTTP client: leave one of them out, or give a path here"
-        raise DeclarationError("base_url", wrong)  # names neither URL: they may have passwords
+        raise DeclarationError("base_url", wrong)  # shows no URL, which may have a password
     try:
-        url = httpx.URL(text)  # parsed as in a call
-        url.host.encode("idna")  # encoded as for DNS
+        url = httpx.URL(text)  # a call parses it in the same way
+        url.host.encode("idna")  # fails for an invalid host name
         fine = url.scheme in _SCHEMES and bool(_HOST.fullmatch(url.host))
         fine = fine and (url.port or 0) < 2**16 and not (url.query or url.fragment)
     except (httpx.InvalidURL, ValueError):
@@ -182,14 +182,14 @@ def _is_awaited(value: object) -> bool:
 
 
 MAX_TIMEOUT_SECONDS: Final = 1e8
-"""Timeouts above this (three years) mean no timeout: clocks cannot handle much longer ones."""
+"""Timeouts above this number (three years) mean no timeout: clocks cannot handle much more."""
 
 
 def named(cls: type[R], request: str | R) -> R:
     """Return the request of a verb, given a name or the whole request (spec §3.8).
 
     Raises:
-        DeclarationError: The argument is neither of these, or the name is not valid.
+        DeclarationError: The argument is neither a name nor a request, or the name is not valid.
     """
     whole: Any = cls(request) if isinstance(request, str) else request  # type: ignore[call-arg]  # of a name
     wanted = f"a name or a {cls.__name__}"
@@ -209,7 +209,8 @@ def starting(
 
     Raises:
         DeclarationError: An argument has the wrong type, or the message's class is not a message
-            class; or the message has a different request id, or a field in both spellings.
+            class; or the message has a different request id, or one field in both spellings, such
+            as ``request_id`` and ``requestId``.
     """
     check("target", target, "a text", fine=isinstance(target, str))
     wanted = "a path such as /v1/images:resize, or the name of a method over gRPC"
@@ -248,7 +249,8 @@ def field_of(message: object, name: str, json_name: str) -> object:
     """Return the value of a field of a message of any kind; None if the message lacks it.
 
     Raises:
-        DeclarationError: The message has both spellings, which servers refuse (spec §1.8(2)).
+        DeclarationError: The message has the field in both spellings, which servers refuse
+            (spec §1.8(2)).
     """
     fields = message.payload if isinstance(message, AnyMessage) else message
     if isinstance(fields, Struct):
@@ -265,7 +267,7 @@ def listing(
 ) -> ListOperationsRequest:
     """Return the request of a list of the operations that match ``wanted``."""
     if not isinstance(wanted, str):
-        from lro_client.filters import Expression  # already loaded if ``wanted`` is one
+        from lro_client.filters import Expression  # already loaded if ``wanted`` is an expression
 
         if not isinstance(wanted, Expression):
             raise TypeError(
@@ -317,7 +319,7 @@ def _refuse_more(cls: str, more: object) -> None:
 
 
 def seconds(timeout: timedelta | float | None) -> float | None:
-    """Return a timeout in seconds, or None.
+    """Return a timeout in seconds, or None for no timeout.
 
     Raises:
         TypeError: The timeout is neither a timedelta nor a number.
@@ -329,5 +331,5 @@ def seconds(timeout: timedelta | float | None) -> float | None:
     number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
     if not number or timeout != timeout:  # only NaN differs from itself
         raise TypeError(f"a timeout is a timedelta, or seconds as a number, not {timeout!r}")
-    # An int may be larger than any float.
+    # Compared without a conversion, because an int may be larger than any float.
     return max(timeout, -MAX_TIMEOUT_SECONDS) if timeout < MAX_TIMEOUT_SECONDS else None

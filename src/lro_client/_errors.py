@@ -18,10 +18,10 @@ UNTRUSTED: Final = re.compile(
 
 
 def check(name: str, value: object, wanted: str, *, fine: bool) -> None:
-    """Refuse the argument ``name`` unless it is ``fine``.
+    """Raise an error about the argument ``name`` unless ``fine`` is true.
 
     Raises:
-        DeclarationError: The argument is not fine; the message has the wanted and the given value.
+        DeclarationError: ``fine`` is false; the message shows the wanted and the given value.
     """
     if not fine:
         raise DeclarationError(name, f"must be {wanted}, got {value!r:.200}")
@@ -179,7 +179,8 @@ class PollTimeout(ClientError):
     """The timeout expired before the operation ended. The operation continues; you can wait again.
 
     ``name`` is the operation's name, ``timeout`` is in seconds, ``polls`` counts replies and
-    failures, ``operation`` is the last known state, ``last_error`` the last failed poll after it.
+    failures, ``operation`` is the last known state, ``last_error`` the error of the last
+    poll that failed after that.
     """
 
     def __init__(

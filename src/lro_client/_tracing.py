@@ -26,7 +26,7 @@ _TRACEPARENT: Final = "traceparent"
 
 @attrs.frozen
 class _Api:
-    """The parts of OpenTelemetry's API that are used here."""
+    """The parts of OpenTelemetry's API that this module uses."""
 
     trace: Any
     propagator: Any
@@ -85,7 +85,7 @@ class Trace:
         return dict(self._headers)
 
     def ended(self, operation: Operation, polls: int) -> None:
-        """Record the span of an ended operation, with its number of polls; do it only once."""
+        """Record the span of an ended operation, with its number of polls; ignore later calls."""
         with self._lock:
             if self._over:
                 return

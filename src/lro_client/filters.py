@@ -53,7 +53,7 @@ _ESCAPES: Final[Mapping[int, str]] = {
 }
 _STAR: Final[Mapping[int, str]] = {ord("*"): "\\*"}
 _LEAST_EXPONENT: Final = -308
-"""The smallest exponent in the language (spec §7.10(2)); floats can have smaller ones."""
+"""The smallest exponent of a number in filters (spec §7.10(2)); floats can have smaller ones."""
 _EXACT: Final = Context(prec=40)
 _JSON: Final = TypeRegistry()
 
@@ -385,10 +385,10 @@ class Operand:
 
 @attrs.frozen(eq=False, repr=False)
 class FunctionCall(Operand):
-    """A function of the service: an operand, an expression by itself, or a value."""
+    """A call of a service's function, for use as an operand, an expression or a value."""
 
     def holds(self) -> Expression:
-        """Return the function as an expression by itself, if it returns a bool."""
+        """Return the call as a whole expression, for a function that returns a bool."""
         return Expression(self.text)
 
 
@@ -442,37 +442,37 @@ def call(name: str, *args: Value | Operand) -> FunctionCall:
 
 
 def search(text: str) -> Expression:
-    """Search all fields that the service searches for the text, in any letter case (spec §7.6)."""
+    """Search for the text, in any letter case, in the fields that the service chose (spec §7.6)."""
     return Expression(f'"{escaped(text)}"')
 
 
 def state() -> FunctionCall:
-    """IN_PROGRESS, SUCCEEDED, FAILED or CANCELLED; a function of our servers (spec §7.14)."""
+    """IN_PROGRESS, SUCCEEDED, FAILED or CANCELLED, on this library's servers (spec §7.14)."""
     return FunctionCall("state()")
 
 
 def create_time() -> FunctionCall:
-    """The time of creation; a function of our servers (spec §7.14)."""
+    """The time of creation, on this library's servers (spec §7.14)."""
     return FunctionCall("create_time()")
 
 
 def end_time() -> FunctionCall:
-    """The time of the end, absent before it; a function of our servers (spec §7.14)."""
+    """The end time, absent before the end, on this library's servers (spec §7.14)."""
     return FunctionCall("end_time()")
 
 
 def cancel_requested() -> Expression:
-    """True if a cancel was requested; a function of our servers, used by itself (spec §7.14)."""
+    """Match if a cancel was requested (a whole expression), on this library's servers (spec §7.14)."""
     return FunctionCall("cancel_requested()").holds()
 
 
 def method() -> FunctionCall:
-    """The full name of the operation's method; a function of our servers (spec §7.14)."""
+    """The full name of the operation's method, on this library's servers (spec §7.14)."""
     return FunctionCall("method()")
 
 
 def type_of(message: Literal["metadata", "response"]) -> FunctionCall:
-    """The full type name of the metadata or response; a function of our servers (spec §7.14)."""
+    """The full type name of the metadata or response, on this library's servers (spec §7.14)."""
     return call("type", field(text_of(message, "'metadata' or 'response'")))
 
 

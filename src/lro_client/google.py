@@ -24,7 +24,7 @@ except ImportError as _exc:
 if TYPE_CHECKING:
     _Auth = httpx.Auth
 else:
-    try:  # clients of httpx2 accept only instances of its own Auth class
+    try:  # httpx2's clients accept only instances of httpx2's Auth class
         import httpx2
 
         class _Auth(httpx.Auth, httpx2.Auth):
@@ -80,7 +80,7 @@ class HttpxRequest:
             reply = self._client().request(
                 method, url, content=body, headers=headers, timeout=timeout or TOKEN_SECONDS
             )
-        except Exception as exc:  # httpx's errors, or httpx2's, or those of their transports
+        except Exception as exc:  # errors of httpx, of httpx2, or of their transports
             raise _transport_error(exc) from exc
         return TokenReply(reply.status_code, reply.headers, reply.content)
 
@@ -110,7 +110,7 @@ class GoogleAuth(_Auth):
         self._turns = weakref.WeakKeyDictionary()
 
     def sync_auth_flow(self, request: Any) -> Generator[Any, Any, None]:
-        """See ``httpx.Auth``."""
+        """Authenticate in a thread, as ``httpx.Auth`` specifies."""
         request.read()  # the request may have to be sent twice
         if not self._apply(request):
             self._fetch(request)

@@ -40,7 +40,7 @@ class _PlainWait(abc.ABC):
 class wait_proportional(_PlainWait):  # spelled like tenacity's waits
     """Wait for a share of the elapsed time, at least ``minimum`` and at most ``maximum`` seconds.
 
-    With the default share, the client sees the end late by at most a quarter of the run time.
+    With the default share, the client sees the end late, by at most a quarter of the run time.
     """
 
     def __init__(self, share: float = 0.25, minimum: float = 0.05, maximum: float = 20.0) -> None:
@@ -75,7 +75,7 @@ class wait_exponential(_PlainWait):
 def pause_of(wait: Wait, attempt: int, seconds: float, error: Exception | None = None) -> float:
     """Return a wait's pause after an attempt that ended ``seconds`` after the first one began.
 
-    A wait of tenacity can read the attempt's outcome: ``error``, or else the result None.
+    A wait of tenacity can read the attempt's outcome: ``error`` or, without one, the result None.
     """
     if isinstance(wait, _PlainWait):
         return wait.pause(attempt, seconds)

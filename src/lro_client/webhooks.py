@@ -88,7 +88,7 @@ def verify(
         if not isinstance(payload, dict):
             raise ValueError("it is not an object")
         return _read(signed.id, payload, types or TypeRegistry())
-    except (ValueError, OverflowError, InvalidArgument) as exc:  # OverflowError: no time in UTC
+    except (ValueError, OverflowError, InvalidArgument) as exc:  # OverflowError: UTC out of range
         raise WebhookError(f"its body cannot be read: {exc}") from exc
 
 

@@ -129,7 +129,7 @@ class OperationHandle(HandleBase[Resp, Meta]):
             yield Update(self, self._take_state(operation))
 
     def cancel(self) -> None:
-        """Ask for the work to stop; :meth:`result` shows whether it did.
+        """Ask for the work to stop; :meth:`result` shows whether the work stopped.
 
         Raises:
             CallError: The call failed.
@@ -137,7 +137,7 @@ class OperationHandle(HandleBase[Resp, Meta]):
         self._driver.run(handle_flows.cancel(self._state, self))
 
     def cancel_and_wait(self, timeout: timedelta | float | None = None) -> Operation:
-        """Ask for the work to stop, and wait until it is cancelled or ends otherwise.
+        """Ask for the work to stop, and wait until the operation ends, cancelled or not.
 
         Raises:
             PollTimeout: The timeout expired before the work stopped.
@@ -147,7 +147,7 @@ class OperationHandle(HandleBase[Resp, Meta]):
         return self._driver.run(handle_flows.cancel_and_wait(self._state, self, limit))
 
     def delete(self) -> None:
-        """Remove the record; this does not stop the work.
+        """Remove the operation's record, without stopping the work.
 
         Raises:
             CallError: The call failed.
@@ -216,7 +216,7 @@ class Group(Generic[Resp, Meta]):
         return self._driver.run(flow)
 
     def outcomes(self, timeout: timedelta | float | None = None) -> list[Resp | Exception]:
-        """Return all results, in the order of the handles; for a failure, the exception.
+        """Return a result or, for a failure, the exception for each handle, in their order.
 
         Raises:
             GroupTimeout: The timeout expired.
@@ -399,8 +399,7 @@ class Client:
         are in ``missing``. ``view`` is the same as for :meth:`get`.
 
         Raises:
-            CallError: A call failed; UNIMPLEMENTED if the server has no BatchGet, as always over
-                gRPC.
+            CallError: A call failed; UNIMPLEMENTED over gRPC, or if the server has no BatchGet.
             DeclarationError: ``names`` is a single string, or contains an invalid name.
         """
         return self._driver.run(batches.batch_get(self._state, names, view))
@@ -408,7 +407,7 @@ class Client:
     def list(
         self,
         request: str | ListOperationsRequest = "",
-        filter: str | Expression = "",  # named as the request's field
+        filter: str | Expression = "",  # the name of the request's field
         *,
         page_size: int = 0,
         page_token: str = "",
@@ -443,12 +442,12 @@ class Client:
     ) -> Operation:
         """Start the work of an ended operation again, and return the new operation (spec §3.12).
 
-        Servers offer this only to callers whom they trust. With a ``request_id``, which is a UUID,
-        the call is retried and never starts the work twice.
+        Servers offer reruns only to callers whom they trust. With a ``request_id``, a UUID, the
+        call is retried and never starts the work twice.
 
         Raises:
             CallError: The call failed; FAILED_PRECONDITION if the operation is in progress or its
-                request was deleted, UNIMPLEMENTED if the server does not offer reruns.
+                request was deleted, UNIMPLEMENTED if the server offers no reruns.
         """
         wanted = _arguments.rerunning(request, request_id)
         return self._driver.run(handle_flows.rerun(self._state, wanted))

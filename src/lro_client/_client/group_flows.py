@@ -46,7 +46,7 @@ class GroupWatch(Generic[H]):
         self._channel = state.channel()
         self._lock = threading.Lock()
         self._events: dict[str, WatchEvent] = {}
-        """By name: the last event of a name in the channel, or an end that was already received."""
+        """The last event of each name that is in the channel, and the ends that were received."""
         self._ready = [handle for handle in handles if handle.done]
         self._pending: dict[str, tuple[H, ...]] = {}
         for handle in handles:
@@ -57,7 +57,7 @@ class GroupWatch(Generic[H]):
     def __enter__(self) -> GroupWatch[H]:
         want = WatchOptions(self._wants_progress, self.deadline, self._fits)
         known: Mapping[str, Operation | None] = dict.fromkeys(self._pending)
-        if not self._wants_progress:  # with progress, the first state is an event too
+        if not self._wants_progress:  # with progress, the channel also gets the first state
             known = {name: handles[0].operation for name, handles in self._pending.items()}
         self._entries = self._registry.subscribe_all(self._listen, want, known)
         return self
@@ -74,7 +74,7 @@ class GroupWatch(Generic[H]):
         return tuple(handle for handles in self._pending.values() for handle in handles)
 
     def next(self) -> Flow[Sequence[H]]:
-        """Return the next changed handles, or none if all have ended or the timeout expired."""
+        """Return the next changed handles; no handles if all have ended or the timeout expired."""
         if self._ready:
             ready, self._ready = self._ready, []
             return ready
@@ -111,7 +111,7 @@ class GroupWatch(Generic[H]):
         return all(handle._fits(operation) for handle in handles)
 
     def _listen(self, news: WatchEvent) -> None:
-        # A slow reader gets only the last state. A poller may report a state after the end.
+        # A slow reader gets only the last state. A state that follows the end is dropped.
         with self._lock:
             known = self._events.get(news.name)
             if known is not None and _is_end(known):
@@ -186,7 +186,7 @@ def results(
             for handle in ended:
                 try:
                     found[id(handle)] = handle._result()
-                except Exception as exc:  # also errors of the HTTP library or its authentication
+                except Exception as exc:  # also errors of the HTTP library and its authentication
                     if not collect:
                         raise
                     found[id(handle)] = exc

@@ -28,7 +28,7 @@ Resp = TypeVar("Resp")
 _CANCELS_AT_ONCE: Final = 8
 
 MAX_LEAVE_SECONDS: Final = 5.0
-"""Maximum duration of the Cancel that is sent when a block is left."""
+"""Maximum seconds of the Cancel that is sent when a ``with`` block is left."""
 
 
 def start(state: ClientState, request: StartRequest) -> Flow[KnownOperation]:
@@ -139,7 +139,7 @@ def result(
 def cancel(
     state: ClientState, handle: HandleBase[typing.Any, typing.Any], within: float | None = None
 ) -> Flow[None]:
-    """Ask for the work to stop; the attempts take at most ``within`` seconds.
+    """Ask for the work to stop; all attempts together take at most ``within`` seconds.
 
     Raises:
         CallError: The call failed.
@@ -152,7 +152,7 @@ def cancel(
 def cancel_and_wait(
     state: ClientState, handle: HandleBase[typing.Any, typing.Any], timeout: float | None
 ) -> Flow[Operation]:
-    """Ask for the work to stop, and wait until it is cancelled or ends otherwise (spec §2.6).
+    """Ask for the work to stop, and wait until the operation ends, cancelled or not (spec §2.6).
 
     Raises:
         CallError: The cancel failed.
@@ -175,7 +175,7 @@ def cancel_and_wait(
 
 
 def delete(state: ClientState, handle: HandleBase[typing.Any, typing.Any]) -> Flow[None]:
-    """Remove the record.
+    """Remove the record of an operation.
 
     Raises:
         CallError: The call failed.
@@ -190,7 +190,7 @@ def cancel_unfinished(
     handles: Sequence[HandleBase[typing.Any, typing.Any]],
     seconds: float = MAX_LEAVE_SECONDS,
 ) -> Flow[None]:
-    """Cancel the operations that are not done, in at most ``seconds`` for all; never raise."""
+    """Cancel the operations that are not done, in at most ``seconds`` together; never raise."""
     clock = state.config.clock
     until = clock() + seconds
     running = [handle for handle in handles if not handle.done]

@@ -137,7 +137,7 @@ class HandleBase(Generic[Resp, Meta]):
         return _decode(self.name, "response", result, self._response_type, self._types)
 
     def _take_state(self, operation: Operation) -> Operation:
-        if self._operation.done:  # a final state stays (spec §2.9)
+        if self._operation.done:  # a final state never changes (spec §2.9)
             return self._operation
         self._operation, self._error = operation, None
         if operation.done:
@@ -147,7 +147,7 @@ class HandleBase(Generic[Resp, Meta]):
         return operation
 
     def _check_exists(self) -> None:
-        """Refuse an operation without a name, such as the one of a validate-only start."""
+        """Refuse an operation without a name, which a validate-only start returns."""
         if not self.name:
             check_name(self.name)
 
@@ -155,7 +155,7 @@ class HandleBase(Generic[Resp, Meta]):
         self._error = error
 
     def _count_polls(self, times: int | None = None) -> None:
-        if times is None:  # the call is about to be made
+        if times is None:  # None: one call is about to be made
             self._check_exists()
         self._polls += 1 if times is None else times
 
@@ -198,7 +198,7 @@ class Update(Generic[Meta]):
         from lro_client.progress._reading import Progress, progress_of  # imported only if needed
 
         try:
-            metadata: object = self.metadata  # the class shows a 0, which JSON leaves out
+            metadata: object = self.metadata  # a typed message has the zeros that JSON omits
         except DecodingError:
             metadata = self.operation.metadata
         found = progress_of(metadata, self._handle._types)
@@ -299,7 +299,7 @@ def register(
     metadata: type | None,
     message: type | None = None,
 ) -> None:
-    """Register message classes that have a full name; match all others by their simple name.
+    """Register message classes that have a full name; match the other classes by simple name.
 
     Raises:
         DeclarationError: A class is not a message class, or has a field that no message can have.

@@ -81,7 +81,7 @@ class ClientState:
     @property
     def registry(self) -> WatchRegistry:
         """The registry of this process or event loop."""
-        # A forked process needs its own: the parent's locks may be held, its threads are missing.
+        # A forked process needs its own registry: it inherits held locks, but no threads.
         here = self._driver.place()
         found = self._registries.get(here)
         if found is not None:

@@ -32,7 +32,7 @@ from lro_client._flow.steps import (
 R = TypeVar("R")
 
 _OWED: Final = contextvars.ContextVar("lro_client_owed", default=False)
-"""True in a flow that runs because a block was left. Closing the client waits for such flows."""
+"""True in a flow that ends an ``async with`` block. Closing the client waits for such flows."""
 
 
 class LoopChannel:
@@ -86,14 +86,14 @@ class _Loop:
         self.woken, self.closed = asyncio.Event(), asyncio.Event()
 
     def close(self) -> None:
-        """End all pauses and calls, even those still connecting: HTTP clients do not end these."""
+        """End all pauses and calls. HTTP clients do not end calls that are still connecting."""
         self.closed.set()
         for limit in self.limits:
             if not limit.expired():
                 limit.reschedule(0.0)
 
     async def stop(self) -> None:
-        """Finish the flows that run because a block was left, then end all background flows."""
+        """Finish the flows that end an ``async with`` block, then end all background flows."""
         await asyncio.gather(*self.leaving, return_exceptions=True)
         for task in list(self.tasks):
             task.cancel()
@@ -140,7 +140,7 @@ class AsyncDriver:
             place.call_soon_threadsafe(act)
 
     def close(self, error: Exception) -> None:
-        """End all pauses and calls, which raise ``error``."""
+        """End all pauses and calls: they raise ``error``."""
         self._error = error
         self._loops.everywhere(_Loop.close)
 
@@ -165,14 +165,14 @@ class AsyncDriver:
 
     def start(self, flow: Flow[None]) -> None:
         """Run a flow in the background."""
-        # The loop's task factory is not used: if eager, it would run a step here, under locks.
+        # Without the loop's task factory: an eager one would run a step now, under locks.
         task = asyncio.Task(self.run(flow), loop=asyncio.get_running_loop())
         tasks = self._loops.here().tasks
         tasks.add(task)
         task.add_done_callback(functools.partial(_ended, tasks))
 
     async def leave(self, flow: Flow[R]) -> R:
-        """Run a flow to its end; only then raise a cancellation of this task."""
+        """Run a flow to its end, even if this task is cancelled; then raise the cancellation."""
         context = contextvars.copy_context()
         context.run(_OWED.set, True)
         task = asyncio.Task(self.run(flow), loop=asyncio.get_running_loop(), context=context)
@@ -284,4 +284,4 @@ def _ended(tasks: set[asyncio.Task[None]], task: asyncio.Task[None]) -> None:
 
 def _left(leaving: set[asyncio.Task[Any]], task: asyncio.Task[Any]) -> None:
     leaving.discard(task)
-    _ = task.cancelled() or task.exception()  # read, or asyncio may log the exception
+    _ = task.cancelled() or task.exception()  # asyncio may log an exception that is never read

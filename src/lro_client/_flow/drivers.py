@@ -87,7 +87,8 @@ class CallThreads:
     def call(self, function: Callable[[], R], seconds: float, waiting: set[AnswerQueue]) -> R:
         """Call a function in another thread, for at most ``seconds``, and return its result.
 
-        During the call, ``waiting`` has its result queue, so that a close can put an error there.
+        During the call, ``waiting`` contains its result queue, so that a close can put an error
+        into the queue.
 
         Raises:
             CallTimedOut: The function took longer.
@@ -259,7 +260,7 @@ class Driver:
             act()
 
     def close(self, error: Exception) -> None:
-        """End all pauses, which raise ``error``."""
+        """End all pauses: they raise ``error``."""
         self._error = error
         self._closed.set()
 
@@ -287,7 +288,7 @@ class Driver:
         CALL_THREADS.start(lambda: self.run(flow), log_ended)
 
     def leave(self, flow: Flow[R]) -> R:
-        """Run a flow when a block is left."""
+        """Run a flow that ends a ``with`` block."""
         return self.run(flow)
 
     def shut_down(self, end_waits: Callable[[], object]) -> None:
@@ -302,7 +303,7 @@ class Driver:
     def max_pollers(self, wanted: int) -> int:
         """Return the maximum number of background flows: with a virtual clock, only one.
 
-        Otherwise one thread could advance that clock while another thread is still at work.
+        With several, one thread could advance that clock while another thread is still at work.
         """
         return wanted if self._clock is None else 1
 
@@ -338,7 +339,7 @@ class Driver:
         return None
 
     def _gather(self, calls: Sequence[Call]) -> list[object]:
-        # Each call observes its own budget.
+        # No time limit is needed here, because each call observes its own budget.
         box: queue.SimpleQueue[tuple[int, object]] = queue.SimpleQueue()
         for place, call in enumerate(calls):
             try:

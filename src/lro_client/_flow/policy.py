@@ -126,7 +126,7 @@ class Polling:
         if asked > 0:
             return asked
         plain = pause_of(self.wait, polls, seconds)
-        return plain * (1 - self.jitter * random)  # never longer than the policy says
+        return plain * (1 - self.jitter * random)  # never longer than the pause of ``wait``
 
     def server_delay(self, retry_after: float | None) -> float:
         """Return the pause in seconds that a server's Retry-After causes; 0 for none."""

@@ -18,24 +18,24 @@ from lro_client._flow.policy import Polling
 from lro_client._flow.single import WAIT, FlowConfig, ServerState, is_gone
 
 GRACE_SECONDS: Final = 0.03
-"""Maximum duration of the last poll, which is made at the deadline (spec §11.4)."""
+"""Maximum seconds of the last poll, which is made at the deadline (spec §11.4)."""
 
 MARGIN_SECONDS: Final = 0.2
-"""A Wait ends at least this long before a deadline, so that its reply arrives in time."""
+"""A Wait ends at least this many seconds before a deadline, so that its reply arrives in time."""
 
 _MAX_RESERVE_SECONDS: Final = 2.0
 _RESERVE_SHARE: Final = 0.25
 """Share of the remaining time that a Wait keeps free: half for its reply, half for a later Get."""
 
 _MAX_ANSWER_SECONDS: Final = 5.0
-"""A Wait counts as lost if it has no reply this many seconds after its hold."""
+"""A Wait counts as lost if no reply has come this many seconds after the end of its hold."""
 
 _MAX_AT_ONCE_SECONDS: Final = 0.5
 _MAX_AT_ONCE_TIMES: Final = 3
-"""If a server answers this many Waits in a row at once, it does not hold them: poll instead."""
+"""After this many Waits in a row that the server answered at once, the client polls instead."""
 
 _FAIR_SECONDS: Final = 1.0
-"""A server that had less time than this is not blamed for a missing reply."""
+"""A server that had fewer seconds than this is not blamed for a missing reply."""
 
 _WHOLE_BUDGET: Final = 0.9
 """A call that took this share of its budget has timed out: timers may fire a little early."""
@@ -44,7 +44,7 @@ _MAX_USELESS_REPLIES: Final = 3
 """Maximum number of retries after replies that are empty or damaged."""
 
 _STRANGER_SECONDS: Final = 60.0
-"""Give up after this many seconds if the server never replied: its address may be wrong."""
+"""A wait fails after this many seconds if the server never replied: its address may be wrong."""
 
 _TO_ANY_CALL: Final = (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.RESOURCE_EXHAUSTED)
 """Codes of failures that can happen to any verb."""
@@ -106,7 +106,7 @@ class Failures:
 
 _NO_FAILURES: Final = Failures()
 ANSWERED: Final = Failures(answered=True)
-"""No failures after a good reply. Thousands of operations share this object."""
+"""The state after a good reply: no failures. Thousands of operations share this object."""
 
 
 @attrs.frozen
@@ -116,7 +116,7 @@ class UnconfirmedWait:
     reply: Operation | None = None
 
     def settle(self, server: ServerState, found: Operation, now: float) -> None:
-        """Compare the Wait's reply with the Get's. If they differ, record that Wait is missing."""
+        """Compare the Wait's reply with the Get's; if they differ, record that Wait is missing."""
         said = self.reply
         if said is None or (said.done, said.result) != (found.done, found.result):
             server.lacks(WAIT, now)
@@ -202,7 +202,7 @@ class PollState:
 
 
 def hold_within(hold: float, left: float) -> float | None:
-    """Return the hold of a Wait if ``left`` seconds remain, or None if there is no time."""
+    """Return the seconds to hold a Wait if ``left`` seconds remain; None if these are too few."""
     return min(hold, left - _reserve(left)) if left > 2 * MARGIN_SECONDS else None
 
 

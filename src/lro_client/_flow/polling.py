@@ -26,7 +26,7 @@ from lro_client._flow.steps import Call, Flow, Reply, Request, Sleep, YieldValue
 from lro_client._tracing import log_failed_poll
 
 TICK_SECONDS = 1e-6
-"""The deadline counts as reached if at most this much time is left: sleeps can end early."""
+"""The deadline counts as reached at most this many seconds early: sleeps can end early."""
 
 
 def until_done(
@@ -107,12 +107,12 @@ class _SingleWait(PollState):
         return self.since + self.timeout - self.config.clock()
 
     def hold(self) -> float | None:
-        """Return the hold of the next poll; None for a Get."""
+        """Return the seconds to hold the next poll, a Wait; None for a Get."""
         if not self.may_hold(self.config):
             return None
         hold = self.config.polling.hold_seconds
         if self.every is not None:
-            # The first state is emitted at once.
+            # The first poll is not held, so the first state is emitted at once.
             hold = min(self.every, self._policy_pause(None)) if self.answered else 0.0
         return hold_within(hold, self.left)
 

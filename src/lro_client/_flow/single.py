@@ -48,7 +48,7 @@ class ServerState:
     """The knowledge of a client about its server: the verbs that it offers, and its load.
 
     Times are in seconds by the client's clock. Use the object under the lock of the client's
-    registry or in one flow at a time; only atomic writes are allowed anywhere.
+    registry or in one flow at a time; elsewhere, only atomic writes are allowed.
     """
 
     proven: set[str] = attrs.field(factory=set)
@@ -123,7 +123,7 @@ class ServerState:
         return now < self._young.get(name, -math.inf) + YOUNG_SECONDS
 
     def answered(self, now: float) -> None:
-        """Note that a call succeeded; if no pause was recent, the next pause is short."""
+        """Note that a call succeeded; if the last pause is long ago, the next pause is short."""
         self.heard = True
         if self.last_pause and now > self.paused_until + _FORGET_PRESSURE_SECONDS:
             self.last_pause = 0.0
@@ -178,7 +178,7 @@ def single(
         except CallError as exc:
             config.server.hear(exc)
             if is_gone(exc) and lost and isinstance(request, DeleteOperationRequest):
-                return Reply(None)  # an earlier attempt, whose reply was lost, deleted it
+                return Reply(None)  # an attempt whose reply was lost had deleted it
             early = is_early(config, getattr(request, "name", ""), exc)
             lost = lost or not early
             # A replica that does not have the operation yet counts as unavailable.

@@ -105,7 +105,7 @@ class Stream:
 
 @attrs.frozen
 class Gather:
-    """Several calls at once; the outcome is a list of replies and errors, in the same order."""
+    """Several calls at once; the outcome is a list of replies and errors, in the calls' order."""
 
     calls: Sequence[Call]
 

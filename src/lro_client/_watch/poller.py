@@ -39,7 +39,7 @@ from lro_client._watch.strategy import (
 
 _RETRY_VERB_SECONDS: Final = 30.0
 _MAX_EMPTY_PAGES: Final = 10
-"""Maximum number of empty pages in a row whose next page is read at once."""
+"""Maximum number of empty pages in a row after which the next page is read at once."""
 
 _ABSENT: Final = frozenset({Code.NOT_FOUND, Code.UNIMPLEMENTED})
 _FORBIDDEN: Final = frozenset({Code.PERMISSION_DENIED, Code.UNAUTHENTICATED})
@@ -115,7 +115,7 @@ class Pollers:
                     if registry.next_due < math.inf:
                         registry.ensure_poller()
                     return batch
-                # By then, the call in flight, which tries the verb, will have ended.
+                # At ``due``, the call in flight, which tries the verb, will have ended.
                 due = now + MAX_UNREPORTED_SECONDS
             if due == math.inf or not registry.try_sleep(due):
                 return None
@@ -124,7 +124,7 @@ class Pollers:
     # -- good answers -------------------------------------------------------------------------
 
     def _turn_empty_page(self, batch: PollBatch, reply: Reply | None) -> bool:
-        """Prepare to read the page after an empty one (spec §3.4(8)); False if not needed."""
+        """Prepare to read the page after an empty page (spec §3.4(8)); return False if needless."""
         page, request = None if reply is None else reply.value, batch.request
         if not isinstance(page, ListOperationsResponse) or page.operations:
             return False
@@ -195,7 +195,7 @@ class Pollers:
         return self._registry.give_up(entry, OperationGone("GetOperation", status))
 
     def _filtered(self, batch: PollBatch, page: ListOperationsResponse, now: float) -> bool:
-        """Return True if the server filters lists by name; names it omits get their own calls."""
+        """Return True if the server filters lists by name; names that it omits get separate calls."""
         listed = {operation.name for operation in page.operations}
         if not listed <= batch.entries.keys():
             self._server.lacks(batch.strategy.value, now)
@@ -366,7 +366,7 @@ class Pollers:
         return [entry for name, entry in batch.entries.items() if known.get(name) is entry]
 
     def _still_watched(self, batch: PollBatch) -> bool:
-        """Return True if any operation of the batch has a listener; remove those found without."""
+        """Return True if an operation of the batch has a listener; remove operations without one."""
         known = self._registry.entries
         while batch.entries:
             name = next(iter(batch.entries))

@@ -139,7 +139,7 @@ class WatchRegistry:
         self._moments: list[float] = []
         """A heap of the moments at which an entry may be due."""
         self._due: dict[float, collections.deque[WatchedOperation]] = {}
-        """The entries that are due at each moment; those of a batch are together."""
+        """The entries that are due at each moment; entries of one batch are adjacent."""
         self._pollers = 0
         self._starting = 0
         """Number of pollers that were started and have no batch yet."""
@@ -200,7 +200,7 @@ class WatchRegistry:
                 news.append(StateChanged(name, entry.operation))
         others = entry.listeners.wants
         entry.listeners = Listeners({**others, **listeners.wants}) if others else listeners
-        if min(entry.due, want.deadline) < math.inf:  # otherwise a call for it is in flight
+        if min(entry.due, want.deadline) < math.inf:  # otherwise a call for the entry is in flight
             self.push(entry, entry.due)
         return entry
 
@@ -216,7 +216,7 @@ class WatchRegistry:
                 self._drop(entry)
 
     def close(self, error: Exception) -> None:
-        """Notify all listeners that no more events will come."""
+        """Notify all listeners that no further events will come."""
         with self.lock:
             self.closed = error
             entries = list(self.entries.values())
@@ -319,7 +319,8 @@ class WatchRegistry:
         entry.failures = ANSWERED
         listeners, last = entry.listeners, entry.operation
         if operation.done or listeners.wants_progress or operation.metadata is not None:
-            entry.operation = operation  # an operation in progress may have only its name
+            # Otherwise the operation in progress may have only its name.
+            entry.operation = operation
         if operation.done:
             self._drop(entry)
             return [(tuple(listeners.wants), StateChanged(entry.name, operation))]
@@ -329,14 +330,14 @@ class WatchRegistry:
         return [(interested, StateChanged(entry.name, operation))]
 
     def give_up(self, entry: WatchedOperation, error: Exception) -> Notifications:
-        """Give up an operation, and return the notifications to send."""
+        """Stop watching an operation, and return the notifications of the error."""
         if self.entries.get(entry.name) is not entry:
             return []
         self._drop(entry)
         return [(tuple(entry.listeners.wants), WatchFailed(entry.name, error))]
 
     def give_up_all(self, error: Exception) -> Notifications:
-        """Give up all operations, and return the notifications to send."""
+        """Stop watching all operations, and return the notifications of the error."""
         return [one for entry in list(self.entries.values()) for one in self.give_up(entry, error)]
 
     def _drop(self, entry: WatchedOperation) -> None:

@@ -24,7 +24,7 @@ from lro_client._watch.registry import MAX_BATCH_NAMES, WatchedOperation, WatchR
 from lro_client.filters import literal
 
 MAX_UNREPORTED_SECONDS: Final = 5.0
-"""Maximum wait for a stream's first report of an operation: a proxy may hold the stream back."""
+"""Maximum seconds until a stream's first report of an operation: a proxy may delay the stream."""
 
 _MAX_WAITS_HELD: Final = 4
 """With at most this many operations, each gets its own Wait."""
@@ -35,7 +35,7 @@ _MAX_LISTED_NAMES: Final = 100
 
 _MAX_SET_ASIDE: Final = 100
 _GATHER_AHEAD_SECONDS: Final = 0.05
-"""Operations that will be due within this time join the current batch."""
+"""Operations that will be due within this many seconds join the current batch."""
 
 _MIN_BATCH_PAUSE_SECONDS: Final = 0.5
 _MIN_SECONDS_PER_CALL: Final = 0.05
@@ -46,7 +46,7 @@ _MIN_PAUSE_SHARE: Final = 0.0125
 
 _MAX_GETS_PER_SECOND: Final = 400.0
 _MAX_PROGRESS_DELAY_SECONDS: Final = 1.0
-"""Maximum delay until the client sees a change other than the end."""
+"""Maximum seconds until the client sees a change other than the end."""
 
 _MAX_BROKEN_STREAMS: Final = 2
 """An operation is read in batches after this many streams broke before they reported it."""
@@ -55,7 +55,7 @@ RECHECK_SECONDS: Final = 60.0
 """Seconds until an operation is polled after a stream has reported that it is running."""
 
 _MAX_STREAM_SILENCE_SECONDS: Final = 40.0
-"""A stream without a keep-alive for this time is closed: servers send one every 15 s."""
+"""A stream without a keep-alive for this many seconds is closed; servers send one every 15 s."""
 
 
 _SINCE: Final = operator.attrgetter("since")
@@ -175,7 +175,7 @@ class Scheduler:
         return entry.failures.count < _MAX_BROKEN_STREAMS
 
     def _hold(self, entry: WatchedOperation, now: float) -> float:
-        """Return the hold of a Wait; negative if there is no time for one."""
+        """Return the seconds to hold a Wait; negative if there is no time for a Wait."""
         hold = self._config.polling.hold_seconds
         if entry.listeners.wants_progress:
             hold = min(hold, _MAX_PROGRESS_DELAY_SECONDS) if entry.polls else 0.0

@@ -76,7 +76,7 @@ def _parsed(text: str, prefix: str) -> Named:
         token = read_token(text)
         server = token.server
         if server and "://" not in server:
-            server = f"grpc://{server}"  # an address of gRPC
+            server = f"grpc://{server}"  # the address of a gRPC server
         return Named(token.name, server)
     before = f"/{prefix.strip('/')}/".replace("//", "/")
     if "://" in text:
@@ -127,7 +127,7 @@ def read_names(texts: Iterable[str], server: ServerOptions) -> tuple[list[str], 
 def complete_names(
     context: click.Context, _: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Ask the server for names that begin with the incomplete word; none if that takes too long.
+    """Ask the server for names that begin with the incomplete word; return none if it is slow.
 
     The shell inserts a name without quotes, so names that need quotes are left out.
     """

@@ -38,7 +38,7 @@ _UNITS: Final = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86
 _MAX_SPAN_SECONDS: Final = 1e9
 
 RETRY: Final = Retry(wait=wait_exponential(0.2, 2.0, 1.0), attempts=3)
-"""Few and quick attempts, because a person is waiting."""
+"""The policy of commands: few attempts and short pauses, because a person is waiting."""
 
 
 @attrs.frozen(kw_only=True)
@@ -151,7 +151,7 @@ class ServerOptions:
             bearer = os.environ.get("LRO_TOKEN", "").strip()
         bearer = _SCHEME.sub("", bearer)
         if bearer:
-            if not _BEARER.fullmatch(bearer):  # the text itself is never shown
+            if not _BEARER.fullmatch(bearer):  # no error shows the token
                 raise InvalidArgument("token", "has characters that no bearer token has")
             headers.append(("Authorization", f"Bearer {bearer}"))
         return headers
@@ -192,7 +192,7 @@ def _register(types: TypeRegistry, descriptors: bytes, named: str) -> None:
 
     try:
         register_file_set(types, descriptors)
-        _ = types.binary  # fails here, not at each message, if descriptors do not fit
+        _ = types.binary  # bad descriptors fail here, not at each message
     except (InvalidArgument, DeclarationError) as exc:
         raise InvalidArgument(named, str(exc)) from exc
 
@@ -214,7 +214,7 @@ def split_url(url: str) -> SplitResult:
         _ = found.port  # urlsplit checks the port only when it is read
         if found.scheme in _HTTP:
             read = httpx.URL(url)
-            _ = read.host  # reading it checks the international name
+            _ = read.host  # httpx checks an international name here
             if read.scheme != found.scheme:
                 raise ValueError("its scheme is not at the beginning")
     except (ValueError, httpx.InvalidURL) as exc:
@@ -261,7 +261,7 @@ def _grpc_transport(url: str, headers: list[tuple[str, str]], types: TypeRegistr
         credentials = grpc.ssl_channel_credentials()
     _, host, port = _origin(url)
     address = f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
-    # With a scheme, because grpcio would read a host such as "unix" as a scheme.
+    # The target has a scheme, because grpcio would read a host such as "unix" as a scheme.
     target = f"dns:///{quote(address, safe=':')}"
     return GrpcTransport(target, metadata=metadata, credentials=credentials, types=types)
 

@@ -62,7 +62,8 @@ _TO_SERVER: Final = ("content-type", "accept", "accept-encoding")
 _TO_PAGE: Final = ("content-encoding", "content-length", "date", "retry-after")
 _EVENTS: Final = "text/event-stream"
 _DATA: Final = (_EVENTS, "application/json", "text/plain")
-"""Servers may send JSON as plain text; it is forwarded as JSON."""
+"""The types of content that are forwarded. Servers may send JSON as plain text: it is forwarded as
+JSON."""
 _OK: Final = 200
 _NO_CONTENT: Final = 204
 _SHOWN: Final = 80
@@ -90,7 +91,7 @@ class ConsoleProxy:
     def reply(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes
     ) -> HttpReply | httpx.Response:
-        """Return the reply to a request of the page; if it was forwarded, the server's response.
+        """Return the reply to a request of the page, or the server's response to a forwarded one.
 
         The caller must read and close the server's response.
         """
@@ -285,7 +286,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _relay(self, response: httpx.Response) -> None:
         """Forward the server's response piece by piece."""
-        response.headers.encoding = "latin-1"  # forwards the bytes unchanged
+        response.headers.encoding = "latin-1"  # so that bytes of headers are forwarded unchanged
         headers = {one: response.headers[one] for one in _TO_PAGE if one in response.headers}
         headers["content-type"] = _EVENTS if _kind(response) == _EVENTS else "application/json"
         if "transfer-encoding" in response.headers:  # then Content-Length is void (RFC 9112 §6.3)

@@ -36,7 +36,7 @@ json_option = click.option(
 
 
 def full_operations(names: Sequence[str], link: Link) -> Mapping[str, Operation]:
-    """Read operations in the FULL view, by name; none if the server has no such view."""
+    """Read operations in the FULL view, by name; return none if the server lacks that view."""
     try:
         found = link.client.batch_get(names, view="FULL").operations
     except (CallError, LroError):  # the caller may still be allowed to use Get
@@ -216,7 +216,7 @@ def _in_base64(packed: AnyMessage, types: TypeRegistry) -> AnyMessage:
     try:
         types.to_json(packed)
     except LroError:
-        assert isinstance(packed.payload, bytes)  # a message in JSON can be printed
+        assert isinstance(packed.payload, bytes)  # only binary messages cannot be printed
         return AnyMessage(packed.type_url, {"value": base64.b64encode(packed.payload).decode()})
     return packed
 

@@ -130,7 +130,7 @@ class ClientCommand(click.Command):
     """A command whose exit status is the :class:`Exit` that its function returns."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; print a failed call as one sentence and, on Ctrl-C, the running work."""
+        """Run the command; print one sentence if a call fails, and the running work on Ctrl-C."""
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")

@@ -61,7 +61,7 @@ class Estimate:
             self._last = (now, fraction)
             return
         before, had = self._last
-        if fraction == had or now < before:  # a pause, or a late report
+        if fraction == had or now < before:  # no progress, or a report from the past
             return
         fade = math.exp(-(now - before) / self._window)
         self._spent = self._spent * fade + (now - before)
@@ -82,7 +82,7 @@ class Estimate:
         if not (self._spent > 0 and self._gained > 0):
             return None
         quiet = max(self._clock() - then, 0.0)
-        stalled = max(quiet - self._gap, 0.0)  # how long the next step is overdue
+        stalled = max(quiet - self._gap, 0.0)  # the seconds by which the next step is overdue
         needed = (1.0 - fraction) * ((self._spent + stalled) / self._gained)
         left = needed - min(quiet, self._gap)
         return max(left, 0.0) if math.isfinite(left) else None
@@ -202,7 +202,7 @@ class TqdmBar:
         self._bar.close()
 
     def update(self, update: ShownUpdate) -> None:
-        """Show this state of the operation; does nothing before the context is entered."""
+        """Show this state of the operation; do nothing before the ``with`` block is entered."""
         if self._bar is None:
             return
         found = read_update(update, self._read)

@@ -196,7 +196,7 @@ def create_time_of(metadata: object, types: TypeRegistry | None = None) -> datet
     try:
         look = lookup(metadata, types)
         return None if look is None else _moment(look("create_time") or look("start_time"))
-    except Exception:  # a property may raise anything, as above
+    except Exception:  # a property of the application's class may raise anything
         return None
 
 

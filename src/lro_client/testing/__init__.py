@@ -1,7 +1,7 @@
-"""Test code that uses the client: an hour's operation takes milliseconds, and calls can fail.
+"""Tools to test code that uses the client: an operation of an hour takes milliseconds.
 
 A :class:`ScriptedServer` follows the test's script, in memory, on a :class:`VirtualClock` whose
-time passes only while the code under test waits.
+time passes only while the code under test waits. The script can make calls fail.
 """
 
 from lro_client.testing._clock import VirtualClock

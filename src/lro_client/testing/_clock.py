@@ -128,7 +128,7 @@ class VirtualClock:
 
 
 def _checked(seconds: float) -> float:
-    # The clock never reaches NaN or passes infinity, so other tasks would sleep for ever.
+    # After a sleep of NaN or infinity seconds, other tasks would sleep for ever.
     fine = seconds <= sys.float_info.max
     check("seconds", seconds, "a finite number of seconds", fine=fine)
     return seconds

@@ -140,7 +140,7 @@ Begin: TypeAlias = Callable[[AnyMessage], Script]
 
 
 class ScriptedStore(MemoryStore):
-    """A store in memory whose operations follow their scripts, in the seconds of ``clock``.
+    """A store in memory whose operations follow their scripts, by the time of ``clock``.
 
     ``play`` updates the records: call it before you read them. ``methods`` maps the full name of a
     method to the function that makes the script of a started operation. ``failure`` is the
@@ -193,7 +193,7 @@ class ScriptedStore(MemoryStore):
                     self._act(self._scripts[name], record, now)
 
     def free_name(self, collection: str) -> str:
-        """Return a new name in this collection; its number follows the count of all operations."""
+        """Return a new name in this collection; its number counts all operations so far."""
         number = len(self._scripts) + 1
         while f"{collection}/{number}" in self._scripts:
             number += 1
@@ -229,7 +229,7 @@ class ScriptedStore(MemoryStore):
                 return record
             return record.next_version(metadata=metadata, update_time=moment(now))
 
-        with contextlib.suppress(OperationNotFound):  # a thread has deleted it meanwhile
+        with contextlib.suppress(OperationNotFound):  # a thread has deleted the operation meanwhile
             self.update(script.name, change)
 
 

@@ -1,8 +1,8 @@
 """A server of the interface, in memory, whose operations follow a test's script.
 
-It is this library's own HTTP edge with a service in memory, on a virtual clock, with faults added:
-lists, filters, checks and errors are the real ones. Time passes only on the virtual clock, so Wait
-and Watch poll the store instead of subscribing to it.
+The server is this library's own HTTP edge with a service in memory, a virtual clock and faults:
+lists, filters, checks and errors are those of the library. Time passes only on the virtual clock,
+so Wait and Watch poll the store instead of subscribing to it.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ class ScriptedServer:
         return Client(self.url, **options)
 
     def async_client(self, **options: Any) -> AsyncClient:
-        """Return a client for event loops."""
+        """Return a client of this server for event loops; otherwise as :meth:`client`."""
         options.setdefault("http", httpx.AsyncClient(transport=self.transport))
         options = {"clock": self.clock, "sleep": self.clock.asleep, **options}
         return AsyncClient(self.url, **options)
@@ -357,7 +357,7 @@ class ScriptedServer:
                 try:
                     if isinstance(step, Wait):
                         done = yield from self._hold(call, step)
-                    else:  # run in this thread
+                    else:  # the step runs in this thread
                         done = run(step.flow) if isinstance(step, InThreads) else step.take()
                 except Exception as exc:
                     step = exchange.throw(exc)

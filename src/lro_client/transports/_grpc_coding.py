@@ -89,7 +89,7 @@ class GrpcCoder:
     def __init__(self, metadata: Metadata, types: TypeRegistry) -> None:
         self._metadata = tuple(metadata)
         for pair in self._metadata:
-            shown = pair[:1] if isinstance(pair, tuple | list) else pair  # values may be secret
+            shown = pair[:1] if isinstance(pair, tuple | list) else pair  # a value may be secret
             check("metadata", shown, _PAIRS, fine=_is_pair(pair))
         self._types = types
         self._lock = threading.Lock()
@@ -118,7 +118,7 @@ class GrpcCoder:
     def _encode(self, call: Call) -> tuple[str, bytes]:
         request = call.request
         if isinstance(request, _EXTENSIONS):
-            raise MethodNotSupported(call.verb)  # only HTTP supports it (spec §3.11)
+            raise MethodNotSupported(call.verb)  # only HTTP supports these verbs (spec §3.11)
         if call.view != "BASIC":
             raise MethodNotSupported(f"{call.verb} with view={call.view} over gRPC")
         if isinstance(request, StartRequest):
@@ -132,7 +132,7 @@ class GrpcCoder:
                 " TypedDict is packed by types.pack(message, cls), with the types of the client)"
             )
             raise InvalidArgument("message", f"must be {wanted}, got {request.message!r:.200}")
-        with self._lock:  # registering a class replaces the generated binary classes
+        with self._lock:  # because registering a class replaces the binary classes
             if not isinstance(request.message, AnyMessage):
                 self._register(type(request.message), request.target)
             return start_to_binary(request, self._types)

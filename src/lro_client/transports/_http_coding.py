@@ -159,7 +159,7 @@ class _NoPlace(Exception):
 
 
 class Encoder:
-    """Turns calls into HTTP requests; ``base_url`` is put before all paths, even of targets."""
+    """Turns calls into HTTP requests; ``base_url`` is put before all paths, also of starts."""
 
     def __init__(self, routes: Routes, types: TypeRegistry, base_url: str) -> None:
         self._routes = routes
@@ -181,7 +181,7 @@ class Encoder:
                 asked = attrs.evolve(asked, params={**asked.params, "view": call.view})
         except DeclarationError:
             raise
-        except _NoPlace as exc:  # the caller's names were checked, so this is the server's
+        except _NoPlace as exc:  # the caller's names were checked: the server sent this one
             text = f"the server gave a name that has no place in a path: {exc}"
             raise unreadable(call.verb, text) from None
         except InvalidArgument as exc:
@@ -502,7 +502,7 @@ class HttpCoder:
             raise InvalidArgument(
                 "operations", f"must have {min(absent)!r:.200}, unless 'missing' has it"
             )
-        if request.ended:  # decoding the many that have not ended would take most of the time
+        if request.ended:  # decoding operations in progress would take most of the time
             listed = [one for one in listed if isinstance(one, dict) and _matters(one)]
         found = tuple(operation_from_json(one, self._types) for one in listed)
         gone = tuple(name for name in missing if isinstance(name, str))

@@ -125,7 +125,7 @@ def _blocking(context: ssl.SSLContext, proxy: httpx.Proxy | None = None) -> http
 class Connections(httpx.BaseTransport):
     """An httpx transport. With ``plain`` it loads the trusted certificates at the first https call.
 
-    Loading them takes 20 ms and 1 MB, which calls to servers without TLS can save.
+    Loading them takes 20 ms and 1 MB, which is saved if no server uses TLS.
     """
 
     def __init__(self, *, plain: bool) -> None:
@@ -194,7 +194,7 @@ def _certificates() -> ssl.SSLContext:
 
 
 def _no_cookies() -> CookieJar:
-    """Return a jar that keeps no cookies: one with an invalid character would break all calls."""
+    """Return a jar that keeps no cookies: a cookie with a bad character would break all calls."""
     return CookieJar(DefaultCookiePolicy(allowed_domains=[]))
 
 
@@ -276,7 +276,7 @@ def proxy_mounts(make: Callable[[httpx.Proxy], T]) -> dict[str, T | None]:
         if url := found.get(scheme):
             try:
                 mounts[f"{scheme}://"] = make(httpx.Proxy(url if "://" in url else f"http://{url}"))
-            except DeclarationError:  # about SSL_CERT_FILE, not the proxy
+            except DeclarationError:  # the error is about SSL_CERT_FILE, not the proxy
                 raise
             except (ValueError, ImportError, httpx.InvalidURL) as exc:
                 name = f"{scheme}_proxy".upper()
@@ -333,7 +333,7 @@ def _is_patched(cls: type[httpx.Client | httpx.AsyncClient]) -> bool:
 
 
 class RequestCache:
-    """Caches requests of :class:`OwnClient` and :class:`OwnAsyncClient`; their headers are fixed.
+    """Caches requests of :class:`OwnClient` and :class:`OwnAsyncClient`, which have fixed headers.
 
     Building a request takes a third of the time of a poll.
     """

@@ -79,7 +79,7 @@ class _Layer:
 
     def __init__(self) -> None:
         self._inflate: zlib._Decompress | None = None
-        self._held = b""  # part of a header
+        self._held = b""  # the first bytes of an incomplete header
         self._padding = False
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:

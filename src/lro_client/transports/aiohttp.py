@@ -47,7 +47,7 @@ class _Connections(httpx_aiohttp.AiohttpTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         url = request.url
-        if url.userinfo:  # also in a header by now, and aiohttp refuses both together
+        if url.userinfo:  # httpx has put it into a header too; aiohttp refuses both together
             request.url = url.copy_with(userinfo=b"")
         try:
             return await super().handle_async_request(request)

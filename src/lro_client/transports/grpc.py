@@ -47,15 +47,15 @@ _OPTIONS: Final[Options] = (
 )
 
 _URLS: Final = frozenset({"grpc", "grpcs", "http", "https"})
-"""Schemes that the command line accepts. grpcio would take them for host names."""
+"""Schemes that the command line accepts, but that grpcio would read as host names."""
 _FAIR_SECONDS: Final = 1.0
-"""A call with a shorter budget does not prove that its connection is dead."""
+"""A call with a budget of fewer seconds does not prove that its connection is dead."""
 _WHOLE_BUDGET: Final = 0.9
 """A call that took this share of its budget has timed out: timers may fire a little early."""
 
 
 class _Channel(Generic[C]):
-    """A channel, and its callables by path."""
+    """A channel, and its functions that make calls, by path."""
 
     def __init__(self, channel: C) -> None:
         self.channel = channel
@@ -68,8 +68,8 @@ class _Line(Generic[C]):
     """A transport's channel, which is either given, or made when it is first needed.
 
     A connection can die silently, for example if a gateway has dropped it. grpcio notices that
-    only after many minutes. So a channel that was made here is replaced as soon as a call gets no
-    reply in time.
+    only after many minutes. So a channel of the transport's own is replaced as soon as a call gets
+    no reply in time.
     """
 
     def __init__(self, make: Callable[[], C], given: C | None = None) -> None:
@@ -106,7 +106,7 @@ class _Line(Generic[C]):
             return used.channel if self._own and self._open is not used and not used.calls else None
 
     def close(self) -> C | None:
-        """Forget the channel, and return it if it was made here, so that the caller closes it."""
+        """Forget and return the transport's own channel, which the caller closes; None for none."""
         with self._lock:
             if not self._own:
                 return None
@@ -193,7 +193,7 @@ class GrpcTransport:
         return self._coder.decode(call, found)
 
     def close(self) -> None:
-        """Close the channel if it was made here."""
+        """Close the channel unless you passed it."""
         channel = self._line.close()
         if channel is not None:
             channel.close()
@@ -265,7 +265,7 @@ class AsyncGrpcTransport:
                 closing.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        """Close the channels that were made here."""
+        """Close the channels, except one that you passed."""
         self._closed = self._given is None
         await self._lines.end_all(_close)
         await asyncio.gather(*self._closing, return_exceptions=True)

@@ -137,7 +137,7 @@ class HttpTransport:
         self._closed = True
         if self._own:
             self._client.close()
-        for answer in list(self._asking):  # their threads may not notice the close by themselves
+        for answer in list(self._asking):  # the calls' threads may not notice the close
             answer.put((None, _Closed()))
 
     @property
@@ -201,7 +201,7 @@ class AsyncHttpTransport:
         check_optional("routes", routes, Routes)
         check_optional("types", types, TypeRegistry)
         self._plain = _is_plain(base_url)
-        from lro_client._flow.by_loop import ByLoop  # here, because it loads asyncio
+        from lro_client._flow.by_loop import ByLoop  # imported late, because by_loop loads asyncio
 
         ready = self._make_own() if client is None else None
         self._made: ByLoop[OwnAsyncClient] = ByLoop(self._make_own, ready)
@@ -211,7 +211,7 @@ class AsyncHttpTransport:
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self.address: str = base_url or str(getattr(client, "base_url", ""))
-        # Otherwise the first call would import this, which may take longer than its deadline.
+        # Otherwise the first call would import the module, perhaps for longer than its deadline.
         with contextlib.suppress(ImportError):
             importlib.import_module("anyio._backends._asyncio")
 
@@ -416,7 +416,7 @@ def _check_time(call: Call, size: int, until: float) -> None:
 
 
 def _unpacking(response: httpx.Response) -> Unpacking | None:
-    """Return the decoder of the body; None if it is not compressed, or a hook has read it."""
+    """Return the decoder of the body; None if the body is not compressed, or a hook has read it."""
     codings = response.headers.get("content-encoding", "")
     return Unpacking(codings) if codings and not response.is_stream_consumed else None
 
