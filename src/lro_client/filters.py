@@ -462,7 +462,7 @@ def end_time() -> FunctionCall:
 
 
 def cancel_requested() -> Expression:
-    """Match if a cancel was requested (a whole expression), on this library's servers (spec §7.14)."""
+    """Match if a cancel was requested; for this library's servers, used by itself (spec §7.14)."""
     return FunctionCall("cancel_requested()").holds()
 
 

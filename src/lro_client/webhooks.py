@@ -26,7 +26,7 @@ from lro_client._errors import check
 __all__ = ["TOLERANCE", "ReceivedWebhook", "WebhookError", "verify"]
 
 TOLERANCE: Final = timedelta(minutes=5)
-"""Maximum difference between the time of sending and now."""
+"""Maximum difference between the time when a webhook was sent and the current time."""
 
 _PING: Final = "ping"
 _OPERATION: Final = "operation"

@@ -116,5 +116,5 @@ class ConformanceReport:
         return 2 if self.unjudged else 0
 
     def number(self, level: Level) -> Counter[Verdict]:
-        """Count the verdicts of the checks of this level."""
+        """Return how often each verdict occurs among the checks of this level."""
         return Counter(one.verdict for one in self.outcomes if one.check.level is level)

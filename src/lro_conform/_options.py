@@ -86,7 +86,7 @@ class Reporting:
                 raise UnusableInput(f"{self.output}: {exc.strerror}") from exc
 
     def write(self, report: ConformanceReport) -> int:
-        """Print the report, or write it to the file; return the exit status."""
+        """Print the report, or write the report to the file; return the exit status."""
         match self.format:
             case "json":
                 text = as_json(report, strict=self.strict)
@@ -124,7 +124,7 @@ def run_judging(judging: Coroutine[Any, Any, T]) -> T:
 
 async def _until_terminated(judging: Coroutine[Any, Any, T]) -> T:
     task, loop = asyncio.ensure_future(judging), asyncio.get_running_loop()
-    # An exception in the handler could hit before a new process is recorded, so only cancel.
+    # Only cancel: an exception from the handler could leave a new process unrecorded.
     loop.add_signal_handler(signal.SIGTERM, task.cancel, _TERMINATED)
     try:
         return await task

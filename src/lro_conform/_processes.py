@@ -15,7 +15,7 @@ import attrs
 
 _STDOUT: Final = 1
 _LINGER_SECONDS: Final = 0.2
-"""Seconds to read output after the command ended, if its children still have it open."""
+"""Seconds to read output after the command ended, if its children still have the pipe open."""
 _KILLED_SECONDS: Final = 5.0
 """Seconds to read output after the children were killed too."""
 
@@ -109,7 +109,7 @@ async def run_command(
     began = asyncio.ensure_future(starting)
     try:
         _, command = await asyncio.shield(began)
-    except asyncio.CancelledError:  # asyncio would hang, or leave a process behind
+    except asyncio.CancelledError:  # otherwise asyncio would hang, or leave a process behind
         _, command = await began
         command.kill()
         await command.wait()

@@ -17,16 +17,16 @@ FORMATS: Final = ("human", "json", "junit")
 
 _RANK: Final = (Level.MUST, Level.SHOULD, Level.INFO)
 _COLOURS: Final = {Level.MUST: "31", Level.SHOULD: "33", Level.INFO: "36"}
-"""ANSI colours of failures: red for musts, yellow for shoulds, cyan for infos."""
+"""ANSI colours of failures: red for MUST, yellow for SHOULD, cyan for INFO."""
 _NOT_XML: Final = re.compile(r"[^\t\n -\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]")
 
 
 def select(
     checks: Iterable[Check], *, level: Level = Level.INFO, only: Sequence[str] = ()
 ) -> list[Check]:
-    """Return the checks down to a level: MUST selects musts, SHOULD also shoulds, INFO all.
+    """Return the checks of a level and of stricter levels: SHOULD includes MUST, INFO all.
 
-    ``only`` has ids, areas or patterns such as ``pages.*``; if it is empty, all are returned.
+    ``only`` has ids, areas or patterns such as ``pages.*``; if ``only`` is empty, it has no effect.
 
     Raises:
         ValueError: An item of ``only`` matches no check.

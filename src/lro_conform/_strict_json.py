@@ -24,7 +24,7 @@ def repeated(texts: Iterable[str]) -> list[str]:
 
 
 def read_json(payload: bytes) -> tuple[object, tuple[str, ...]]:
-    """Return the value of a JSON text, and its defects that do not prevent reading it.
+    """Return the value of a JSON text, and the defects in spite of which it can be read.
 
     Null fields are left out, because in ProtoJSON they mean fields that are not set.
 
@@ -62,7 +62,7 @@ def read_json(payload: bytes) -> tuple[object, tuple[str, ...]]:
         )
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    if _depth(value) > _MOST_LEVELS:  # Python could not compare or print it
+    if _depth(value) > _MOST_LEVELS:  # Python could not compare or print the value
         raise ValueError("it is nested too deeply")
     try:
         json.dumps(value, ensure_ascii=False).encode()

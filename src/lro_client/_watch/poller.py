@@ -195,7 +195,7 @@ class Pollers:
         return self._registry.give_up(entry, OperationGone("GetOperation", status))
 
     def _filtered(self, batch: PollBatch, page: ListOperationsResponse, now: float) -> bool:
-        """Return True if the server filters lists by name; names that it omits get separate calls."""
+        """Return True if the server filters lists by name; names that it omits get own calls."""
         listed = {operation.name for operation in page.operations}
         if not listed <= batch.entries.keys():
             self._server.lacks(batch.strategy.value, now)
@@ -366,7 +366,7 @@ class Pollers:
         return [entry for name, entry in batch.entries.items() if known.get(name) is entry]
 
     def _still_watched(self, batch: PollBatch) -> bool:
-        """Return True if an operation of the batch has a listener; remove operations without one."""
+        """Return True if an operation of the batch has a listener; drop operations without one."""
         known = self._registry.entries
         while batch.entries:
             name = next(iter(batch.entries))

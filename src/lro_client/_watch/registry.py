@@ -319,7 +319,7 @@ class WatchRegistry:
         entry.failures = ANSWERED
         listeners, last = entry.listeners, entry.operation
         if operation.done or listeners.wants_progress or operation.metadata is not None:
-            # Otherwise the operation in progress may have only its name.
+            # In other cases, an operation in progress may have only its name.
             entry.operation = operation
         if operation.done:
             self._drop(entry)

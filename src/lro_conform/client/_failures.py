@@ -49,7 +49,7 @@ _DELAY: Final = {"@type": TYPE_PREFIX + "google.rpc.RetryInfo", "retryDelay": "2
 
 
 async def goes_away(exchange: Any) -> None:
-    """Cut the connection, and refuse new ones for a while."""
+    """Cut the connection, and refuse new connections for a while."""
     exchange.peer.listener.go_away(_AWAY_SECONDS)
     await exchange.until_gone()
 
@@ -330,6 +330,6 @@ SILENT: Final = (
             grpc_guide("deadlines"),
             fails=says("timeout", "lost"),
         ),
-        timeout=4.0,  # clients poll after a second, and may be slow
+        timeout=4.0,  # clients may poll only after a second, and be slow
     ),
 )

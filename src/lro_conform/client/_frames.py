@@ -87,7 +87,7 @@ class FramedConnection:
 
 @attrs.define(eq=False)
 class FrameProxy:
-    """A proxy between clients and a server that can insert frames.
+    """A proxy between clients and a server; the proxy can insert frames.
 
     With ``mute`` it forwards nothing.
     """

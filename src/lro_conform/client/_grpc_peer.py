@@ -49,7 +49,7 @@ _UNKNOWN_FIELD: Final = b"\xba\xbe\x03\x03new"
 """Field 7143 of a message, with the text "new"."""
 _LONG_SECONDS: Final = 3600.0
 _UNKNOWN_MESSAGE: Final = b"\x0a\x03new"
-"""A message whose type only the server knows."""
+"""A message of a type that only the server knows."""
 
 
 def _packed(message: JsonObject) -> Any:
@@ -68,7 +68,7 @@ def _status(code: int, message: str, details: list[JsonObject]) -> Any:
 
 
 def operation_message(operation: JsonObject) -> bytes:
-    """Return an operation in binary form, with its unknown field."""
+    """Return an operation in binary form, with an unknown field."""
     found = operations_pb2.Operation(
         name=operation.get("name", ""), done=operation.get("done", False)
     )
@@ -105,7 +105,7 @@ class GrpcExchange:
         await self._send(reset_frame(self.stream, error))
 
     async def goaway(self) -> NoReturn:
-        """Announce that the connection ends, and that this call was not processed."""
+        """Announce that the connection ends, and that the server has not processed this call."""
         await self._send(goaway_frame(self.stream - 2 if self.stream > 2 else 0))
 
     async def page_of_proxy(self, status: int) -> NoReturn:
@@ -148,7 +148,7 @@ class GrpcExchange:
 
 @attrs.define(eq=False)
 class GrpcPeer:
-    """A server for one operation that answers calls by the script.
+    """A server for one operation, which answers calls as the script says.
 
     With ``mute`` it accepts connections, but sends nothing. Use it as an asynchronous context
     manager.

@@ -59,7 +59,7 @@ class PeerRequest:
 
 
 async def read_request(reader: asyncio.StreamReader) -> PeerRequest | None:
-    """Return the next request of a connection, with its body; None at the connection's end."""
+    """Return the next request of a connection, with its body; None after the last request."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
@@ -141,7 +141,7 @@ class HttpExchange:
 
 @attrs.define(eq=False)
 class HttpPeer:
-    """A server for one operation that answers calls by the script.
+    """A server for one operation, which answers calls as the script says.
 
     Use it as an asynchronous context manager.
     """

@@ -15,9 +15,9 @@ from lro_conform.client._launch import ClientSaid
 from lro_conform.client._steps import POLLS, SeenCall, Verb
 
 MARGIN_SECONDS: Final = 2.0
-"""Seconds after its timeout within which a client must print its outcome."""
+"""Seconds that a client has after its timeout to print its outcome."""
 STARTUP_SECONDS: Final = 30.0
-"""Seconds from its start within which a client must connect; otherwise it is killed."""
+"""Seconds that a client has after its start to connect; after that it is killed."""
 MAX_CALLS_A_SECOND: Final = 20.0
 """The highest average rate of polls at which a client counts as pausing between them."""
 _FEW_CALLS: Final = 20
@@ -63,7 +63,7 @@ class ClientRun:
 
 
 Complaint: TypeAlias = Callable[[ClientRun], str | None]
-"""A function that returns a sentence why a run fails, or None."""
+"""A function that returns the reason why a run fails, as a sentence, or None."""
 
 
 class OtherVerdict(Exception):
@@ -251,7 +251,7 @@ def only_reads(run: ClientRun) -> str | None:
 
 
 def pauses(run: ClientRun) -> str | None:
-    """Require that the client does not poll as fast as it can."""
+    """Require that the client pauses between polls."""
     polls = run.of(*POLLS)
     rate = len(polls) / max(run.seconds, 1.0)
     if len(polls) <= _FEW_CALLS or rate <= MAX_CALLS_A_SECOND:
@@ -266,12 +266,12 @@ def _pauses_between(calls: Sequence[SeenCall]) -> list[float]:
 
 
 def backs_off(run: ClientRun) -> str | None:
-    """Require pauses between polls that grow, or are long from the start."""
-    found = _pauses_between(run.of(*POLLS))[:-1]  # the client's timeout may shorten the last one
+    """Require that the pauses between polls grow, or are long from the start."""
+    found = _pauses_between(run.of(*POLLS))[:-1]  # the client's timeout may cut the last pause
     share = max(len(found) // 3, 1)
     if len(found) < _FEW_PAUSES or statistics.median(found) >= _SLOW_SECONDS:
         return None
-    # A stall of the machine makes some pauses long, but not those of both earlier thirds.
+    # A stall of the machine makes some pauses long, but not the pauses of both earlier thirds.
     thirds = found[:share], found[share:-share], found[-share:]
     *before, last = (statistics.median_low(some) for some in thirds)
     first = min(before)
@@ -294,7 +294,7 @@ def waits_after(index: int, seconds: float) -> Complaint:
         polls = run.of(Verb.GET)
         if len(polls) < index + 2:
             return None
-        took = polls[index + 1].at - polls[index].at  # includes the duration of the call
+        took = polls[index + 1].at - polls[index].at  # ``took`` includes the call's duration
         if took >= seconds - _EARLY_SECONDS:
             return None
         return f"it polled again after {took:.2f} s; the server had asked for {seconds:g} s"

@@ -1,4 +1,4 @@
-"""A listening socket of a peer, which can cut its connections and refuse new ones for a while."""
+"""A listening socket that can cut its connections, and refuse new connections for a while."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class PeerListener:
         self._socket.close()
 
     def go_away(self, seconds: float) -> None:
-        """Cut all connections, and refuse new ones for some seconds."""
+        """Cut all connections, and refuse new connections for some seconds."""
         self._cut()
         self._bind()
         self._start(self._come_back(seconds))
@@ -67,7 +67,7 @@ class PeerListener:
         await self._listen()
 
     def _bind(self) -> None:
-        """Bind the port, so that no other program gets it; it refuses connections for now."""
+        """Bind the port, so that no other program gets it; the port refuses connections for now."""
         self._socket = held = socket.socket()
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind((HOST, self.port))

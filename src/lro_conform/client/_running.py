@@ -140,8 +140,8 @@ async def judge_client(
 ) -> ConformanceReport:
     """Judge a client by these checks of :data:`CLIENT_CHECKS`.
 
-    At most ``jobs`` processes run at a time. The first runs alone: if it does not connect to its
-    peer, the others would not either.
+    At most ``jobs`` processes run at a time. The first process runs alone: if it does not connect
+    to its peer, later processes would not either.
 
     Raises:
         UnusableInput: The command cannot be run, or does not connect.

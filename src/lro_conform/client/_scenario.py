@@ -105,7 +105,7 @@ def rule(
     optional: bool = False,
     unfinished: bool = False,
 ) -> _Rule:
-    """Return a function that makes a check of clients; ``id`` is its id without ``client.``.
+    """Return a function that makes a check of clients; ``id`` is the check's, without ``client.``.
 
     A run fails the check if a complaint of ``fails`` applies or, unless ``unfinished`` is true, if
     it has no outcome.

@@ -81,7 +81,8 @@ Special: TypeAlias = Callable[[Any], Awaitable[None]]
 
 Answer: TypeAlias = Shows | Refuses | Lists | Acknowledges | Silent | Special
 Script: TypeAlias = Mapping[Verb, Sequence[Answer]]
-"""The answers to each verb in order; the last is repeated. Other verbs are UNIMPLEMENTED."""
+"""The answers to each verb, in order; the last answer is repeated. Without answers, a verb is
+UNIMPLEMENTED."""
 
 NOT_OFFERED: Final = Refuses(code=RpcCode.UNIMPLEMENTED)
 

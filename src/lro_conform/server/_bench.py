@@ -1,4 +1,4 @@
-"""The bench on which checks run: the server, and operations in each state."""
+"""The bench that checks share: the server, and its operations in each state."""
 
 from __future__ import annotations
 
@@ -293,7 +293,7 @@ class Bench:
     async def left_out(self, answer: Answer) -> bool:
         """Return True if an answer means that a method is not supported.
 
-        Over HTTP, the status 405 means this too, whatever code the body has. WaitOperation, which
+        Over HTTP, the status 405 also means that, whatever code the body has. WaitOperation, which
         has no path in ``operations.proto``, and ListOperations may have no path at all; then the
         answer is the same as for an unknown path.
         """
@@ -306,7 +306,7 @@ class Bench:
             return said
         else:
             absent = await self._no_route(answer, answer.http.status)
-        if absent and answer in self.log:  # the answer is of the framework around the server
+        if absent and answer in self.log:  # the answer came from the framework around the server
             self.log[self.log.index(answer)] = attrs.evolve(answer, foreign=True)
         return absent
 
@@ -343,7 +343,7 @@ class Bench:
     async def unknown(self) -> str:
         """Return an unknown operation name in the form of the server's names.
 
-        Digits are replaced by digits, and letters from a to f by such letters, so a UUID stays one.
+        Digits are replaced by digits, and letters from a to f by such letters: a UUID stays a UUID.
         """
         name = self.started[0] if self.started else await self.start(StartKind.LONG)
         start, slash, id_ = name.rpartition("/")
@@ -364,7 +364,7 @@ class Bench:
 
 
 _SHORT: Final = 8
-"""Ids of at most this length are extended: a changed short id may be of another operation."""
+"""Ids of at most this length are extended: a changed short id may be that of an operation."""
 _CHANGED: Final = 4
 _MORE: Final = "90417263"
 

@@ -33,7 +33,7 @@ TOKEN: Final = "LRO_TOKEN"
 _HEADER: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t -~]*)", re.ASCII)
 _OWN_HEADERS: Final = frozenset({"content-length", "transfer-encoding"})
 _METADATA: Final = re.compile(r"[0-9a-z_.-]+(?<!-bin)")
-"""Matches names of headers that gRPC can send too; names in -bin would need binary values."""
+"""Matches names of headers that gRPC can send too. Names that end in -bin need binary values."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 _MANY_SECONDS: Final = click.FloatRange(min=0, min_open=True, max=86_400)
@@ -60,7 +60,7 @@ def _read_url(_: object, __: object, given: str) -> str:
     """Read the URL, for click.
 
     Raises:
-        click.BadParameter: It is not an HTTP URL, or has credentials, a query or a fragment.
+        click.BadParameter: The text is not an HTTP URL, or has credentials, a query or a fragment.
     """
     if not given:
         return given
@@ -85,7 +85,7 @@ def _read_target(_: object, __: object, given: str) -> str:
     """Read the value of ``--grpc``, for click.
 
     Raises:
-        click.BadParameter: It has characters that a target cannot have.
+        click.BadParameter: The value has characters that a target cannot have.
     """
     if not re.fullmatch(r"[!-~]*", given):
         raise click.BadParameter(f"{given!r} is not a target")
@@ -96,7 +96,7 @@ def _read_prefix(_: object, __: object, given: str) -> str:
     """Read the value of ``--prefix``, for click, without a trailing slash.
 
     Raises:
-        click.BadParameter: It is not a path.
+        click.BadParameter: The value is not a path.
     """
     if given and not re.fullmatch(r"/[!-~]*", given):
         raise click.BadParameter(f"{given!r} is not a path that begins with a slash")
@@ -107,7 +107,7 @@ def _read_parent(_: object, __: object, given: str | None) -> str | None:
     """Read the value of ``--parent``, for click.
 
     Raises:
-        click.BadParameter: It has unprintable characters, or bytes that are not UTF-8.
+        click.BadParameter: The value has unprintable characters, or bytes that are not UTF-8.
     """
     if given and not given.isprintable():
         raise click.BadParameter(f"{given!r} is not a name")
@@ -118,7 +118,7 @@ def _read_request(_: object, __: object, given: str | None) -> RequestTemplate |
     """Read the value of ``--start``, ``--start-soon`` or ``--start-fail``, for click.
 
     Raises:
-        click.BadParameter: It is not a request.
+        click.BadParameter: The value is not a request.
     """
     try:
         return None if given is None else RequestTemplate.parse(given)

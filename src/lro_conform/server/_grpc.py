@@ -91,7 +91,7 @@ class GrpcTarget:
     async def wait_within(self, name: str, *, timeout: float, seconds: float) -> Answer:
         """Call WaitOperation with a timeout, and with a deadline of ``seconds``.
 
-        The call is not logged: with so short a deadline, the network may make a reply late.
+        The call is not logged, because the deadline is so short that a slow network may exceed it.
         """
         request = pb.WaitOperationRequest(name=name, **wait_fields(timeout))
         found = await self.ask(
@@ -236,7 +236,7 @@ def _refused(error: grpc.aio.AioRpcError) -> dict[str, Any]:
 
 
 _LOCAL: Final = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
-"""Codes of a server, or of grpcio if there was no reply; grpcio does not tell which."""
+"""Codes that come from the server or, without a reply, from grpcio; the source is not known."""
 
 
 def _details(packed: list[Any], number: int, message: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ _JSON: Final = "application/json"
 _GZIP: Final = zlib.MAX_WBITS | 16
 """The ``wbits`` of zlib for the gzip format."""
 _IDLE_SECONDS: Final = 1.0
-"""Seconds that idle connections are kept: fewer than by servers, so no request is lost."""
+"""Seconds for which an idle connection is kept: fewer than servers keep it, to lose no request."""
 
 
 Headers: TypeAlias = Sequence[tuple[str, str]]
@@ -45,7 +45,7 @@ def duration(seconds: float) -> str:
 class HttpTarget:
     """A server at a URL, with the path prefix of operation names.
 
-    ``call_seconds`` is how long a call may take in all, from connecting to the reply's last byte.
+    ``call_seconds`` is the maximum duration of a call, from connecting to the reply's last byte.
     """
 
     transport: str = attrs.field(default=HTTP, init=False)
@@ -177,7 +177,7 @@ class HttpTarget:
                 left = b"" if coding == "identity" else chunk
                 body += b"" if left else chunk
                 while left and len(body) <= MAX_REPLY:
-                    if unpacks.eof:  # another member follows (RFC 1952 §2.2)
+                    if unpacks.eof:  # another gzip member follows (RFC 1952 §2.2)
                         unpacks = zlib.decompressobj(_GZIP)
                     # Limit each piece: httpx itself would decompress a gzip bomb completely.
                     body += unpacks.decompress(left, MAX_REPLY + 1 - len(body))

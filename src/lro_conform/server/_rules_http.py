@@ -243,7 +243,7 @@ async def forms_bound_name(bench: Bench) -> Facts:
             await bench.cancelled()
             began = (await bench.target.cancel(doomed)).began
             ended = await bench.until_done(doomed)
-            await asyncio.sleep(ended.ended - began)  # by then, a wrong cancel would show
+            await asyncio.sleep(ended.ended - began)  # by then, a wrong cancel would be visible
     for answer in answers:
         for fact in _tolerance(answer):
             yield fact

@@ -28,12 +28,12 @@ from lro_conform.server._starts import StartKind
 
 RULES: Final = RuleBook()
 LAST_RULES: Final = RuleBook()
-"""Rules that run after all others, because their requests may end a server."""
+"""Rules that run after all other rules, because their requests may crash a server."""
 MUST, SHOULD, INFO = Level.MUST, Level.SHOULD, Level.INFO
 
 _MOST_PAGES: Final = 300
 _LARGE: Final = 100_000
-"""A page size above the maximum of most servers; some allocate memory for so many operations."""
+"""A page size above the maximum of most servers. Some servers allocate memory for a full page."""
 _AT_LEAST: Final = 3
 """Minimum number of operations in a list that is read page by page."""
 

@@ -25,11 +25,11 @@ MUST, SHOULD, INFO = Level.MUST, Level.SHOULD, Level.INFO
 async def _some_calls(bench: Bench) -> None:
     """Make sure that the log has operations in progress and done, a page, and a refusal.
 
-    If other rules were judged before, the log already has these.
+    If other rules were judged before, the log already has these replies.
     """
     lists, waits = (functools.partial(bench.need, rpc) for rpc in ("list", "wait"))
     for ask in (bench.long, bench.finished, lists, bench.whole_page, waits):
-        with contextlib.suppress(NotJudged, NotOffered):  # the calls in the log are judged anyway
+        with contextlib.suppress(NotJudged, NotOffered):  # the calls in the log are judged even so
             await ask()
     if not any(one.refused and not one.foreign for one in bench.log):
         with contextlib.suppress(NotJudged):

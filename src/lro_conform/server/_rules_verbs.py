@@ -240,7 +240,7 @@ async def wait_beside_others(bench: Bench) -> Facts:
     waits = [asyncio.ensure_future(bench.target.wait(name, timeout)) for _ in range(4)]
     await asyncio.sleep(bench.pace.hold / 4)
     answer = await bench.target.get(name)
-    await bench.target.cancel(name)  # if supported, it ends the waits
+    await bench.target.cancel(name)  # a cancel, if supported, ends the waits
     await asyncio.gather(*waits)
     if answer.fault or answer.seconds > bench.slack:
         yield f"{answer} after {answer.seconds:.1f} s, beside four waits"

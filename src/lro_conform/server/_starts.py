@@ -106,8 +106,8 @@ class HttpStarter:
 class CommandStarter:
     """Starts operations with a command that prints a name, or an Operation as JSON.
 
-    The command gets the kind in ``LRO_CONFORM_KIND`` and the server in ``LRO_CONFORM_TARGET``. If
-    it succeeds without output, it does not offer the kind.
+    The command gets the kind in ``LRO_CONFORM_KIND`` and the server in ``LRO_CONFORM_TARGET``. A
+    command that succeeds without output does not offer the kind.
     """
 
     words: Sequence[str]
