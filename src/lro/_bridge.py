@@ -35,7 +35,7 @@ _NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_URL, "https://aip.dev/151")
 def failed_by_service(error: Status, types: TypeRegistry, domain: str) -> bool:
     """Return True if an operation failed by a fault of the service, not by an error of the work.
 
-    The ErrorInfo of such an error has the service's own domain, and a reason for a crash of the
+    The ErrorInfo of such an error has the service's own domain, and its reason is a crash of the
     method, a lost worker, a timeout or the like. A method raises all other errors on purpose.
     """
     info = detail_of(error, types, ErrorInfo)
@@ -43,7 +43,7 @@ def failed_by_service(error: Status, types: TypeRegistry, domain: str) -> bool:
 
 
 def has_value(response: AnyMessage | None) -> bool:
-    """Return True if a response has content; Empty does not."""
+    """Return True if a response has content; an Empty has none."""
     return response is not None and response.type_name != "google.protobuf.Empty"
 
 
@@ -78,7 +78,8 @@ def hidden(name: str) -> Iterator[None]:
 class OperationIds:
     """Ids of operations for protocols whose ids have no slash.
 
-    ``parent`` returns the parent of a caller's operations; without it, operations have no parent.
+    ``parent`` returns the parent of a caller's operations; without this function, operations have
+    no parent.
     """
 
     parent: Callable[[str], str] | None = None

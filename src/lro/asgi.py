@@ -84,7 +84,8 @@ class EdgeApp:
         elif self._fallback is not None:
             await self._fallback(scope, receive, send)
         elif scope["type"] == "websocket":
-            await send({"type": "websocket.close"})  # before accepting it, so the caller gets 403
+            # Closed before it is accepted, so the caller gets 403.
+            await send({"type": "websocket.close"})
         else:
             raise ValueError(f"lro serves http, not {scope['type']}")
 
@@ -124,9 +125,9 @@ class OperationsApp(EdgeApp):
     ``fallback`` is the application that gets all other paths, websockets, and the server's start
     and stop. So put frameworks that cannot mount applications, such as Django, behind this one.
     When the server stops, this application closes the service before it tells ``fallback``, which
-    may then close resources that running work uses. An application that is mounted in a framework
-    is not told of the stop: there, the framework's application must close the service. The other
-    options are those of :class:`lro.http.OperationsEdge`.
+    may then close resources that running work uses. A server does not notify mounted applications
+    when it stops: then the framework's application must close the service. The other options are
+    those of :class:`lro.http.OperationsEdge`.
 
     When a caller disconnects, the resources of the call are freed (spec §4.8). If a stopping server
     cancels a call, the answer is UNAVAILABLE, unless an answer has begun; a stream ends properly.
@@ -165,11 +166,11 @@ async def respond(
     caller: str | None = None,
     read: Callable[[], Awaitable[bytes | None]] | None = None,
 ) -> None:
-    """Let an edge answer a call to this raw path.
+    """Let an edge answer a call to the raw path ``path``.
 
     ``found`` is the result of ``edge.route``, if it was already called. ``caller`` is the caller's
-    name, if a framework has found it. ``read`` replaces :func:`read_body` in a framework, which may
-    already have read the body, to check a signature for instance.
+    name, if a framework has found it. ``read`` replaces :func:`read_body` for a framework that may
+    already have read the body, for instance to check a signature.
     """
     sender = _Sender(send)
     try:

@@ -6,7 +6,7 @@ starts a method, a GET of the monitor returns 200 in every state of the operatio
 ``azure-core`` and ``createHttpPoller`` of ``@azure/core-lro`` can poll the monitor.
 
 ``lro.asgi.EdgeApp`` and ``lro.wsgi.EdgeApp`` serve an :class:`AzureEdge`, alone or in front of an
-``OperationsApp`` of the same service, which then shows the same operations.
+``OperationsApp`` of the same service: both show the same operations.
 """
 
 from __future__ import annotations
@@ -149,7 +149,8 @@ class AzureEdge(OperationsEdge):
         http = plain.status
         if isinstance(error, _OutsideWindow):
             http = 412
-        elif http == Code.DEADLINE_EXCEEDED.http:  # gateways also answer 504
+        # A gateway may also answer 504, so 504 would be ambiguous.
+        elif http == Code.DEADLINE_EXCEEDED.http:
             http = Code.UNAVAILABLE.http
             headers["retry-after"] = str(self.options.poll_seconds)
         with contextlib.suppress(MalformedRequest):  # raised if there are too many headers
@@ -199,7 +200,7 @@ class AzureEdge(OperationsEdge):
 
     @property
     def _retry(self) -> str:
-        # At least 1: clients wait 30 seconds if it is 0 or missing.
+        # The value is at least 1: clients wait 30 seconds if the header is 0 or missing.
         return str(self.options.poll_seconds)
 
     def _monitored(

@@ -1,4 +1,4 @@
-"""Facts about the current operation for every log record of its function."""
+"""Adds facts about the current operation to every log record of its function."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def _labels(metric: Metric) -> list[str]:
 
 
 def _made(registry: CollectorRegistry) -> Mapping[str, _Instrument]:
-    """Make the instruments of all metrics that count events, by their names."""
+    """Make the instruments of all metrics that count events; return them by name."""
     found: dict[str, _Instrument] = {}
     for metric in METRICS:
         given = metric.prometheus_name, metric.description, _labels(metric)
@@ -94,7 +94,7 @@ class _EventCounter(MetricObserver):
         """Add a value to the metric's instrument."""
         instrument = self._instruments[metric.name]
         one = instrument.labels(*attributes) if attributes else instrument
-        # A sum must not fall, even if a clock was set back.
+        # A negative value, after a clock was set back, must not decrease a sum.
         value = value if 0 <= value < math.inf else 0.0
         one.observe(value) if isinstance(one, Histogram) else one.inc(value)
 

@@ -1,8 +1,8 @@
 """Webhooks notify receivers when operations end (Standard Webhooks 1.0.0).
 
 Pass :class:`Webhooks` to a service: they send events to each :class:`Endpoint`. Receivers check
-events with :mod:`lro_client.webhooks`, or with any library for Standard Webhooks; :func:`sign` only
-makes signatures, and :func:`verify` only checks them.
+events with :mod:`lro_client.webhooks`, or with any library for Standard Webhooks. :func:`sign`
+makes signatures, and :func:`verify` checks them, without sending anything.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The HTTP edge as WSGI applications, to serve together with Flask or Django, or alone.
 
-Like every WSGI call, a Wait holds a thread of the server. So the number of threads bounds the
+Like every WSGI call, a Wait occupies a thread of the server. So the number of threads bounds the
 callers who wait, and the server does not notice that a caller disconnects until the wait has ended.
 For thousands of waiting callers, serve :mod:`lro.asgi`. Watch is UNIMPLEMENTED here: a stream would
-hold its thread while the operations run.
+occupy its thread while the operations run.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class EdgeApp:
         edge.streams = False
         self.edge = edge
         self._fallback = fallback
-        edge.service.edges.end_waits_at_signals()  # all calls may be in other threads
+        # Now, because perhaps no call runs in the main thread, which gets the signals.
+        edge.service.edges.end_waits_at_signals()
 
     def _find(self, environ: Environ) -> tuple[HttpRequest, RouteResult]:
         request = request_of(environ)
@@ -76,7 +77,7 @@ class EdgeApp:
             headers.append(("Content-Length", str(len(reply.body))))
         start_response(reply.status_line, headers)
         if reply.reserved is not None:
-            reply.reserved.release()  # now the server has the bytes
+            reply.reserved.release()  # the server has the bytes from now on
         return [reply.body] if reply.body else []
 
     def _reply(self, request: HttpRequest, found: RouteResult, environ: Environ) -> HttpReply:

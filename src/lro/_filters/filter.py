@@ -59,7 +59,8 @@ class Filter:
     """A valid filter, which is immutable and safe to share between threads.
 
     ``text`` is the filter as given, ``tree`` its plan, and ``registered`` the types that it was
-    checked against. A store can apply :meth:`prefilter` first, but :meth:`matches` decides.
+    checked against. A store can apply :meth:`prefilter` first, but only :meth:`matches` decides
+    what matches.
     """
 
     text: str
@@ -267,7 +268,8 @@ def _nearest_name(text: str, registered: Registered) -> str:
         for source in reversed(_PACKED)
         for name in _below(_places(source, (), Op.EQUAL, registered), False)
     }
-    return suggestion(text, {**_NAMES, **inside, **_NAMES})  # _NAMES come first and prevail
+    # _NAMES is given twice: its names come first, and override equal names in messages.
+    return suggestion(text, {**_NAMES, **inside, **_NAMES})
 
 
 def _places(
@@ -310,7 +312,8 @@ def _compared(accept: Accept, right: Member | Function | Composite, op_position:
 
 
 def _distributed(accept: Accept, tree: Tree, op_position: int) -> Plan:
-    # Compares with every literal of a group; the AND, OR and NOT of the group stay (spec §7.13).
+    # Compares with every literal of a group; the operators AND, OR and NOT of the group are kept
+    # (spec §7.13).
     match tree:
         case And(items):
             return Conjunction(tuple(_distributed(accept, item, op_position) for item in items))
@@ -366,7 +369,7 @@ def _function(call: Function) -> Source:
         if isinstance(arg, Member) and not any(part.quoted for part in arg.parts):
             words.append(arg.text)
         else:
-            words.append("")  # no function has this argument
+            words.append("")  # an empty word: no function has such an argument
     source = _FUNCTIONS.get(tuple(words))
     if source is None:
         position = call.args[0].position if call.args else call.position

@@ -77,7 +77,7 @@ class Indexes:
     def mark(self, record: Record) -> Record:
         """Return the record with the keys of its metadata and caller."""
         if not self.declared:
-            # Keys from another process may not match the new metadata.
+            # Keys that another process made may not match the new metadata.
             return record if record.keys is None else record.with_keys(None)
         return record.with_keys(json.dumps(dict(self._keys_of(record)), separators=(",", ":")))
 
@@ -127,5 +127,5 @@ class Indexes:
                 place = indexable(path, MessageType(type_name, shape))
             except InvalidFilter:
                 continue
-            if place.key == key:  # otherwise the field has another kind in this type
+            if place.key == key:  # with another key, the field has another kind in this type
                 yield key, place

@@ -73,7 +73,7 @@ class Member:
 
     @property
     def mixed(self) -> bool:
-        """True for a string joined by dots to other parts, which is not a literal (spec §7.4)."""
+        """True if dots join a string to other parts: such a member is not a literal (spec §7.4)."""
         return len(self.parts) > 1 and any(part.quoted for part in self.parts)
 
     @property
@@ -293,7 +293,8 @@ def _stray(char: str) -> str:
 
 def _string(text: str, start: int) -> tuple[FilterToken, int]:
     quote = text[start]
-    chars: list[str] = []  # one code point per item, so the length is the next position
+    # Each item is one code point, so the length is the position of the next one.
+    chars: list[str] = []
     stars: list[int] = []
     at = start + 1
     while at < len(text) and text[at] != quote:
@@ -378,7 +379,7 @@ class _Parser:
 
     @property
     def next(self) -> FilterToken:
-        return self.tokens[self.at + 1]  # never called at the end
+        return self.tokens[self.at + 1]  # never used at the last token
 
     def skip_space(self) -> None:
         if self.here.kind is TokenKind.SPACE:

@@ -245,7 +245,8 @@ class Indexable:
     def value_in(self, payload: Json) -> str | None:
         """Return the key's value for a message; None for an enum value without a name.
 
-        Another release may have a name for the enum value, so each release must evaluate it itself.
+        Another release may have a name for the value, so each release must evaluate the value
+        itself.
         """
         values = [payload]
         for step in self.steps:
@@ -264,7 +265,7 @@ class Indexable:
 
 
 def indexable(path: str, message_type: MessageType) -> Indexable:
-    """Return the place of a path; it is written as in filters, but without ``metadata``.
+    """Return the place of a path; the path is written as in filters, without ``metadata``.
 
     Raises:
         InvalidFilter: The type has no such path, or the path does not lead to one scalar value.

@@ -154,7 +154,7 @@ class StructMatch:
 
 
 _FEW: Final = 16
-"""Maximum number of values that are compared one by one."""
+"""The most values that a test for equality compares one by one; more are put into a set."""
 
 MAX_STEPS: Final = 4_000_000
 """Maximum number of steps of a filter for one operation."""
@@ -208,7 +208,7 @@ class Subject(Protocol):
 
     @property
     def cancel_requested(self) -> bool:
-        """True if a caller asked to cancel it while it was in progress."""
+        """True if a caller asked to cancel the operation while it was in progress."""
         ...
 
     @property
@@ -238,7 +238,8 @@ def _error(subject: Subject) -> Json:
     error = subject.error
     if error is None:
         return None
-    details: list[Json] = [{} for _ in error.details]  # filters can only test whether there are any
+    # Filters can only test whether there are details.
+    details: list[Json] = [{} for _ in error.details]
     return {"code": error.code, "message": error.message, "details": details}
 
 
@@ -327,7 +328,7 @@ class View:
         """Return True if the condition of a route holds for a value at the end of its steps.
 
         A filter may test a field with many thousands of values hundreds of times. So the values are
-        found and read only once.
+        collected only once.
 
         Raises:
             InvalidFilter: As for :meth:`spend`.
@@ -356,7 +357,7 @@ class View:
         if self._searched is None:
             self._searched = SEPARATOR.join(self._strings()).casefold()
             self._parts = self._searched.count(SEPARATOR) + 1
-        pieces = len(pattern.pieces)  # a single piece is searched in all strings at once
+        pieces = len(pattern.pieces)  # a pattern of one piece is searched in all strings at once
         self.spend(self._parts * pieces if pieces > 1 else 0, len(self._searched))
         return pattern.occurs_in(self._searched)
 

@@ -1,4 +1,4 @@
-"""Prefilters: simple tests. Every match of a filter passes its prefilter; other records may, too.
+"""Prefilters: simple tests that every match of a filter passes; other records may pass, too.
 
 ``prefiltering`` makes prefilters. A store may apply any part of a prefilter to read fewer records;
 the filter itself decides. Times are microseconds since 1970 in UTC, as in rows.
@@ -38,7 +38,8 @@ def key_value(value: str | float | Fraction) -> str:
     """Return the key's value for a value at its path; equal values have equal key values."""
     if isinstance(value, bool):
         return digest(str(value).lower())
-    if isinstance(value, int) and abs(value) > _EXACT:  # JSON libraries may read it as a float
+    # JSON libraries may read such a large integer as a float.
+    if isinstance(value, int) and abs(value) > _EXACT:
         value = float(value) if abs(value) < _VAST else math.inf
     if isinstance(value, float) and value.is_integer():
         value = int(value)

@@ -190,12 +190,13 @@ def _in_message(source: Source, routes: Mapping[str, ValueTest], key_of: KeyOf) 
 
 
 def _keyed(index: Indexable | None, route: ValueTest) -> tuple[str, frozenset[str]]:
-    # Returns the key, and the key values that satisfy a condition; an empty key without an index.
+    # Returns the key, and the key values that satisfy a condition; the key is empty if there is no
+    # index.
     condition = route.condition
     if index is None or not isinstance(condition, Compare) or not condition.equal:
         return "", frozenset()
     value = index.value_of(condition.operand)
-    assert value is not None  # the filter knows the enum's names
+    assert value is not None  # a checked filter has only known names of the enum
     # A missing value is treated as the default.
     return index.key, frozenset({value, ABSENT} if _default_holds(route) else {value})
 
@@ -218,7 +219,8 @@ def _text_test_of(source: Source, route: ValueTest) -> Test:
 def _pieces(source: Source, route: ValueTest) -> list[str]:
     # Returns texts that a message's JSON must contain if the condition holds.
     left = "" if source in (Source.NAME, Source.METADATA_TYPE, Source.RESPONSE_TYPE) else '"'
-    right = "" if source is Source.NAME else '"'  # a type's name ends a type URL, before a quote
+    # A type URL ends with the type's name, and a quote follows.
+    right = "" if source is Source.NAME else '"'
     steps = [step for step in route.steps if isinstance(step, FieldStep | KeyStep | StructStep)]
     key = _plain(steps[-1].key, '"', '":') if steps else ""
     match route.condition:
@@ -267,7 +269,7 @@ def _number_test(column: Column, route: ValueTest) -> Test | None:
     low = number - slack if condition.op in (Op.GREATER, Op.GREATER_EQUAL, *_EQUAL) else None
     high = number + slack if condition.op in (Op.LESS, Op.LESS_EQUAL, *_EQUAL) else None
     ends = [end for end in (low, high) if end is not None]
-    if not ends or not all(map(math.isfinite, ends)):  # not all databases have infinity
+    if not ends or not all(map(math.isfinite, ends)):  # some databases have no infinity
         return None
     or_text = condition.type is ValueType.DOUBLE
     return NumberIn(column=column, path=path, low=low, high=high, or_text=or_text)

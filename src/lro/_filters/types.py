@@ -185,10 +185,11 @@ class ValueType(enum.Enum):
     MOMENT = "a time of the record"  # nanoseconds since 1970, not JSON text
     TYPE_NAME = "the name of a type"
     METHOD_NAME = "the name of a method"
-    OPAQUE = "bytes, a field mask or a packed message"  # only presence can be tested
+    # Filters can test only the presence of such a value.
+    OPAQUE = "bytes, a field mask or a packed message"
     MESSAGE = "a message"
     STRUCT = "a Struct"
-    DYNAMIC = "a dynamic value"  # in a Struct: each value has its own type
+    DYNAMIC = "a dynamic value"  # a value in a Struct has a type of its own
 
     @property
     def ordered(self) -> bool:

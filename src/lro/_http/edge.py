@@ -131,7 +131,7 @@ _LARGEST_BODY: Final = 1 << 40
 """The largest allowed ``max_body``, in bytes; servers do not accept larger limits."""
 
 RouteResult: TypeAlias = Match | Allowed | LroError
-"""The result for a path: a route, the allowed methods for OPTIONS, or the error."""
+"""The result for a path: a route, the methods for OPTIONS, or the error of a missing route."""
 
 _SECONDS: Final = re.compile(r"[0-9]+(\.[0-9]+)?", re.ASCII)
 
@@ -216,7 +216,7 @@ class OperationsEdge:
     """
 
     offered: ClassVar[Collection[str]] = (*VERBS, *OPERATOR_VERBS)
-    """The verbs that this class of edges has routes for."""
+    """The verbs for which edges of this class have routes."""
 
     def __init__(self, service: Service, **options: Unpack[EdgeKeywords]) -> None:
         check_instance("service", service, Service, "a Service")
@@ -365,8 +365,8 @@ class OperationsEdge:
 
         The flow returns the operation and its reply. The rules are those of ``starts``: pages of
         other sites are refused, the caller is authenticated, and ``requestId``, ``validateOnly``
-        and ``Prefer`` are honoured. Without ``message``, the body is the message in JSON. With it,
-        the body may have any media type, but a body of a JSON type, such as
+        and ``Prefer`` are honoured. Without ``message``, the body is the message in JSON. With
+        ``message``, the body may have any media type, but a body of a JSON type, such as
         ``application/vnd.acme+json``, must be strict JSON in UTF-8. The other arguments are those
         of ``Method.start``.
 
@@ -380,7 +380,7 @@ class OperationsEdge:
         if handler is None:
             try:
                 self.service.edges.check_own(method)
-            except DeclarationError as exc:  # a mistake of the application, not of the caller
+            except DeclarationError as exc:  # the application made the mistake, not the caller
                 raise HookFailed("endpoint", str(exc)) from exc
             handler = StartHandler(self.service, method.full_name, WHOLE_BODY)
             self._own_starts[method.full_name] = handler
@@ -393,7 +393,7 @@ class OperationsEdge:
 
     def _caller(self, request: HttpRequest) -> Flow[str]:
         if request.caller is not None or self._hook is None:
-            return str.__str__(request.caller or "")  # a plain str, as from ask_caller
+            return str.__str__(request.caller or "")  # a plain str, as ``ask_caller`` returns it
         return (yield from ask_caller(self._hook, request.headers, request.native))
 
     def handle(self, request: HttpRequest, found: RouteResult | None = None) -> HttpReply:
@@ -402,7 +402,8 @@ class OperationsEdge:
         ``found`` is as for :meth:`exchange`.
         """
         reply = run(self.exchange(request, found))
-        assert isinstance(reply, HttpReply)  # a stream needs the step Watch, which ``run`` refuses
+        # ``run`` refuses the step Watch, the only step that makes a stream.
+        assert isinstance(reply, HttpReply)
         return reply
 
     def _start(
@@ -449,7 +450,7 @@ class OperationsEdge:
             try:
                 reply = yield from self._large(read_again, self.service.edges.limits.page_bytes)
             except (OperationNotFound, ResourceExhausted, Unavailable):
-                reply = show(operation)  # the operation is stored, so the start has succeeded
+                reply = show(operation)  # the start has succeeded, because the operation is stored
         if applied:
             more = ("preference-applied", ", ".join(applied))
             reply = attrs.evolve(reply, headers=(*reply.headers, more))
@@ -502,7 +503,7 @@ class OperationsEdge:
         fields: Mapping[str, Any] = query.fields
         wanted = ListOperationsRequest(name=name, **fields)
 
-        # Not in the few threads that make replies: a blocking hook must not occupy such a thread.
+        # Do not use one of the few threads that make replies: a hook that is called here may block.
         begin = self.service.edges.begin_list(wanted, view=query.view, caller=caller)
         listing: Listing = yield InThreads(begin)
 

@@ -33,7 +33,7 @@ Authenticate: TypeAlias = (
 
 If the function has two required arguments, the second is the server's own request object: the scope
 under ASGI, the environ under WSGI, with the entries of a framework's middleware. Return None for a
-caller without a name; all such callers are treated as one. Raise
+caller without a name; all callers without a name are treated as one caller. Raise
 :class:`lro.errors.Unauthenticated` to refuse the call. If the hook returns or raises anything else,
 the call fails with INTERNAL, and the reason is logged. Under ASGI, plain functions are called in a
 thread and coroutine functions are awaited; WSGI refuses coroutine functions.
@@ -119,7 +119,7 @@ def in_few_threads(service: Service, make: Callable[[], R]) -> Flow[R]:
 def make_large(service: Service, make: Callable[[ReplyReservation], R], least: int) -> Flow[R]:
     """Make a large reply; its bytes are reserved until it is made.
 
-    ``least`` is the number of bytes that suffices while other large replies are made.
+    ``least`` is the number of bytes to reserve that is enough while other large replies are made.
     """
     reserved: ReplyReservation = yield Reserve(service, least)
     try:

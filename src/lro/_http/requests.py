@@ -56,18 +56,19 @@ def wire_text(data: bytes) -> str:
 
 
 def raw_form(raw: str, decoded: str) -> str:
-    """Return the raw form of a path: ``raw`` if it matches ``decoded``, else ``decoded``, encoded.
+    """Return the raw form of a path: ``raw`` if it matches ``decoded``, else encode ``decoded``.
 
-    The two differ if a proxy or middleware rewrote the path, or if the server has no raw path.
-    Servers decode bytes that are not UTF-8 in one of two ways. A path too long for any route is
-    returned unchanged.
+    The raw and the decoded path differ if a proxy or middleware rewrote one of them, or if the
+    server passes no raw path. Servers decode bytes that are not UTF-8 in one of two ways, and both
+    are compared. A path too long for any route is returned unchanged.
     """
     longest = max(raw, decoded, key=len)
     if len(longest) > MAX_PATH:
         return longest
     if raw and decoded in (unquote(raw, errors=how) for how in ("surrogateescape", "replace")):
         return raw
-    return quote(decoded, safe=_SAFE, errors="surrogatepass")  # refused later: not UTF-8
+    # ``decoded`` may have lone surrogates, which the readers of paths refuse.
+    return quote(decoded, safe=_SAFE, errors="surrogatepass")
 
 
 def mount_path(decoded: str) -> str:
@@ -227,7 +228,7 @@ def _read_partial(value: str) -> bool:
 
 
 def _read_view(value: str) -> str:
-    value = value or "BASIC"  # an unset enum has the default (AIP-157)
+    value = value or "BASIC"  # an empty value means that the view is not set (AIP-157)
     try:
         check_view(value)
     except InvalidArgument as exc:
@@ -275,7 +276,7 @@ _REQUESTS: Final[dict[str, type[_Request]]] = {
     "WaitOperation": WaitOperationRequest,
 }
 for _cls in (CancelOperationRequest, RerunOperationRequest, WaitOperationRequest):
-    shape_of(_cls)  # cached now, not at the first request
+    shape_of(_cls)  # the shape is cached now, not at the first request
 _PARAMETER: Final = re.compile(r';[ \t]*([^\s;="]+)=("(?:[^"\\]|\\.)*"|[^;"]*)')
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _WANTED: Final[dict[type, str]] = {str: "text", bool: "true or false"}
@@ -365,7 +366,7 @@ def read_json(body: bytes) -> Json:
 def read_request(
     rpc: str, path_name: str, content_type: str | None, body: bytes, types: TypeRegistry
 ) -> _Request:
-    """Read the request of ``:cancel``, ``:rerun`` or ``:wait``: the fields, and the path's name.
+    """Read the request of ``:cancel``, ``:rerun`` or ``:wait`` from the body and the path's name.
 
     Raises:
         UnsupportedMediaType, MalformedRequest: As :func:`read_object`; or a field is unknown or of
@@ -428,7 +429,7 @@ def take_field(
     return value
 
 
-_json_name: Final = functools.cache(json_name)  # called with two names only
+_json_name: Final = functools.cache(json_name)  # only two names are ever converted
 
 CHANGING: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 """The HTTP methods that may change something, which need :func:`check_site`."""
@@ -483,7 +484,7 @@ def check_site(
     """Refuse a call by a page of another site, unless that site is trusted.
 
     Call it for methods in ``CHANGING``. ``scheme`` is the connection's scheme as known to the
-    server. Only browsers send ``Sec-Fetch-Site`` or ``Origin``, so other programs pass.
+    server. Only browsers send ``Sec-Fetch-Site`` or ``Origin``, so calls of other programs pass.
 
     Raises:
         CrossSiteRequest: The page belongs to another site, which is not trusted.
@@ -503,8 +504,8 @@ def check_site(
 def _is_own(origin: tuple[str, str], scheme: str, host: str) -> bool:
     theirs = origin[0]
     # Behind a proxy that terminates TLS, the server sees http for a page with https. Such a page is
-    # as safe as the server's own. An http page is never accepted for https: anyone who controls the
-    # caller's network could have written it.
+    # as safe as a page of the server itself. An http page is never accepted for https: anyone who
+    # controls the caller's network could have written it.
     if theirs != scheme and (theirs, scheme) != ("https", "http"):
         return False
     return read_origin(f"{theirs}://{host}") == origin

@@ -56,7 +56,7 @@ MAX_DETAILS: Final = 128 * 1024
 """Maximum size of all details of an error in a reply, in bytes: enough for an ErrorInfo."""
 
 _DEFECTS: Final = frozenset({Code.OK, Code.UNKNOWN, Code.INTERNAL, Code.DATA_LOSS})
-"""Codes that mean a fault of the server; OK is included because it is not an error code."""
+"""Codes that mean a fault of the server. OK is included: no correct error has it."""
 
 
 @attrs.frozen
@@ -80,7 +80,7 @@ def public_error(error: Exception, types: TypeRegistry, domain: str, *, asked: s
     if isinstance(error, LroError):
         try:
             status = _bounded(types.status_of(error, domain), types)
-        except Exception as exc:  # the error's class may be the application's
+        except Exception as exc:  # the class of the error may be defined by the application
             return internal_error(exc, types, domain, asked=asked)
         code = Code(status.code)
         if code not in _DEFECTS:
@@ -124,7 +124,7 @@ def _cut(value: Any) -> Any:
 def internal_error(
     error: Exception, types: TypeRegistry, domain: str, *, asked: str
 ) -> PublicError:
-    """Return the replacement for an error that cannot be read; ``error`` says why it cannot."""
+    """Return the replacement for an error that cannot be read; ``error`` is the reason."""
     log.error("the error of %s cannot be described", asked, exc_info=loggable(error))
     return _fault(Code.INTERNAL, types, domain)
 
@@ -182,7 +182,7 @@ class HttpReply:
 
     @property
     def headless(self) -> HttpReply:
-        """The reply to HEAD: the same without its body."""
+        """The reply to HEAD: this reply without its body."""
         length = ("content-length", str(len(self.body)))
         return attrs.evolve(self, headers=(*self.headers, length), body=b"")
 
@@ -197,7 +197,7 @@ def _json_reply(status: int, text: bytes, *more: tuple[str, str]) -> HttpReply:
 
 
 Redact: TypeAlias = Callable[[dict[str, Json]], dict[str, Json]]
-"""Hook that takes an operation's JSON object and returns the one to send, maybe the same."""
+"""Hook that takes the JSON object of an operation, and returns the JSON object to send."""
 
 
 def operation_reply_json(
@@ -228,8 +228,8 @@ def with_stand_ins(
     The class of a message may exist only in another release. Such a message must not hide its
     operation, or other operations in the reply (spec §1.14(3)). A refused error detail is left out.
 
-    With ``alone``, the reply has no other operation: it fails if an ErrorInfo would replace the
-    response, because an ErrorInfo is not a result. ``domain`` is the service's domain.
+    With ``alone``, the reply has no other operation: the call fails if an ErrorInfo would replace
+    the response, because an ErrorInfo is not a result. ``domain`` is the service's domain.
 
     Raises:
         MessageUnreadable: The response of an operation that is shown ``alone`` is refused.
@@ -254,7 +254,8 @@ def with_stand_ins(
 
 
 @functools.lru_cache(maxsize=256)
-def _report(type_name: str, why: str) -> None:  # logs each type once: lists show it again and again
+# Logged once for each type, because lists may show it again and again.
+def _report(type_name: str, why: str) -> None:
     log.warning("messages of the type %s cannot be shown by this process: %s", type_name, why)
 
 
@@ -358,7 +359,8 @@ def error_reply(
     """Make the reply for an error, as :func:`public_error` returns it (spec §5.12, §6.3)."""
     if isinstance(error, Retryable) and type(error) in _REPEATED:
         text, after = error.description, error.retry_after
-        if type(text) is str and type(after) is timedelta:  # the application may have set anything
+        # The application may have set these to values of any type.
+        if type(text) is str and type(after) is timedelta:
             kind: Any = type(error)
             return _refusal(kind, text, after, types, domain)
     return _described(error, types, domain, asked)
@@ -371,8 +373,8 @@ _REPEATED: Final = frozenset({ResourceExhausted, Unavailable})
 def _refusal(
     kind: type[Retryable], text: str, after: timedelta, types: TypeRegistry, domain: str
 ) -> HttpReply:
-    # Cached: under a flood of calls the same error is sent again and again, and making it takes
-    # longer than the rest of the call.
+    # Cached: under a flood of calls the same error is sent again and again, and making its reply
+    # takes longer than the rest of the call.
     return _described(kind(text, after), types, domain, "a call")
 
 
@@ -386,7 +388,7 @@ def _described(error: Exception, types: TypeRegistry, domain: str, asked: str) -
 
 def _challenge(error: LroError, asked: str) -> str:
     if isinstance(error, Unauthenticated):
-        try:  # a class of the application may set any challenge
+        try:  # a class of the application may have any challenge
             return checked_challenge(contained("challenge", getattr, error, "challenge"))
         except Exception as exc:
             log.error("the challenge of the error of %s cannot be described", asked, exc_info=exc)
@@ -403,7 +405,8 @@ def _error_reply(public: PublicError, types: TypeRegistry, asked: str) -> HttpRe
         more.append(("www-authenticate", _challenge(error, asked)))
     retry = detail_of(status, types, RetryInfo)
     if retry is not None and retry.retry_delay is not None:
-        seconds = -(-retry.retry_delay.total_seconds() // 1)  # rounded up (spec §5.13(2))
+        # Whole seconds, rounded up (spec §5.13(2)).
+        seconds = -(-retry.retry_delay.total_seconds() // 1)
         more.append(("retry-after", str(max(1, int(seconds)))))
     return json_reply(http, error_body(status, types, http), *more)
 
@@ -411,7 +414,7 @@ def _error_reply(public: PublicError, types: TypeRegistry, asked: str) -> HttpRe
 HEADERS: Final = (
     ("content-type", "text/event-stream; charset=utf-8"),
     *GUARDS,
-    ("x-accel-buffering", "no"),  # otherwise nginx buffers the events
+    ("x-accel-buffering", "no"),  # without this header, nginx buffers the events
 )
 HEARTBEAT: Final = b":\n\n"
 """A comment that keeps proxies from closing a quiet connection."""
@@ -436,7 +439,7 @@ class EventStream:
 
     @property
     def headless(self) -> HttpReply:
-        """The reply to HEAD: the same headers, without the stream."""
+        """The reply to HEAD: these headers, without the stream."""
         return HttpReply(self.status, self.headers)
 
 

@@ -49,7 +49,7 @@ WhileConnected: TypeAlias = Callable[[Awaitable[Any]], Awaitable[Any]]
 """Awaits its argument, and cancels it when the caller disconnects."""
 
 
-@attrs.frozen(kw_only=True, slots=False)  # with slots, it takes longer to make
+@attrs.frozen(kw_only=True, slots=False)  # with slots, an instance takes longer to make
 class HttpRequest:
     """A request as it was sent: raw path and query, header names in lower case.
 

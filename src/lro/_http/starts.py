@@ -134,7 +134,8 @@ class StartHandler(Generic[Req]):
             return (), False
         if self.rule.body != WHOLE:
             return read_parameters(query)
-        if {"parent", "notify"} & self._functions.keys():  # they may read other parameters
+        # These functions may read parameters that the library does not know.
+        if {"parent", "notify"} & self._functions.keys():
             return (), False
         return (), parse_query(self.full_name, query).enum_numbers
 
@@ -210,7 +211,7 @@ class StartHandler(Generic[Req]):
     def _read_raw(
         self, raw: Callable[[str, bytes], Req | None], request: HttpRequest
     ) -> Flow[_StartRequest[Req] | None]:
-        """Let the application read a body that is not JSON; None if it does not read this type."""
+        """Let the application read a body that is not JSON; None if it refuses the media type."""
         content_type = request.headers.get("content-type")
         if not content_type:
             return None
@@ -306,7 +307,7 @@ def rpc_at(table: RouteTable, method: str, template: Template) -> str | None:
         found = table.find(method, f"/{'/'.join(texts)}{verb}")
     except (RouteNotFound, HttpMethodNotAllowed):
         return None
-    assert isinstance(found, Match)  # other results are for OPTIONS only
+    assert isinstance(found, Match)  # ``find`` returns other results only for OPTIONS
     return found.rpc
 
 

@@ -1,4 +1,4 @@
-"""Removes the defaults of its class from a message."""
+"""Removes fields from a message that equal the defaults of its class."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from lro._messages.schema import Field, Label, Shape
 def without_defaults(payload: Json, cls: type, types: TypeRegistry) -> Json:
     """Return the JSON of a message without the fields that equal the default of their class.
 
-    Two releases of a class give the same result for a caller's request, even if the newer release
-    has more fields or other defaults.
+    Two releases of a class give the same result for a caller's request, even if the class has more
+    fields or different defaults in the newer release.
     """
     codec = types.codec(types.name_of(cls))
     return payload if codec.shape is None else _sparse(payload, codec.shape, types)

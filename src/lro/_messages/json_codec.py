@@ -4,7 +4,7 @@ The hooks below make the reader and the writer of a class; cattrs finds them. Ea
 :class:`InvalidArgument` whose ``field`` is the path into the message.
 
 Reading and writing are implemented twice. The general code defines the result. For each class a
-reader and a writer are also compiled. They make no call per field, and leave unusual values to the
+reader and a writer are also compiled. They make no call per field, and pass unusual values to the
 general code. In this project, a second implementation must be at least 1.5 times as fast on a
 published target, and its module must state the figures. The target (``bench/codec.py``) is at most
 1.8 times the time of hand-written code. An operation with its messages takes 1.65 times to encode
@@ -139,14 +139,14 @@ def _write(field: Field, number: int) -> list[str]:
     if test and optional:
         return ["if v is None: pass", f"elif {test}: {put}", f"else: {other}"]
     if test:
-        # A negative zero is not a default (spec §1.7(7)).
+        # Negative zero is not a default (spec §1.7(7)).
         given = "v or repr(v) != '0.0'" if kind is Kind.DOUBLE else "v"
         return [f"if {test}:", f" if {given}: {put}", f"else: {other}"]
     if kind is Kind.ENUM and not optional:
         return [f"if v is not z{number}: shown[{key}] = h{number}(v)"]
     if optional:
         return [f"if v is not None: shown[{key}] = h{number}(v)"]
-    if kind is Kind.FLOAT:  # as above, after conversion
+    if kind is Kind.FLOAT:  # as above, but compared after conversion to 32 bits
         return [f"w = h{number}(v)", f"if w or repr(w) != '0.0': shown[{key}] = w"]
     return [f"w = h{number}(v)", f"if v: shown[{key}] = w"]
 
@@ -177,7 +177,8 @@ def _each(test: str, form: str, container: type, other: str) -> list[str]:
 def _late(
     names: Namespace, name: str, field: Field, hook: Callable[[Field], Callable[..., Any]]
 ) -> Callable[[Any], Any]:
-    # The first call looks up the hook and replaces itself, because a class may contain itself.
+    # The first call looks up the hook and replaces this function by it. Looking it up earlier would
+    # recurse for ever if the class contains itself.
     def first(value: Any) -> Any:
         names[name] = found = hook(field)
         return found(value)
@@ -187,7 +188,8 @@ def _late(
 
 
 def _defaults(cls: type) -> dict[str, tuple[str, object, bool]] | None:
-    # Returns (argument, default, whether that is a factory) by field; None if not known.
+    # Returns by field: the argument, the default, and True if the default is a factory. Returns
+    # None if they are unknown.
     if not attrs.has(cls):
         return None
     found: dict[str, tuple[str, object, bool]] = {}
@@ -201,7 +203,7 @@ def _defaults(cls: type) -> dict[str, tuple[str, object, bool]] | None:
 
 
 def _places(cls: type) -> tuple[str, ...]:
-    # Returns the parameters that accept positional arguments, which are faster.
+    # Returns the parameters that can be passed by position, which is faster.
     maker: object = cls.__new__
     code = getattr(cls.__init__, "__code__", None)  # type: ignore[misc]  # of this very class
     if code is None or maker is not object.__new__:
@@ -281,7 +283,7 @@ class JsonCodec:
 
     def reader(self, cls: Any) -> Callable[[Json], Any]:
         """Return :meth:`load` for one class."""
-        hook: Any = self._converter.get_structure_hook(cls)  # ignores its second argument
+        hook: Any = self._converter.get_structure_hook(cls)  # the hook ignores its second argument
         return typing.cast(Loader, hook)
 
     def writer(self, cls: type) -> Dumper:
@@ -384,7 +386,7 @@ class JsonCodec:
 
         def dump(message: object) -> Json:
             nonlocal rows
-            if rows is None:  # not earlier: a class may contain itself
+            if rows is None:  # not earlier, because a class may contain itself
                 rows = [(field, self._field_dumper(field)) for field in shape.fields]
             if not isinstance(message, dict if is_dict else cls):
                 raise InvalidArgument("", f"must be a {cls.__name__}, got {got(message)}")
@@ -616,7 +618,8 @@ def _list_dumper(one: Dumper) -> Dumper:
             except InvalidArgument as exc:
                 raise below(f"[{place}]", exc) from None
         if isinstance(value, (set, frozenset)):
-            shown.sort(key=repr)  # the order of a set differs from process to process
+            # Sorted, because the order of a set differs from process to process.
+            shown.sort(key=repr)
         return shown
 
     return dump

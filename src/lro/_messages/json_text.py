@@ -46,7 +46,7 @@ MAX_LISTS: Final = 100_000
 """The most lists in a request: parsing them takes about 50 ms, and holds the GIL meanwhile."""
 
 MAX_VALUES: Final = 2_000_000
-"""The most values in a reply. Each counts as one; objects, lists, texts and keys count two more.
+"""The most values in a reply. A value counts as one; objects, lists, texts and keys count two more.
 
 A byte of JSON can take many bytes of memory, so a limit of bytes does not bound memory.
 """
@@ -92,7 +92,7 @@ def dumps_bounded(value: Json) -> bytes:
 
 
 def loads(data: bytes | str) -> Json:
-    """Read one JSON text as a client reads replies: fast, and the last of equal keys wins.
+    """Read one JSON text as a client reads replies: if a key is repeated, its last value wins.
 
     Raises:
         ValueError: The text is not JSON in UTF-8, is nested too deeply, or has too many values.
@@ -179,7 +179,7 @@ def plain_copy(value: dict[Any, Any] | list[Any], limit: int | None = None) -> J
         try:
             text = _standard_dumps(value)
             if _BEYOND_DOUBLE in text.translate(_DIGITS):
-                return None  # the value may exceed the range of double
+                return None  # the value may have a number beyond the range of double
             copy = _standard_parsed(text)
         except (ValueError, TypeError):
             return None
@@ -227,7 +227,8 @@ def _standard_parsed(data: bytes | str, decoder: json.JSONDecoder | None = None)
     except RecursionError:
         raise _too_deep() from None
     except ValueError as exc:
-        if "set_int_max_str_digits" in str(exc):  # advice for developers, not callers
+        # The message is advice for developers, not for callers.
+        if "set_int_max_str_digits" in str(exc):
             raise ValueError("it holds a number of too many digits") from None
         raise
     return value
@@ -270,7 +271,7 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-# Made once: making a coder takes longer than reading or writing a small message.
+# These coders are made once: making one takes longer than reading or writing a small message.
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _PLAIN: Final = json.JSONDecoder(parse_constant=_no_constant)
 _STRICT: Final = json.JSONDecoder(
@@ -294,7 +295,8 @@ def _check_depth(text: bytes | str, value: Json) -> None:
 
 
 def _text_deeper_than(text: bytes, value: Json, limit: int) -> bool:
-    # Like ``deeper_than`` for the value of a text, but several times as fast for a flat text.
+    # Has the result of ``deeper_than`` for the value of a text; several times as fast for flat
+    # texts.
     if b"\\" in text:
         text = text.replace(rb"\\", b"").replace(rb"\"", b"")
     # A string without brackets leaves a pair of quotes, which is removed.

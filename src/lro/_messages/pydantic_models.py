@@ -141,7 +141,7 @@ def _complete(cls: Any) -> None:
 
 def _declared(cls: Any, name: str, field: FieldInfo, schema: Json) -> Declared:
     annotation: Any = field.annotation
-    if field.discriminator is not None:  # pydantic stores it outside the type
+    if field.discriminator is not None:  # pydantic removes the discriminator from the annotation
         mark = pydantic.Field(discriminator=field.discriminator)
         annotation = Annotated[annotation, mark]
     if field.metadata:
@@ -180,7 +180,7 @@ def _computed(name: str, field: ComputedFieldInfo) -> Declared:
 
 
 def _config(cls: Any) -> Mapping[str, Any]:
-    # A model has one of the two attributes; a dataclass has at most the first.
+    # A model has one of these two attributes; a dataclass has the first or neither.
     found: Mapping[str, Any] | None = getattr(cls, "__pydantic_config__", None)
     return found or getattr(cls, "model_config", {})
 

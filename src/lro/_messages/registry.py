@@ -101,7 +101,7 @@ class Amending(Protocol):
 
 
 CodecFactory = Callable[[type], "Codec | None"]
-"""Returns the codec of a class, or None for a class that it does not support."""
+"""Returns the codec of a class, or None for a class that the factory does not support."""
 
 
 @attrs.frozen(slots=False)
@@ -218,7 +218,7 @@ def full_name(cls: type) -> str | None:
 
 
 def payload_of(codec: Codec, message: object) -> Json | bytes:
-    """Return the payload of a message, in a form that can be stored and sent.
+    """Return the payload of a message as JSON or bytes, ready to be stored or sent.
 
     Raises:
         InvalidArgument: A field has a value that its type does not allow, or the message is
@@ -235,7 +235,7 @@ def payload_of(codec: Codec, message: object) -> Json | bytes:
         if isinstance(payload, bytes):
             return payload
         if not isinstance(codec, ClassCodec):
-            payload = dump_json(payload)  # another library may return values that JSON lacks
+            payload = dump_json(payload)  # the codec may return values that JSON lacks
         too_deep = deeper_than(payload, MAX_MESSAGE_DEPTH)
     except RecursionError:
         too_deep = True
@@ -276,16 +276,16 @@ class TypeRegistry:
         self._codecs: dict[str, Codec] = {}
         self._names: dict[type, str] = {}
         self._renamed: dict[str, str] = {}
-        """The present names of types, by alias."""
+        """The current names of types, by alias."""
         self._of_class: dict[type, Codec] = {}
         self._binary: tuple[int, Binary] | None = None
         self._generation = 0
         self._plain: dict[type, tuple[str, ClassCodec]] = {}
         """Type URL and codec, for classes whose messages need no check of depth."""
         self._by_url: dict[str, Codec] = {}
-        """Codecs by type URL, for types whose JSON in an Any is ``@type`` and fields."""
+        """Codecs by type URL, for types whose fields stand beside ``@type`` in an Any."""
         self._wrapped: dict[str, Codec] = {}
-        """Codecs by type URL, for types whose JSON in an Any is under ``value``."""
+        """Codecs by type URL, for types whose JSON form stands under ``value`` in an Any."""
         for cls in (*MESSAGES, *DETAIL_TYPES, OperationMetadata, *classes):
             self.register(cls)
 
@@ -324,7 +324,8 @@ class TypeRegistry:
         self._codecs.setdefault(name, codec)
         self._renamed.update(dict.fromkeys(aliases, name))
         self._names[cls] = name
-        self._generation += 1  # last: results made from the old classes are outdated
+        # Done last, because results made from the old classes are now outdated.
+        self._generation += 1
         if isinstance(codec, ClassCodec) and not codec.open_ended:
             self._plain[cls] = (type_url(name), codec)
         if name in WRAPPED_TYPES:
@@ -357,7 +358,7 @@ class TypeRegistry:
         return [alias for alias, name in list(self._renamed.items()) if name == full_name]
 
     def present_name(self, full_name: str) -> str:
-        """Return the present name for an alias; return any other name unchanged."""
+        """Return the current name for an alias; return any other name unchanged."""
         return self._renamed.get(full_name, full_name)
 
     def knows(self, cls: type) -> bool:
@@ -389,8 +390,8 @@ class TypeRegistry:
     def pack(self, message: object, cls: type | None = None) -> AnyMessage:
         """Pack a message of a registered class; an Any is returned unchanged.
 
-        ``cls`` is the message's class, by default its type. It is needed for a TypedDict, whose
-        messages are dicts.
+        ``cls`` is the message's class, by default its type. ``cls`` is needed for a TypedDict,
+        whose messages are dicts.
 
         Raises:
             UnknownType: The class is not registered.
@@ -513,7 +514,7 @@ class TypeRegistry:
         return cast(M, (self._strict if strict else self._lenient).load(value, cls))
 
     def dump(self, message: object, cls: type | None = None) -> Json:
-        """Write any message as a JSON value, without ``@type``; ``cls`` as for :meth:`pack`.
+        """Write any message as a JSON value, without ``@type``; ``cls`` is as for :meth:`pack`.
 
         Raises:
             EncodingError: The message cannot be encoded.
@@ -527,7 +528,7 @@ class TypeRegistry:
             if isinstance(shown, bytes):
                 return self.binary.to_json(self._names[cls], shown)
             return shown
-        except (UnknownType, MissingExtra):  # a class of another library, with a binary payload
+        except (UnknownType, MissingExtra):  # a binary payload, from the codec of an application
             raise EncodingError(cls.__qualname__, "", "has no JSON form") from None
         except InvalidArgument as exc:
             raise EncodingError(cls.__qualname__, exc.field, exc.description) from exc
@@ -592,8 +593,9 @@ class TypeRegistry:
     def status_of(self, error: LroError, domain: str) -> Status:
         """Return the status of an error for a caller, with its details (spec §6.3).
 
-        The error's class may be the application's. Only this method runs its code, once. Errors of
-        that code propagate, except those that would stop a server, such as SystemExit.
+        The error's class may be defined by the application. Only this method runs code of that
+        class, and runs it once. Errors of that code propagate, except those that would stop a
+        server, such as SystemExit.
 
         Raises:
             DeclarationError: The error's ``status_code`` is not a Code.
@@ -629,7 +631,8 @@ class TypeRegistry:
             and isinstance(packed.payload, bytes)
             and not packed.empty
         ):
-            with contextlib.suppress(UnknownType, MissingExtra):  # ``dump_any`` says so
+            # ``dump_any`` raises an error for the packed payload.
+            with contextlib.suppress(UnknownType, MissingExtra):
                 packed = AnyMessage(packed.type_url, self.json_payload(packed))
         return dump_any(packed)
 
@@ -655,7 +658,8 @@ class TypeRegistry:
     def _class_codec(self, cls: type) -> Codec | None:
         if cls not in MESSAGES and not is_message_class(cls):
             return None
-        # These calls refuse a field that no message can have, even in nested classes.
+        # ``open_ended`` and ``misses_empty`` raise an error for an unsupported field, even in
+        # nested classes.
         return ClassCodec(
             cls, self._strict, self._lenient, self._draft, open_ended(cls), misses_empty(cls)
         )
@@ -692,7 +696,7 @@ _SAYABLE: Final[tuple[type[attrs.AttrsInstance], ...]] = (
     PreconditionViolation,
     QuotaViolation,
 )
-"""The detail types of this library, and the messages in them."""
+"""The classes of error details that this library defines, and the message classes in them."""
 
 
 def _sayable(said: Any) -> Any:

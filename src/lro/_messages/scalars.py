@@ -130,9 +130,10 @@ def _whole(value: Json) -> int | None:
             return None
         try:
             exact = Decimal(value)  # a float would lose digits of long numbers
-        except InvalidOperation:  # an exponent of 20 digits
+        except InvalidOperation:  # for instance, an exponent of 20 digits
             return None
-        # A larger number exceeds every range, and is too long to write out.
+        # A number with more digits exceeds every range, and converting it to an int would take
+        # long.
         small = exact.adjusted() < _LONGEST
         return int(exact) if small and exact == exact.to_integral_value() else None
     if isinstance(value, float) and value.is_integer():
@@ -214,7 +215,7 @@ DUMPERS: Final[Mapping[Kind, Dumper]] = {
 
 
 def enum_numbers(cls: type[enum.Enum]) -> Mapping[int, enum.Enum]:
-    """Return members by proto number: the value of an int enum, else the position in the class."""
+    """Return members by proto number: the value in an int enum, else the position in the class."""
     if issubclass(cls, int):
         return {int(member.value): member for member in cls}
     return dict(enumerate(cls))

@@ -226,7 +226,7 @@ def docstring(thing: object) -> str:
 
 @attrs.frozen(kw_only=True)
 class Declared:
-    """A field as its class declares it; empty attributes follow from name and annotation."""
+    """A field as its class declares it; attributes left empty follow from name and annotation."""
 
     name: str
     annotation: object
@@ -289,9 +289,9 @@ class Library:
     ``declared`` returns the fields of a class. It raises DeclarationError for a field that no
     message can have, and NameError for an annotation with an undefined name. ``maker`` returns the
     function that makes messages. ``foreign`` returns how a type without a proto equivalent is
-    stored, or None. ``rewrites`` returns True for a type that proto has, but that the library
-    writes in its own form. ``constraint`` returns a check of a single value that the class does not
-    check, or None.
+    stored, or None for any other type. ``rewrites`` returns True for a type that proto has, but
+    that the library writes in its own form. ``constraint`` returns a check of a single value that
+    the class does not check, or None.
     """
 
     declared: Callable[[typing.Any], list[Declared]]

@@ -237,7 +237,7 @@ def _field(said: Declared, number: int, in_json: str, library: Library | None) -
         kind, python, message_name, lift, lower = _of_library(foreign)
     default = said.default
     zero: object = _zero(kind, python)
-    chosen = lower is not None or said.explicit  # with ``lower``, the zero may not be a valid value
+    chosen = lower is not None or said.explicit  # with ``lower``, the zero may be invalid
     if label is Label.OPTIONAL and not optional and (kind is not Kind.MESSAGE or python is dict):
         alike = default is REQUIRED or _same(default, zero)
         label = Label.IMPLICIT if alike and not chosen else Label.OPTIONAL
@@ -299,7 +299,7 @@ def _container(annotation: object) -> type:
 _Value = tuple[
     Kind, Any, str | None, Callable[[Any], object] | None, Callable[[Any], object] | None
 ]
-"""Kind, Python type, message name, ``lift`` and ``lower`` of a Field."""
+"""The attributes of a Field: kind, Python type, message name, ``lift`` and ``lower``."""
 
 
 def _value(annotation: object, library: Library | None) -> _Value:
@@ -403,7 +403,8 @@ def _kind(annotation: object) -> tuple[Kind, object, str | None]:
 
 
 def _is_checked_datetime(annotation: object) -> bool:
-    # Recognises pydantic's types without importing pydantic. The model makes their further checks.
+    # Recognises pydantic's types without importing pydantic. The model itself runs the checks of
+    # these types.
     where = getattr(annotation, "__module__", "")
     return where == "pydantic.types" and getattr(annotation, "__name__", "") in _CHECKED_DATETIMES
 
@@ -441,7 +442,7 @@ def _check_enum(cls: type[enum.Enum]) -> None:
     if len(alike) < len(cls):
         raise _Unsupported(f"names in {cls.__name__} differ only by case and underscores")
     if not issubclass(cls, int):
-        return  # its numbers follow the order of its members
+        return  # the numbers of such an enum are the positions of its members
     values = [int(member.value) for member in cls]
     if not values or values[0] != 0:
         raise _Unsupported(f"the first member of {cls.__name__} must be 0, as for any proto3 enum")

@@ -17,12 +17,12 @@ _MIN_TIME: Final = -62_135_596_800
 _MAX_TIME: Final = 253_402_300_799
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TWO: Final = tuple(f"{number:02}" for number in range(60))
-"""Two-digit texts, because ``isoformat`` takes twice as long, and adds an offset."""
+"""The texts ``00`` to ``59``; ``datetime.isoformat`` would take twice as long as using them."""
 _DURATION: Final = re.compile(r"(-?)([0-9]+)(?:\.([0-9]{1,9}))?s", re.ASCII)
 _PLAIN_MOMENT: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{3}(?:[0-9]{3})?)?Z", re.ASCII
 )
-"""Matches the form that this module writes, which the standard library reads correctly."""
+"""Matches timestamps as this module writes them; the standard library reads these correctly."""
 _TIMESTAMP: Final = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?"
     r"(?:Z|([+-])([0-9]{2}):([0-9]{2}))",
@@ -98,7 +98,7 @@ class Timestamp:
 
 
 def duration_text(span: Duration) -> str:
-    """Return the JSON form, for example ``1.500s``, with the fewest of 0, 3, 6 or 9 digits.
+    """Return the JSON form, for example ``1.500s``, with 0, 3, 6 or 9 decimals, as needed.
 
     Raises:
         ValueError: The duration is not valid.

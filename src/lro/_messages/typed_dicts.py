@@ -58,7 +58,7 @@ LIBRARY: Final = Library(declared=declared, maker=maker)
 
 def _unmarked(hint: object) -> tuple[object, set[str]]:
     marks = set()
-    # In some versions of Python, typing lacks marks that typing_extensions has.
+    # In some versions of Python, ``typing`` lacks qualifiers that ``typing_extensions`` has.
     while (name := getattr(typing.get_origin(hint), "_name", None)) in _MARKS:
         marks.add(str(name))
         hint = typing.get_args(hint)[0]

@@ -247,7 +247,7 @@ def load_any(value: Json, *, strict: bool) -> AnyMessage:
     del rest["@type"]
     if url.rpartition("/")[2] not in WRAPPED_TYPES:
         if url.endswith("/google.protobuf.Empty") and rest == {"value": {}}:
-            rest = {}  # some servers send this form
+            rest = {}  # some servers send Empty as {"value": {}}
         return AnyMessage(url, rest)
     if "value" not in rest:
         raise InvalidArgument("value", "is missing beside this '@type'")

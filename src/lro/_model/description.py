@@ -27,7 +27,7 @@ def check_view(view: object) -> None:
 Place: TypeAlias = tuple[str, int]
 """Host and process id of a worker."""
 NOWHERE: Final[Place] = ("", 0)
-"""The place of work without a known worker."""
+"""Empty host and process id 0: no worker is known."""
 
 
 @attrs.frozen

@@ -42,7 +42,7 @@ def percent_decode(text: str, field: str) -> str:
     if bad := _BAD_ESCAPE.search(text):
         raise MalformedRequest(field, f"{bad[0]!r} is not a percent-escape")
     try:
-        text.encode()  # fails for lone surrogates: edges decode bytes that are not UTF-8 to them
+        text.encode()  # fails for lone surrogates, which edges make of bytes that are not UTF-8
         return unquote(text, errors="strict")
     except UnicodeError:
         raise MalformedRequest(field, f"the bytes of {text[:80]!r} are not UTF-8") from None

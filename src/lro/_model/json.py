@@ -200,7 +200,7 @@ def _description(value: Json, types: TypeRegistry, strict: bool) -> OperationDes
     except InvalidArgument as exc:
         if strict:
             raise below("description", exc) from None
-        return NO_DESCRIPTION  # a foreign server uses this name for another field
+        return NO_DESCRIPTION  # a foreign server may use this name for a different field
 
 
 def page_to_json(page: ListOperationsResponse, types: TypeRegistry) -> dict[str, Json]:
@@ -322,9 +322,9 @@ def error_fields(http: int, body: Json) -> Mapping[str, Json] | None:
 
 
 def _counting_code(http: int, fields: dict[str, Json]) -> Code:
-    # Returns the code in ``code`` if it agrees with the HTTP status, otherwise OK.
+    # Returns the canonical code in ``code`` if it fits the HTTP status, otherwise OK.
     number, code = fields.get("code"), Code.OK
-    if isinstance(number, str):  # from Connect, which writes the names of codes in lower case
+    if isinstance(number, str):  # Connect writes the names of codes in lower case
         name = "CANCELLED" if number == "canceled" else number.upper()
         code = Code.__members__.get(name, Code.OK)
     elif type(number) is int and number in HTTP_STATUS:

@@ -72,7 +72,7 @@ class MethodName:
         return _lower_first(self.name)
 
     def qualify(self, type_name: str) -> str:
-        """Return the full name of a type that this method declares.
+        """Return the full name of a response or metadata type that this method declares.
 
         A type of the method's package can be written without the package. A leading dot makes a
         name absolute, and any other name with dots is a full name (spec §8.3(1)).
@@ -158,7 +158,7 @@ class OperationInfoRegistry:
 
 @attrs.frozen
 class Hint:
-    """The annotation of a message class in a function, and its place in words.
+    """The annotation of a message class in a function, and a description of where it stands.
 
     ``annotation`` is None without an annotation, and ``NoneType`` for an annotated None.
     """
@@ -169,7 +169,7 @@ class Hint:
 
 @attrs.frozen
 class Signature:
-    """The annotated message classes of a function; with ``takes_job`` it has a second parameter."""
+    """The annotated message classes of a function; ``takes_job`` means that it also takes a job."""
 
     request: Hint = Hint()
     response: Hint = Hint()

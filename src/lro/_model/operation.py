@@ -1,4 +1,4 @@
-"""Operations: their names, the requests and responses of the verbs, the stored record, its states.
+"""Operations: names, requests and responses of the verbs, the stored record and its states.
 
 A record is the server's row for an operation. A change is a pure function from a record to its next
 version, or to None, which removes it. The table of states defines which changes are allowed (spec
@@ -48,7 +48,7 @@ MAX_NAMES: Final = 1000
 """Maximum number of names in one call (spec §3.11)."""
 
 ID_BYTES: Final = 12
-"""Random bytes of a new id: 96 bits, sixteen characters (spec §3.1(4))."""
+"""Number of random bytes in a new id: 96 bits, sixteen characters (spec §3.1(4))."""
 
 _SORTED: Final = "-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
 _SHIFTS: Final = range(36, -1, -6)
@@ -57,7 +57,7 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 # Spec §3.1(2). A surrogate is refused too: a proto string cannot have one (spec §1.9). Runs of
 # characters are possessive and every choice has a look-ahead, so no input makes these patterns
-# backtrack far. Groups are not possessive: Python before 3.11.5 matches possessive ones wrongly.
+# backtrack far. Groups are not possessive: Python before 3.11.5 matches possessive groups wrongly.
 _SEGMENT: Final = r"(?!(?:\.\.?|-)(?:/|\Z))[^/\x00-\x1f\x7f\ud800-\udfff]++"
 _PAIR: Final = rf"(?!operations(?:/|\Z)){_SEGMENT}/{_SEGMENT}"
 _PAIRS: Final = rf"{_PAIR}(?:/{_PAIR})*"
@@ -391,7 +391,7 @@ class OperationInfo:
 class State(enum.StrEnum):
     """The state of an operation."""
 
-    __hash__ = str.__hash__  # same result as Enum's hash, without a call in Python
+    __hash__ = str.__hash__  # Enum's own hash has the same result, but is a call in Python
 
     IN_PROGRESS = "IN_PROGRESS"
     SUCCEEDED = "SUCCEEDED"
@@ -435,7 +435,7 @@ _FIELD: Final = 32
 def fits_by_estimate(packed: AnyMessage, limit: int) -> bool:
     """Return True if an upper bound of a plain message's JSON size is within ``limit``.
 
-    False is inconclusive: to know its size, the message must be written.
+    If the result is False, the size is known only after the message is written.
     """
     payload: Any = packed.payload
     if payload.__class__ is not dict or len(payload) * _FIELD > limit:
@@ -523,17 +523,18 @@ class Record:
       empty if the start was not traced.
     - ``notify``: a JSON object that stores and engine do not interpret: the webhooks of the start,
       and after the end the pending notifications.
-    - ``notify_at``: when the next notification is due, or when the claim of the process that sends
-      it ends. None: no notification is pending. Only ended operations have pending notifications.
+    - ``notify_at``: when the next notification is due, or when the claim of the process that is
+      sending the notification ends. None: no notification is pending. Only ended operations have
+      pending notifications.
     - ``rank``: the negated priority; due work with the lowest rank is claimed first.
-    - ``lane``: a number for the concurrency key; 0: the method had no key.
+    - ``lane``: a number for the concurrency key; 0: the work has no key.
     - ``begin_before``: the deadline for beginning the work; None: there is no deadline.
     - ``failures``: the failed attempts as a JSON object, see ``failed_attempts``.
     - ``origin``: empty if a caller started the operation; else ``schedule NAME``, or the name of
       the operation that was rerun.
     - ``sent_time``: when the name of waiting work was first sent to a broker. Workers of the broker
-      can claim the work at any time; at ``lease_until`` the name is sent again. None: not sent
-      since the work began to wait.
+      can claim the work at any time; at ``lease_until`` the name is sent again. None: the name was
+      not sent since the work began to wait.
     """
 
     name: str
@@ -559,7 +560,7 @@ class Record:
     version: int = 1
     keys: str | None = None
     trace_context: str = ""
-    notify: str = attrs.field(default="", repr=False)  # contains secrets
+    notify: str = attrs.field(default="", repr=False)  # may contain secrets of webhooks
     notify_at: datetime | None = None
     rank: int = 0
     lane: int = 0
@@ -571,7 +572,7 @@ class Record:
     @property
     def operation(self) -> Operation:
         """The operation as callers see it; always the same object."""
-        # Not functools.cached_property, whose lock takes longer than everything else here.
+        # Not functools.cached_property, whose lock takes longer than the rest of this property.
         known: Operation | None = self.__dict__.get("_operation")
         if known is None:
             done = self.state in _DONE
@@ -641,7 +642,7 @@ class Record:
         return self
 
     def finished_or_hidden(self, now: datetime) -> bool:
-        """Return True if nobody can wait: the operation is done, or callers cannot see it."""
+        """Return True if no caller can wait: the operation is done, or callers cannot see it."""
         return self.state in _DONE or not self.visible(now)
 
     @property
@@ -658,13 +659,13 @@ class Record:
     def edition(self) -> tuple[int, datetime]:
         """The identity of this version of the record.
 
-        The version number is not enough: after a database is restored to an older state, other
-        changes get the same numbers.
+        The version number is not enough: after a database is restored to an older state, the
+        numbers of lost changes are used again.
         """
         return self.version, self.update_time
 
     def with_metadata(self, metadata: AnyMessage | None) -> Record:
-        """Return a copy with this metadata; the record itself if it has the same object."""
+        """Return a copy with this metadata; the record itself if it has this very object."""
         return self if metadata is self.metadata else self._with({"metadata": metadata})
 
     def with_keys(self, keys: str | None) -> Record:
@@ -686,8 +687,8 @@ class Record:
     def of(cls, fields: dict[str, Any]) -> Record:
         """Make a record that keeps ``fields``, a dictionary of all its fields, as its own.
 
-        The constructor would take twice as long as the rest of a poll. Nothing is skipped, because
-        no field has a converter or validator.
+        The constructor would take twice as long as all other steps of a poll. Skipping it is safe,
+        because no field has a converter or validator.
         """
         record = object.__new__(cls)
         object.__setattr__(record, "__dict__", fields)
@@ -888,7 +889,7 @@ def claim(owner: str, until: datetime, now: datetime) -> Change:
 
 
 def requeue(due: datetime) -> Change:
-    """Forget that the name of waiting work was sent: the work is due at ``due``."""
+    """Forget that the name of waiting work was sent to a broker; the work is now due at ``due``."""
 
     def change(record: Record) -> Record:
         if record.sent_time is None:
@@ -899,7 +900,7 @@ def requeue(due: datetime) -> Change:
 
 
 def release(attempt: int, now: datetime) -> Change:
-    """Release the work, so that another worker can claim it; no attempt counts as lost."""
+    """Release the work, so that another worker can claim it; the attempt does not count as lost."""
 
     def change(record: Record) -> Record:
         state = next_state(record, Event.RELEASE, now)
@@ -916,7 +917,7 @@ def due_again(record: Record, now: datetime) -> datetime:
 
 
 def note_start(attempt: int, stamp: Stamp) -> Change:
-    """Bring derived fields up to date, such as the start time; no effect after the end."""
+    """Bring derived fields, such as the start time, up to date; do nothing after the end."""
 
     def change(record: Record) -> Record:
         _fence(record, attempt)
@@ -949,7 +950,7 @@ def check_reporting(record: Record, attempt: int) -> None:
 
 
 def request_cancel(now: datetime) -> Change:
-    """Record a caller's request to cancel; no effect after the end (spec §2.6)."""
+    """Record a caller's request to cancel; do nothing after the end (spec §2.6)."""
 
     def change(record: Record) -> Record:
         state = next_state(record, Event.REQUEST_CANCEL, now)
@@ -1007,7 +1008,7 @@ def _ended(
         return None
     if isinstance(result, Status) and result.code == Code.CANCELLED:
         state = State.CANCELLED
-    ended = max(now, record.create_time)  # in case the clock was set back
+    ended = max(now, record.create_time)  # the clock may have been set back
     return record.next_version(
         state=state,
         result=result,
@@ -1026,8 +1027,8 @@ def delete(now: datetime, lost_owners: Collection[str] = ()) -> Change:
 
     ``lost_owners`` are owners whose work no process continues, because no live worker declares the
     method. Then records of their work and of waiting work are removed, not hidden; otherwise the
-    work could block its target for ever (spec §9.5). So are records of work that waits after a
-    failed attempt.
+    work could block its target for ever (spec §9.5). Work that waits after a failed attempt is also
+    removed.
     """
 
     def change(record: Record) -> Record | None:

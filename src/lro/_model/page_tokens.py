@@ -71,7 +71,7 @@ def decode_page_token(
         InvalidPageToken: The token was altered, or belongs to another list or service.
         PageTokenExpired: The token is older than three days.
     """
-    from cryptography.exceptions import InvalidTag  # imported with the first token
+    from cryptography.exceptions import InvalidTag  # imported only when a token is read
 
     foreign = InvalidPageToken("page_token", "is not a token of this list")
     if len(token) > MAX_TOKEN:
@@ -83,7 +83,7 @@ def decode_page_token(
         raw = token.encode("ascii").translate(bytes.maketrans(b"-_", b"+/"))
         sealed = binascii.a2b_base64(raw + b"=" * (-len(raw) % 4), strict_mode=True)
         if base64.urlsafe_b64encode(sealed).rstrip(b"=").decode("ascii") != token:
-            raise foreign  # another spelling of the same bytes
+            raise foreign  # a different base64 text for the same bytes
         plain = _cipher(key).decrypt(sealed, [_binding(parent, filter_text)])
     except (ValueError, InvalidTag):
         raise foreign from None

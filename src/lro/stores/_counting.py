@@ -64,7 +64,7 @@ def added(before: Mapping[str, float], more: Mapping[str, float]) -> dict[str, f
 
 
 LoadRow: TypeAlias = tuple[str, str, bool | int, int, int, int, str]
-"""Method, owner, waiting flag, count, count beyond the limit; the oldest's create time and name."""
+"""Method, owner, waiting flag, count, count over the limit; create time and name of the oldest."""
 
 
 def load_of(rows: Iterable[LoadRow]) -> Load:

@@ -26,7 +26,7 @@ class WriteState(enum.Enum):
     WAITING = "waiting"
     """The write waits for a group, or for the leader of its group."""
     LEADING = "leading"
-    """The write's thread, or the thread of this module, leads a group or will lead the next."""
+    """The write's thread, or the thread of this module, leads a group or leads the next group."""
     MADE = "made"
     """The write has its result or its error."""
     LEFT = "left"
@@ -46,7 +46,8 @@ NEXT: Final[Mapping[WriteState, frozenset[WriteState]]] = {
 class QueuedWrite(ABC):
     """A queued write, until it has its result or its error.
 
-    Either a thread waits for it, or it was handed in: then :meth:`call_back` reports its outcome.
+    Either a thread waits for the write, or it was handed in: then :meth:`call_back` reports its
+    outcome.
     """
 
     state: WriteState = attrs.field(default=WriteState.WAITING, init=False)
@@ -66,7 +67,7 @@ class QueuedWrite(ABC):
 
     @abstractmethod
     def call_back(self) -> None:
-        """Report the outcome to the caller that handed the write in. Must be quick and not raise.
+        """Report the outcome to the caller that handed the write in. Be quick; never raise.
 
         The thread of this module calls it once.
         """
@@ -253,7 +254,7 @@ class GroupCommit(PerProcess, ABC, Generic[W]):
             self._led = False
 
     def _release(self, rest: list[W]) -> None:
-        """Release the threads of a few of these writes; each releases more. The lock is held.
+        """Release the threads of a few of these writes; each releases others. The lock is held.
 
         If all threads were released at once, they would delay the next leader and each other.
         """

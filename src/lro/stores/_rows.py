@@ -28,7 +28,7 @@ COLUMNS: Final = tuple(field.name for field in attrs.fields(Record))
 
 
 def added_columns(number: str, text: str) -> Mapping[str, str]:
-    """Return the columns that version 1 lacked (the last in the table), with their SQL types."""
+    """Return the columns that version 1 lacked (the last columns), with their SQL types."""
     numbers = dict.fromkeys(("rank", "lane"), f"{number} NOT NULL DEFAULT 0")
     texts = dict.fromkeys(("failures", "origin"), f"{text} NOT NULL DEFAULT ''")
     return {**numbers, "begin_before": number, **texts, "sent_time": number}
@@ -107,7 +107,7 @@ def changes(before: Record, after: Record) -> tuple[tuple[str, ...], list[object
     """Return the columns in which two records differ, and the second record's values in them."""
     old, new = before.__dict__, after.__dict__
     columns, values = [], []
-    # Most fields of a changed record are the same objects as before, which is quick to see.
+    # Most fields of a changed record are the same objects as before, which is quick to check.
     for name in [name for name in COLUMNS if new[name] is not old[name]]:
         value = new[name]
         # In Python 1, 1.0 and True are equal, so messages cannot be compared: always write them.
@@ -118,7 +118,7 @@ def changes(before: Record, after: Record) -> tuple[tuple[str, ...], list[object
 
 
 def refuse_untextual(record: Record, key: RequestKey | None = None) -> None:
-    """Refuse texts that a database cannot store. All stores refuse them, to behave alike.
+    """Refuse texts that some database cannot store, so that all stores behave alike.
 
     Raises:
         InvalidArgument: A text has a NUL or a lone surrogate; the error names the field.
@@ -253,7 +253,7 @@ class _Kept:
     record: Record
     text_length: int
     wanted: bool
-    """True if a caller has asked for the record since it was cached, in any version."""
+    """True if a caller has asked for the record since its first version was cached."""
 
 
 class RecordCache(PerProcess):
@@ -263,9 +263,9 @@ class RecordCache(PerProcess):
     after a database is restored to an older state, even if no connection notices. Only committed
     records may be cached: another change may reuse the stamp of a change that was rolled back.
 
-    The record of an ended operation stays only if a caller asked for it. Otherwise a server that
-    starts thousands of operations a second would cache many records that no caller reads, and pause
-    to garbage-collect them.
+    The record of an ended operation stays in the cache only if a caller asked for it. Otherwise a
+    server that starts thousands of operations a second would cache many records that no caller
+    reads, and pause to garbage-collect them.
     """
 
     def __init__(self) -> None:

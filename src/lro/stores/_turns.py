@@ -12,12 +12,12 @@ from lro._engine.store_port import SUSPECT
 from lro.stores._counting import WAITS
 
 UNBEGUN: Final = f"{WAITS} AND attempt = 0 AND begin_before IS NOT NULL"
-"""Waiting work that has a deadline for its begin."""
+"""SQL condition: the work waits for its first attempt, and has a deadline for beginning."""
 
 IS_SUSPECT: Final = f"lost_attempts >= {SUSPECT}"
 
 IS_SENT: Final = "sent_time IS NOT NULL"
-"""Waiting work whose name was sent to a worker."""
+"""SQL condition: the name of the waiting work was sent to a worker."""
 
 MOST_LANES: Final = 100
 """The most lanes of a method that one claim reads on either side of the lane where it starts.
@@ -32,7 +32,7 @@ MAX_LANE: Final = 2**63 - 1
 
 @attrs.frozen
 class Due:
-    """An operation that a claim may take. ``place`` is the position of its lane in the read."""
+    """An operation that a claim may take. ``place``: the position of its lane in the read order."""
 
     method: str
     lane: int

@@ -28,7 +28,7 @@ FORGOTTEN: Final = timedelta(days=1)
 """Time without a sign of life after which a worker is forgotten."""
 
 Hold: TypeAlias = tuple[str, int | None, bool | int, int]
-"""An owner of work, its ``alive_until``, True if it is lost, and the latest end of its leases.
+"""An owner of work, its ``alive_until``, True if the owner is lost, and when its last lease ends.
 
 If the owner is empty, the last field is the earliest ``begin_before`` of waiting work.
 """
@@ -80,7 +80,7 @@ def orphans_of(
 ) -> Orphans:
     """Return the owners that may be lost; ``records`` are the work of lost workers.
 
-    ``unbegun`` is work that missed the deadline for its begin.
+    ``unbegun`` is work that has missed the deadline for beginning.
     """
     overdue: dict[str, datetime | None] = {}
     ends: list[int] = []

@@ -92,7 +92,7 @@ class OrderedRecords:
         self._debts: list[tuple[int, str]] = []
 
     def index(self, keys: Collection[str]) -> None:
-        """Keep lists by these metadata keys, too, and fill them with the existing records."""
+        """Keep lists by these metadata keys as well, and fill them with the existing records."""
         new = frozenset(keys) - self._keys
         self._keys |= new
         for record in self._records.values() if new else ():
@@ -381,7 +381,7 @@ class _Work:
     def room(self, claim: Claim, method: str, lane: int, now: int) -> tuple[int, int | None]:
         """Return how many operations of a lane a claim may take: at most one more than it wants.
 
-        If the rate is reached, also return when it lets more operations begin.
+        If the rate is reached, also return the time at which more operations may begin.
         """
         bounds = [claim.max_count + 1]
         if method not in claim.limits:
@@ -439,7 +439,8 @@ class _Work:
                 for moment_due, name in itertools.islice(free, rooms[group][0]):
                     found.append(Due(method, lane, rank, place, micros(moment_due), name))
                     served.add(group[1])
-                if len(served) > max(claim.max_count, MOST_LANES):  # a later claim reads more
+                # A later claim reads the remaining lanes.
+                if len(served) > max(claim.max_count, MOST_LANES):
                     break
         names: list[str] = []
         taken: Counter[tuple[str, int]] = Counter()

@@ -66,7 +66,7 @@ class Binary:
     """The binary form of the messages of one registry.
 
     ``classes`` are the protobuf classes. ``shapes`` maps full names to the shapes of all other
-    classes. ``names`` maps classes to full names, and ``renamed`` maps aliases to present names.
+    classes. ``names`` maps classes to full names, and ``renamed`` maps aliases to current names.
 
     Raises:
         DeclarationError: Proto cannot express one of the classes.
@@ -86,7 +86,7 @@ class Binary:
         self._symbols: dict[str, str] = {}
         """The file of each top-level declaration, by full name."""
         self.known: dict[str, str] = {}
-        """The file of each message whose descriptor was not generated here, by full name."""
+        """The file of each message whose descriptor comes from an existing file, by full name."""
         self._classes: dict[str, type[Message]] = {}
         for file in STANDARD:
             self._add(file)
@@ -96,7 +96,7 @@ class Binary:
         own = {n: shape for n, shape in shapes.items() if shape and n not in self.known}
         files = ProtoFiles(own, self.known, names)
         self.names: Mapping[type, str] = files.names
-        """The full names of all classes, given or generated."""
+        """The full names of the classes in ``names``, and of further classes in their fields."""
         for said in files:
             self._put(said)
         self._written: dict[tuple[str, bytes, bool], bytes] = {}
@@ -163,11 +163,11 @@ class Binary:
             message = parsed(self.message_class(full_name), payload)
             value = json_of(message, pool=self.pool, with_empty=with_empty)
             value = self._whole_numbers(value, cast(Descriptor, message.DESCRIPTOR))
-            # In some places protobuf returns mappings of classes other than dict.
+            # Some mappings that protobuf returns are not dicts.
             text = _or_invalid(lambda: dumps_bounded(reread(dumps(value).decode())))
             if len(payload) <= _KEPT_BYTES:
                 if len(self._written) >= _KEPT:
-                    self._written = {}  # in one step: several threads may run this code
+                    self._written = {}  # replaced, not cleared: other threads may use the old dict
                 self._written[key] = text
         return reread(text.decode())  # a new value for each call: callers may change it
 
@@ -199,7 +199,7 @@ class Binary:
     def _add(self, file: FileDescriptor) -> tuple[str, ...]:
         # Adds the declarations of a file and its imports, and returns the files that contain them.
         # A declaration that another file already has is left out: ``protoc`` and ``buf`` include
-        # the imports of an API in its descriptor set, so a file may arrive in several editions.
+        # the imports of an API in its descriptor set, so several editions of a file may be given.
         found = self._files.get(file.serialized_pb)
         if found is not None:
             return found
@@ -244,7 +244,7 @@ class Binary:
     def _put(self, said: FileDescriptorProto) -> None:
         try:
             self.pool.AddSerializedFile(said.SerializeToString())
-        except TypeError as exc:  # the protobuf library raises it for any fault
+        except TypeError as exc:  # the protobuf library raises TypeError for any fault
             raise DeclarationError(said.name, f"is not a valid proto file: {exc}") from exc
 
 
@@ -305,8 +305,8 @@ _WIDTHS: Final = {
 def check_values(payload: bytes, descriptor: Any, most: int = MAX_VALUES) -> None:
     """Refuse a binary message with more than ``most`` values (by default the limit of JSON).
 
-    ``descriptor`` describes the message. A message or a text counts as three, as in JSON. The
-    payload of an Any is not counted.
+    ``descriptor`` describes the message. A message or a text counts as three values, as in JSON.
+    The payload of an Any is not counted.
 
     Raises:
         InvalidArgument: The message has more values.
@@ -389,7 +389,7 @@ _WRONG: Final = (
     *(json_format.Error, DecodeError, RecursionError),
     *(ValueError, TypeError, OverflowError, AttributeError),
 )
-"""Errors of the protobuf library for messages without a JSON form."""
+"""Errors that the protobuf library raises for messages without a JSON form."""
 
 
 def _or_invalid(action: Callable[[], T]) -> T:
@@ -426,7 +426,7 @@ class ProtobufCodec:
         """Set fields in a binary form; return the same bytes if the values stay the same."""
         try:
             message = parsed(self.python, payload)
-        except InvalidArgument:  # raised again when the payload is read
+        except InvalidArgument:  # the reader of the payload gets the same error
             return payload
         before = serialized(message)
         names = {field.json_name: field.name for field in message.DESCRIPTOR.fields}

@@ -55,7 +55,7 @@ def file_name(package: str) -> str:
 
 @attrs.frozen
 class _Place:
-    """The location of a declaration: its package, and its path inside, with dots for nesting."""
+    """A declaration's location: its package, and its path in the package (dots mean nesting)."""
 
     package: str
     path: str
@@ -69,7 +69,7 @@ class ProtoFiles:
     """The proto files of message classes and of the classes in their fields.
 
     ``shapes`` has the shapes of the named classes, and ``names`` the full names of classes.
-    ``known`` has the file of each message that already has a descriptor elsewhere.
+    ``known`` has the file of each message that already has a descriptor in another file.
 
     Raises:
         DeclarationError: Proto cannot express one of the classes.
@@ -105,7 +105,7 @@ class ProtoFiles:
 
     @property
     def names(self) -> Mapping[type, str]:
-        """The full names of all classes, declared or generated."""
+        """The full names of the named classes, and of further classes in their fields."""
         return self._names
 
     @property
@@ -147,7 +147,7 @@ class ProtoFiles:
 
     def _file_name(self, package: str) -> str:
         name = file_name(package)
-        if name not in self._taken_names:  # no file of protoc has this name
+        if name not in self._taken_names:  # no file that protoc compiled has this name
             return name
         return name.removesuffix(".proto") + "_lro.proto"
 
@@ -185,7 +185,7 @@ class ProtoFiles:
     def message_package(self, name: str) -> str:
         """Return the package of a message."""
         package = name.rpartition(".")[0]
-        while _is_message(package):  # it is the enclosing message, not a package
+        while _is_message(package):  # the prefix is the enclosing message, not a package
             package = package.rpartition(".")[0]
         return package
 

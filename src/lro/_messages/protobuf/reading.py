@@ -1,7 +1,7 @@
 """Reads protobuf messages from JSON values (spec §1.8 to §1.14).
 
-It shares the field readers of attrs classes, so both kinds of classes accept and refuse
-the same JSON, with the same path in the error.
+Protobuf classes use the same field readers as attrs classes. So both kinds of classes accept and
+refuse the same JSON, with the same path in the error.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class ProtoField:
 
 def fields_of(descriptor: Descriptor) -> list[ProtoField]:
     """Return the fields of a message, in declared order."""
-    said = DescriptorProto()  # the copy has labels in every version of protobuf
+    said = DescriptorProto()  # only the copy has labels in every version of protobuf
     descriptor.CopyToProto(said)
     repeated = FieldDescriptorProto.LABEL_REPEATED
     many = [field.label == repeated for field in said.field]
@@ -165,7 +165,7 @@ class ProtoReader:
         except (RecursionError, DecodeError, EncodeError):
             # Merging messages uses the binary form, which has its own limit of depth.
             raise InvalidArgument("", "is nested too deeply for the binary form") from None
-        if not message.IsInitialized():  # possible in proto2 only
+        if not message.IsInitialized():  # only a proto2 message can lack a required field
             raise InvalidArgument(message.FindInitializationErrors()[0], "is required")
         found: Message = message
         return found

@@ -41,7 +41,7 @@ class WorkClaims:
         self._cache = cache
         self._lock = threading.Lock()
         self._alone: dict[tuple[str, int, int], bool] = {}
-        """For each owner, time and lease of claims: True if only one claim has these three."""
+        """By owner, time and lease of claims: True if a single claim has all three."""
 
     def make(self, claim: Claim, now: int) -> Claimed:
         """Begin work as :meth:`Store.claim` says.

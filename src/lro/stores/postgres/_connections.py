@@ -48,7 +48,7 @@ class ServerClock:
         return moment(_micros(self.monotonic()) + self._ahead)
 
     def due(self) -> bool:
-        """Return True if the clock must be measured again; then the caller must do so."""
+        """Return True if the clock must be measured again; then the caller must measure it."""
         now = self.monotonic()
         if now < self._due:
             return False
@@ -189,7 +189,7 @@ class ServerAddress:
     statement_seconds: float
     _conninfo: str = attrs.field(init=False, repr=False)
     _trusted: set[str] = attrs.field(init=False, repr=False, factory=set)
-    """Holds the connection string once its pooler was found to keep sessions."""
+    """Has the connection string, once its pooler was found to keep sessions."""
 
     def __attrs_post_init__(self) -> None:
         timeout = max(1, math.ceil(self.connect_seconds))
@@ -226,9 +226,10 @@ class ServerAddress:
         connection = self._open(prepare_threshold=0)
         try:
             connection.patience = self.statement_seconds + 1
-            milliseconds = max(1, round(self.statement_seconds * 1000))  # 0 would mean no limit
+            # At least 1, because 0 means no limit to PostgreSQL.
+            milliseconds = max(1, round(self.statement_seconds * 1000))
             began = clock.monotonic()
-            # One locked row must not use up the time of all rows written with it.
+            # A wait for one locked row must not use up the time limit of the whole group of writes.
             limits = (self.quoted_schema, str(milliseconds), str(max(1, milliseconds // 5)))
             row = connection.execute(_SET_UP.encode(), limits, prepare=False).fetchone()
             assert row is not None
@@ -255,14 +256,14 @@ class ServerAddress:
     def _check_pooler(self, connection: BoundedConnection) -> None:
         """Refuse a pooler that moves connections between server sessions.
 
-        Session settings, such as the schema, would be lost, and other clients would get them. To
-        find out, a second connection opens a transaction: if it gets the session that served this
-        connection last, the pooler does not reserve sessions.
+        Otherwise session settings, such as the schema, would be lost, and would affect other
+        clients. To find out, a second connection opens a transaction: if it gets the session that
+        served this connection last, the pooler does not reserve sessions.
         """
         for _ in range(_PROBES):
             try:
                 kept = self._keeps_session(connection)
-            except NoAnswer:  # the connection itself fails, and cannot be used
+            except NoAnswer:  # the connection has failed, and cannot be used
                 raise
             except psycopg.Error as exc:
                 if _NO_TRANSACTIONS not in str(exc):  # perhaps the pooler is full now
@@ -279,7 +280,8 @@ class ServerAddress:
         with contextlib.closing(other):
             other.patience = self.connect_seconds
             before = _backend(connection)
-            if _backend(connection) != before:  # the pooler changes sessions by itself
+            # If the session differs, the pooler changes sessions even without other clients.
+            if _backend(connection) != before:
                 return False
             try:
                 other.execute("BEGIN")
@@ -321,7 +323,7 @@ _OF_THE_SESSION: Final = (
     errors.InsufficientPrivilege,
     *_STRANGE,
 )
-"""Errors that a new connection may avoid: the server was demoted, for instance."""
+"""Errors that may not occur on a new connection: for instance, the server was demoted."""
 
 _PROBES: Final = 3
 _NO_TRANSACTIONS: Final = "statement pooling mode"
@@ -484,7 +486,8 @@ class ConnectionPool:
         if not isinstance(error, psycopg.OperationalError):
             # Perhaps tables or privileges are missing. Log no details: they may have a whole row.
             what = error.diag.message_primary or type(error).__name__
-            if self._refusals.is_due(type(error).__name__):  # messages may differ each time
+            # Logged once for each class, because messages may differ each time.
+            if self._refusals.is_due(type(error).__name__):
                 log.error("the operations database refuses a statement of ours: %s", what)
         return unavailable(error)
 
@@ -546,9 +549,9 @@ class ConnectionPool:
         with self._changed:
             self._open -= 1
             self._probing = False
-            if isinstance(cause, psycopg.Error):  # not Ctrl-C
+            if isinstance(cause, psycopg.Error):  # not for KeyboardInterrupt
                 self._connect_at = time.monotonic() + REST_SECONDS
-                if self._open == 0:  # otherwise the server may only be full
+                if self._open == 0:  # with open connections, the server may only be full
                     self._away = cause
             self._changed.notify_all()
 

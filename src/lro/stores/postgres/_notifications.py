@@ -113,7 +113,7 @@ def payloads(sender: str, names: Iterable[str]) -> Iterator[str]:
     for name in names:
         try:
             part = dumps(name)
-        except ValueError:  # such text is not a record's name
+        except ValueError:  # no record has such a name
             continue
         if len(parts) > 1 and size + len(part) > PAYLOAD_BYTES:
             yield _list(parts)

@@ -116,7 +116,7 @@ def _sources(walk: ListQuery, parent: str) -> Sequence[Condition]:
     id_ = id_of(parent)
     if walk.names is not None:
         names, values = walk.names
-        # Compare as text, which is not indexed, so that the few records are read by name.
+        # Compare the parent as text, which has no index, so that the few records are found by name.
         return [(f"{names} AND parent_id::text = %s::uuid::text", [*values, id_])]
     if not walk.order:
         return [("parent_id = %s::uuid", [id_])]

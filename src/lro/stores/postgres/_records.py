@@ -69,7 +69,7 @@ _CULPRIT: Final = (
     errors.ProgramLimitExceeded,
     errors.LockNotAvailable,
 )
-"""Errors that one record of a group may cause; each record is then written alone."""
+"""Errors that a single record may cause for its group; then each record is written alone."""
 
 
 class GroupWriter(GroupCommit[RecordWrite]):
@@ -147,7 +147,8 @@ class GroupWriter(GroupCommit[RecordWrite]):
         if len(group) == 1:
             (culprit,) = group
             if isinstance(cause, errors.UniqueViolation):
-                culprit.error = None  # not applied: another process was first
+                # No error: the write was not applied, because another process was first.
+                culprit.error = None
             elif isinstance(cause, psycopg.OperationalError):
                 culprit.error = unavailable(cause)
             else:
@@ -176,7 +177,7 @@ _THREADS_ASIDE: Final = 4
 """Number of threads for handed-in writes that take more than one statement."""
 
 _ENCODED_BYTES: Final = 64 * 1024
-"""Such a thread encodes larger records, whose encoding would block an event loop too long."""
+"""Records over this size are encoded in these threads, because encoding blocks an event loop."""
 
 _Steps: TypeAlias = Generator[RecordWrite | None, None, T]
 """Yields each write to make next, and None before a step that may block."""
@@ -191,7 +192,7 @@ def _made(write: RecordWrite) -> _Steps[bool]:
 
 
 INSERT_ATTEMPTS: Final = 10
-"""The most attempts of an insert whose obstacle has vanished when the obstacle is read."""
+"""The most attempts to insert a record if each obstacle has vanished before it is read."""
 
 
 class RecordTable:
@@ -302,7 +303,7 @@ class RecordTable:
                 self._writer_of(write).write(write)
 
     def _go_on(self, steps: _Steps[T], done: Done[T], *, may_block: bool = False) -> None:
-        """Take steps until a step must wait; after the last one, call ``done`` with the result.
+        """Take steps until a step must wait; after the last step, call ``done`` with the result.
 
         A step that may block is left to another thread. If no other thread can be used, this
         thread takes the step, which never waits for a write that this thread may have to lead.
@@ -446,7 +447,7 @@ def find_obstacle(
     *,
     doubtful: bool = False,
 ) -> Inserted | None:
-    """With ``sql`` (``FIND_FIRST``), find the start that an insert repeats; None without obstacle.
+    """Find the start that an insert repeats, with ``sql`` (``FIND_FIRST``); None: no obstacle.
 
     ``doubtful`` means that an earlier attempt may have been committed.
 

@@ -80,8 +80,9 @@ CREATE TRIGGER checkpoints_ended AFTER UPDATE OF state ON operations FOR EACH RO
     EXECUTE FUNCTION forget_checkpoints();
 CREATE TRIGGER checkpoints_removed AFTER DELETE ON operations FOR EACH ROW
     WHEN (old.has_checkpoints) EXECUTE FUNCTION forget_checkpoints();"""
-# Triggers remove checkpoints: the statement that ends an operation does not see any that is stored
-# while it waits for its lock. An operation without checkpoints costs only a test of its own row.
+# Triggers remove checkpoints: the statement that ends an operation does not see a checkpoint that
+# is stored while the statement waits for its lock. An operation without checkpoints costs only a
+# test of its own row.
 _MARK: Final = "has_checkpoints BOOLEAN NOT NULL DEFAULT false"
 
 # Names, targets and callers may exceed the size limit of an index (2.7 kB), so hashes are indexed
@@ -210,13 +211,16 @@ def _make_tables(connection: BoundedConnection, schema: str) -> None:
         with connection.transaction():
             version = read_version(connection)
             connection.execute("SET LOCAL statement_timeout = 0")
-            if version == 1:  # keep the limit for locks: a waiting upgrade blocks all else
+            # Keep the time limit for locks: an upgrade that waits for a lock blocks other
+            # statements.
+            if version == 1:
                 _upgrade(connection, schema)
             if version != 0:
                 return
             connection.execute("SET LOCAL lock_timeout = 0")
             known = "SELECT 1 FROM pg_namespace WHERE nspname = %s"
-            if not connection.execute(known, (schema,)).fetchall():  # CREATE might be refused
+            # Ask first: CREATE ... IF NOT EXISTS may be refused even if the schema exists.
+            if not connection.execute(known, (schema,)).fetchall():
                 connection.execute(f"CREATE SCHEMA {quoted(schema)}".encode())
             connection.execute(f"SET LOCAL search_path TO {quoted(schema)}".encode())
             connection.execute(_TABLES.encode(), prepare=False)
@@ -264,7 +268,7 @@ _LONGEST_PAUSE: Final = 60.0
 """The most seconds between two attempts to make an index."""
 _JOIN_SECONDS: Final = 1.0
 _GIVEN_UP: Final = 0.0
-"""The patience of an abandoned connection."""
+"""Seconds that an abandoned connection waits for a reply."""
 
 
 def make_index(connection: BoundedConnection, schema: str, key: str) -> bool:
@@ -286,7 +290,8 @@ def make_index(connection: BoundedConnection, schema: str, key: str) -> bool:
         connection.patience = SETUP_SECONDS
         settings = {"statement_timeout": "0", "lock_timeout": "0"}
         if connection.info.server_version >= _CHECKS_CLIENTS:
-            settings["client_connection_check_interval"] = "10s"  # stops if this process has ended
+            # The server stops the statement if this process has ended.
+            settings["client_connection_check_interval"] = "10s"
         for setting in settings.items():
             connection.execute("SELECT set_config(%s, %s, false)", setting)
         lock_out(connection, schema)
@@ -313,10 +318,10 @@ def _is_valid(connection: BoundedConnection, index: str) -> bool:
 class SchemaSetup:
     """Prepares the schema when a process first needs it.
 
-    A separate thread makes the declared indexes, because it may have to wait for the oldest
-    transaction of the database; lists do without the indexes until then. If many threads call at
-    once, one thread prepares the schema and the others wait. After a failure there is a short
-    pause, and while one thread tries again, the others fail at once.
+    A separate thread makes the declared indexes, because making an index may have to wait for the
+    oldest transaction of the database. Until then, lists do not use the indexes. If many threads
+    call at once, one thread prepares the schema and the others wait. After a failure there is a
+    short pause, and while one thread tries again, the others fail at once.
     """
 
     def __init__(self, address: ServerAddress, clock: ServerClock) -> None:
@@ -342,10 +347,11 @@ class SchemaSetup:
         self._not_before = 0.0
         self._maker: threading.Thread | None = None
         self._making: BoundedConnection | None = None
-        self.done = self.done and not self.declared - self._tried  # the child has no maker thread
+        # The thread that makes indexes does not exist in the child.
+        self.done = self.done and not self.declared - self._tried
 
     def forget(self) -> None:
-        """Have the schema prepared again, because the tables are gone."""
+        """Let the next call prepare the schema again, because the tables are gone."""
         with self._noting:
             self.done, self.secret = False, None
             self._tried = self.keys = frozenset()
@@ -354,7 +360,7 @@ class SchemaSetup:
         """End the thread that makes indexes; a later process makes the missing ones."""
         self._closing.set()
         maker, until = self._maker, time.monotonic() + _JOIN_SECONDS
-        # Repeat the cancel: between two statements, a cancel has no effect.
+        # Cancel repeatedly: a cancel between two statements has no effect.
         while maker is not None and maker.is_alive() and time.monotonic() < until:
             if (making := self._making) is not None:
                 making.patience = _GIVEN_UP
@@ -405,7 +411,7 @@ class SchemaSetup:
             raise
 
     def _start_maker(self) -> None:
-        with self._noting:  # a thread without work also ends under this lock
+        with self._noting:  # a thread that has no more work also ends under this lock
             if self._maker is not None or not self.declared - self._tried:
                 return
             maker = threading.Thread(target=self._make_in_turn, name="lro-indexes", daemon=True)

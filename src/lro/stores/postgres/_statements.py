@@ -41,7 +41,7 @@ NO_RECORD: Final = "0" * 32
 """A hash that does not belong to any name."""
 
 
-@functools.lru_cache(maxsize=16_384)  # waiting calls read the same names again
+@functools.lru_cache(maxsize=16_384)  # calls that wait read the same names again
 def id_of(name: str) -> str:
     """Return the hash of a name, or ``NO_RECORD`` for a name that is not valid UTF-8."""
     try:
@@ -95,12 +95,12 @@ class RecordWrite(QueuedWrite):
     applied: bool = False
     doubtful: bool = False
     on_over: Callable[[], None] | None = None
-    """Called once when a queued write has ended; the function refers back to it (a cycle)."""
+    """Called once when a queued write has ended. The function refers to the write: a cycle."""
 
     def call_back(self) -> None:
-        """Call ``on_over`` and drop it."""
+        """Call ``on_over``, and drop it to break the cycle."""
         on_over, self.on_over = self.on_over, None
-        assert on_over is not None  # the write was queued
+        assert on_over is not None  # every queued write has ``on_over``
         on_over()
 
     def again(self) -> RecordWrite:
@@ -143,7 +143,8 @@ def replacement(old: Record, new: Record, row: Row) -> RecordWrite:
     """
     refuse_untextual(new)
     fields = _fields(new, row)
-    if new.metadata is old.metadata:  # it may be large, so do not send it again
+    # Metadata may be large, so unchanged metadata is not sent again.
+    if new.metadata is old.metadata:
         fields["metadata"] = None
         fields["same_metadata"] = True
     if new.done and new.result is old.result:
@@ -408,7 +409,7 @@ RENEW: Final = _sql(f"""WITH kept AS (
 SELECT (SELECT count(*) FROM kept), o.name, o.cancel_requested <> 0, o.lease_until <= %s
     FROM (VALUES (1)) AS one LEFT JOIN operations o ON o.owner <> '' AND o.owner = %s
         AND (o.cancel_requested <> 0 OR o.lease_until <= %s)""")
-"""Returns at least one row: 1 (0 if the worker is lost), and an operation to report, if any."""
+"""Returns one or more rows: 1 (0 if the worker is lost), and an operation to report, or NULLs."""
 
 LEAVE: Final = _sql("DELETE FROM workers WHERE owner = %s RETURNING 1")
 
@@ -417,7 +418,7 @@ TOUCH: Final = _sql("""WITH free AS (
         ORDER BY owner FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE workers w SET lost = w.lost FROM free f WHERE w.owner = f.owner RETURNING w.owner""")
-"""Writes to the rows of these workers without a change; returns the owners whose rows are free."""
+"""Writes the rows of these workers unchanged, except locked rows; returns the owners written."""
 
 LOSE: Final = _sql("""UPDATE workers SET lost = 1
     WHERE owner = %s AND (lost = 1 OR alive_until = %s) RETURNING 1""")
@@ -486,14 +487,14 @@ def _room(lane: str) -> str:
 
 
 _STILL_WAITS: Final = "length(o.owner) = 0 AND o.lease_until IS NOT NULL"
-"""``WAITS``, written so that a record is found by its id, not in the index of waiting work."""
+"""``WAITS`` in a form that PostgreSQL does not look up in the index of waiting work."""
 
 LANES_DUE: Final = _sql(f"""SELECT * FROM ({_GIVEN_LANES} SELECT g.method,
     (SELECT o.lease_until {_IN_LANE} <= g.now ORDER BY o.lease_until LIMIT 1) IS NOT NULL,
     ({_NEXT}), {_room("g.lane")}, CASE WHEN g.rate IS NOT NULL THEN (
         SELECT min(b.at) + g.span {_BEGUN.format("g.lane")} HAVING count(*) = g.rate) END
     FROM lanes g) AS found""")
-"""For each lane with waiting work: whether any is due, when more will be, and how many may begin.
+"""For each lane with waiting work: is any due, when will more be due, and how many may begin?
 
 If a rate is reached, the last column is the time at which more work may begin.
 """

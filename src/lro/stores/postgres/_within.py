@@ -78,7 +78,7 @@ class TransactionInserts:
         """
         refuse_untextual(record, key)
         execute = _executing(connection)
-        if not self._identity:  # first: this may also make the tables
+        if not self._identity:  # before anything else, because this may also make the tables
             self._identity = self._own_identity()
         if check_only:
             with _all_or_nothing(execute):
@@ -87,11 +87,13 @@ class TransactionInserts:
         sql, text = statement_of([insertion(record, to_row(record), request, key)])
         sql = qualified(sql, self._schema)
         for _ in range(INSERT_ATTEMPTS):
-            # A conflicting row that another transaction just committed is found by the next try.
+            # If another transaction has just committed a conflicting row, the next attempt finds
+            # it.
             with contextlib.suppress(errors.UniqueViolation), _all_or_nothing(execute):
                 self._check_same(execute)
                 if execute(sql, (text,)):
-                    if record.waits:  # at the commit, notify all processes, this one too
+                    # PostgreSQL notifies all processes at the commit, including this process.
+                    if record.waits:
                         execute(NOTIFY, (self._channel, self._work_waits))
                     return Inserted(record, fresh=True)
                 found = self._obstacle(execute, record, key)
@@ -122,7 +124,7 @@ def _executing(given: object) -> Execute:
     driver, sqlalchemy = driver_of(given)
     if not isinstance(driver, psycopg.Connection):
         raise unsuitable(given, _WANTED)
-    if not driver.closed and driver.info.pipeline_status:  # results would come late
+    if not driver.closed and driver.info.pipeline_status:  # in pipeline mode, results come late
         raise refused("the connection is in pipeline mode: start before it, or after")
 
     def on_driver(sql: bytes, values: Sequence[object]) -> list[Any]:

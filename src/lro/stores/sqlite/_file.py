@@ -22,7 +22,7 @@ DATABASE_ERRORS: Final = (sqlite3.Error, UnicodeError)
 """Errors of statements that are translated for callers: see :func:`translate_error`."""
 
 _VALUES: Final = (sqlite3.DataError, sqlite3.InterfaceError, sqlite3.ProgrammingError)
-"""Errors that mean that a value, or the call of a statement, can never work."""
+"""Errors that any attempt would raise: a value, or the call of a statement, is wrong."""
 
 BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 
@@ -82,10 +82,10 @@ class DatabaseFile:
     """State that all connections to a file share.
 
     A database in WAL mode has three files, and none may be replaced while it is open. SQLite does
-    not notice if one is deleted, and goes on writing to it. SQLite may even remove the log while
-    this process uses it: if this process opens and closes the file without SQLite, the system drops
-    all locks of this process, and another process believes that it is the last user
-    (https://www.sqlite.org/howtocorrupt.html, 2.2).
+    not notice if one of them is deleted, and goes on writing to the deleted file. SQLite may even
+    remove the log while this process uses the log: if this process opens and closes the file
+    without SQLite, the system drops all locks of this process, and another process believes that it
+    is the last user (https://www.sqlite.org/howtocorrupt.html, 2.2).
 
     ``busy_seconds`` limits waits for locks of other connections.
 
@@ -125,7 +125,8 @@ class DatabaseFile:
             uri=True,
             timeout=self.busy_seconds,
             isolation_level=None,
-            check_same_thread=False,  # one thread at a time, not always the same
+            # Used by one thread at a time, but not always by the same thread.
+            check_same_thread=False,
         )
         try:
             if self._identity is None:

@@ -33,9 +33,9 @@ class ActionWrite(QueuedWrite, Generic[T]):
     answer: T = attrs.field(init=False)
 
     def call_back(self) -> None:
-        """Call ``done``, once, and drop it: it may refer back to this write."""
+        """Call ``done`` once, and drop it, because ``done`` may refer to this write."""
         done, self.done = self.done, None
-        assert done is not None  # the write was handed in
+        assert done is not None  # every write that was handed in has ``done``
         settle(self._final, done)
 
     def _final(self) -> Any:
@@ -64,10 +64,10 @@ class HalfDone(Exception):
 
 
 class SharedTransactions(GroupCommit[ActionWrite[Any]]):
-    """Runs actions in shared transactions of one connection, each as if it were alone.
+    """Runs actions in shared transactions of one connection, each action as if it were alone.
 
-    The leader waits for the connection. Then it runs the actions of all threads that wait by then,
-    and commits.
+    One thread, the leader, waits for the connection. Then the leader runs the actions of all
+    threads that wait by then, and commits.
     """
 
     _doubted = False
@@ -154,7 +154,7 @@ class SharedTransactions(GroupCommit[ActionWrite[Any]]):
     def _left(
         self, group: Sequence[ActionWrite[Any]], connection: sqlite3.Connection
     ) -> Sequence[ActionWrite[Any]]:
-        """Run in few statements the writes that can be combined; return the other writes."""
+        """Run the writes that can be combined in few statements; return the other writes."""
         if self._together is None or len(group) == 1:
             return group
         answers = self._together(connection, [write.action for write in group])

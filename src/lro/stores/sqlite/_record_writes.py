@@ -39,7 +39,7 @@ from lro.stores.sqlite._group_commit import HalfDone, Unrelated
 T = TypeVar("T")
 
 Changed: TypeAlias = tuple[Record | None, int | None]
-"""A record after a change; if it was changed, also the length of its messages as text."""
+"""A record after a change (None: removed), and if it changed, the text length of its messages."""
 
 
 def checked(rows: FetchRows, record: Record, key: RequestKey | None) -> Inserted:
@@ -223,7 +223,7 @@ class TogetherWriter:
         self._cache = cache
 
     def __call__(self, writer: sqlite3.Connection, actions: Sequence[object]) -> Mapping[int, Any]:
-        """Return the results of the writes made, by index; all other writes leave no trace.
+        """Return the results of the writes made, by index; no other write leaves a trace.
 
         Raises:
             HalfDone: Other writes have left traces, which must be undone.
@@ -256,7 +256,8 @@ class TogetherWriter:
             seen.add(action.name)
             try:
                 columns, values = changes(record, changed)
-            except Exception:  # raised by a message: its write, made alone, raises it again
+            # A message raised the error, and raises it again when its write is made alone.
+            except Exception:
                 continue
             if columns:
                 length = _length(columns, values, self._cache.text_length(action.name))

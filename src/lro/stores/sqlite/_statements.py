@@ -92,7 +92,7 @@ _WORKERS: Final = """CREATE TABLE workers (owner TEXT PRIMARY KEY, host TEXT NOT
     lost INTEGER NOT NULL)"""
 _CHECKPOINTS: Final = (
     "CREATE TABLE checkpoints (name TEXT, key TEXT, value TEXT NOT NULL, PRIMARY KEY (name, key))",
-    *[  # triggers, so that an operation without checkpoints needs no further statement to end
+    *[  # triggers, so that ending an operation without checkpoints needs no further statement
         f"CREATE TRIGGER checkpoints_{after} ON operations{when}"
         " BEGIN DELETE FROM checkpoints WHERE name = old.name; END"
         for after, when in (
@@ -188,7 +188,8 @@ def prepare(writer: sqlite3.Connection, path: str, until: float) -> None:
 
 
 def _write_ahead(writer: sqlite3.Connection, until: float) -> str:
-    # If two processes open a new file at once, one gets "locked" from SQLite without waiting.
+    # If two processes open a new file at once, SQLite raises "locked" in one of them without
+    # waiting.
     while True:
         try:
             (mode,) = writer.execute("PRAGMA journal_mode = WAL").fetchone()
@@ -372,7 +373,7 @@ LOAD: Final = f"""SELECT method, owner, {WAITS} AS waits,
         SELECT method, owner, lease_until, create_time, name FROM operations
             WHERE parent = ? AND state = 'IN_PROGRESS' ORDER BY create_time LIMIT ?))
     GROUP BY method, owner, waits"""
-"""In SQLite, a bare column beside ``min``, here ``name``, is from the row with the minimum."""
+"""In SQLite, a bare column beside ``min``, such as ``name``, is from the row with the minimum."""
 
 _FIND_START: Final = """SELECT fingerprint, at, name, first FROM starts
     WHERE method = ? AND caller = ? AND request_id = ?"""
@@ -527,7 +528,8 @@ def choose(rows: FetchRows, claim: Claim, now: int) -> Choice:
             return Choice(next_due=first[0])
         if first is not None:
             looked = _look(rows, attrs.evolve(claim, after_lane=first[1] - 1), now, room)
-        if first is not None and not looked.found:  # much other work of its lane comes before it
+        # If nothing was found, much work of the same lane comes before this work.
+        if first is not None and not looked.found:
             only = _wanted(rows, attrs.evolve(claim, name=first[2]), now, room)
             return Choice(only[:most], more=True)
     ordered = in_turn(looked.found, claim.keyed)
@@ -538,7 +540,7 @@ def choose(rows: FetchRows, claim: Claim, now: int) -> Choice:
 
 @attrs.frozen
 class _Looked:
-    """Due work in some lanes, times when more will be due, and ``many`` if there are more lanes."""
+    """The due work of some lanes, the next due times; ``many`` means that there are more lanes."""
 
     found: Sequence[Due]
     times: list[int]

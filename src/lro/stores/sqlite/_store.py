@@ -264,7 +264,7 @@ class SQLiteStore(SQLStore):
         except Unavailable as exc:
             if not self._keys or not is_lost_index(exc):
                 raise
-        self._keys = frozenset()  # an index was dropped: lists do without any until a restart
+        self._keys = frozenset()  # an index was dropped: lists use no indexes until a restart
         return self.page(parent, after, limit, prefilter, scan, max_bytes)
 
     def index(self, keys: Collection[str]) -> None:
@@ -279,7 +279,7 @@ class SQLiteStore(SQLStore):
         now = micros(self._clock())
         choice = sql.choose(self._file.rows, claim, now)
         works: list[tuple[Record, AnyMessage]] = []
-        if choice.names:  # else nothing to write: no lock to wait for
+        if choice.names:  # without work, do not wait for the write lock
             choice, rows = self._file.write(functools.partial(sql.take, claim=claim, now=now))
             for *row, request in rows:
                 record = self._cache.keep(from_row(row), text_length(row))
@@ -288,7 +288,7 @@ class SQLiteStore(SQLStore):
         return Claimed(works, choice.more, next_due)
 
     def renew(self, worker: Worker) -> Renewed | None:
-        """Record, not waiting for the disk, that a worker is alive; return None if it is lost."""
+        """Record that a worker is alive; do not wait for the disk. Return None if it is lost."""
         self._locks.hold(worker.owner)
         now = micros(self._clock())
         renew = functools.partial(sql.renew, worker=worker, now=now)
@@ -311,7 +311,8 @@ class SQLiteStore(SQLStore):
         """Read records in progress whose worker is lost; ended processes are known at once."""
         now = self._clock()
         holds, found = self._orphans(now, methods, limit, self._locks.is_dead)
-        if found.overdue:  # read again under the write lock: waiting owners have renewed
+        # Read again under the write lock: owners that waited for it have renewed by then.
+        if found.overdue:
             holds = self._file.write_undurably(sql.touch)
             found = orphans_of(holds, found.records, found.dead, now, found.unbegun)
         alone = self._locks.are_all_held(owner for owner, *_ in holds if owner)

@@ -16,7 +16,7 @@ from lro.stores.sqlite._statements import prepare
 fcntl: Any
 try:
     import fcntl
-except ImportError:  # on Windows, where processes share the writes less fairly
+except ImportError:  # Windows has no fcntl: there, processes share the writes less fairly
     fcntl = None
 
 _COURTESY_SECONDS: Final = 0.1
@@ -91,14 +91,14 @@ _SOON_SECONDS: Final = 0.1
 """Pauses between attempts to get the lock; they stay short for the first ``_SOON_SECONDS``."""
 
 _LOG_BYTES: Final = 16 * 1024 * 1024
-"""Length from which cutting the log is worth a wait for readers: 4 times SQLite's own target."""
+"""Log length from which the writer waits for readers and cuts the log: 4 times SQLite's target."""
 _LOG_ROUND: Final = 64
-"""The log's length is checked once in so many transactions."""
+"""Number of transactions between two checks of the log's length."""
 _READERS_MS: Final = 250
 _REST_SECONDS: Final = 5.0
 
 Commits = tuple[int, int]
-"""How often the connection was opened, and the commits of other connections since then."""
+"""The number of times that the connection was opened, and of commits by other connections since."""
 
 
 class Writer:
@@ -185,7 +185,8 @@ class Writer:
     def commits_by_others(self) -> Commits:
         """Return a value that changes when another connection may have committed.
 
-        During a transaction of this connection, it is the value from the transaction's begin.
+        During a transaction of this connection, the value is that from the begin of the
+        transaction.
 
         Raises:
             Unavailable: The store is closed, or the file cannot be read.
@@ -248,8 +249,8 @@ class Writer:
     def _cut_log(self) -> None:
         """Restart the log from its beginning if it has grown long.
 
-        SQLite itself restarts it only when nobody reads. With many readers that may never
-        happen, and the log would grow without limit.
+        SQLite itself restarts the log only while nobody reads. With many readers, there may be no
+        such moment, and the log would grow without limit.
         """
         now = time.monotonic()
         connection = self._connection
@@ -261,7 +262,7 @@ class Writer:
                 (stuck, _, _) = connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
             finally:
                 connection.execute("PRAGMA busy_timeout = 0")
-        except sqlite3.Error:  # commits are safe in the log, even if it stays long
+        except sqlite3.Error:  # commits are safe in the log, even if the log stays long
             stuck = True
         if stuck:
             self._rest_until = now + _REST_SECONDS
@@ -290,7 +291,7 @@ class Writer:
                     connection = self._opened()
                     if durable is not self._durable:
                         kind = "FULL" if durable else "NORMAL"
-                        self._durable = None  # unknown until the statement has ended
+                        self._durable = None  # the mode is unknown until the statement has ended
                         connection.execute(f"PRAGMA synchronous = {kind}")
                         self._durable = durable
                     if self._has_begun(connection, last=now >= until):
