@@ -1,1 +1,1 @@
-"""The console: a page that shows operations, and the calls that only this page makes."""
+"""The console: a web page that shows operations, and the HTTP calls that only this page makes."""

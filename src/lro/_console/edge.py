@@ -1,7 +1,8 @@
-"""The edge of the console: the page, its session and tally, and the operations.
+"""The HTTP edge of the console: its page, session and tally, and the verbs over operations.
 
-The page is a client of the public interface, which is served a second time below the console. So
-this edge, not the page's buttons, decides what callers of the console may see and do.
+The page is a client of the public HTTP interface, which is served a second time below the console's
+path. So this edge, not the page's buttons, decides which operations the callers of the console see,
+and which actions they may take.
 """
 
 from __future__ import annotations
@@ -72,10 +73,10 @@ from lro.types import Json
 log = logging.getLogger("lro")
 
 Allow: TypeAlias = Callable[[str, str, str], "bool | Awaitable[bool | None] | None"]
-"""Returns if a caller may do one of :data:`ACTIONS` to the named operation or method."""
+"""Takes a caller, one of :data:`ACTIONS`, and an operation's or method's name: is it allowed?"""
 
 ACTIONS: Final = ("cancel", "delete", "rerun", "pause")
-"""The actions of the console on operations, and on methods: ``"pause"``, which also resumes."""
+"""The actions of the console: three on operations, and ``"pause"`` and resume on methods."""
 
 _LINKS: Final = ("trace", "logs")
 _PLACEHOLDERS: Final = ("trace_id", "name")
@@ -91,7 +92,7 @@ _CHANGES: Final = ("/pause", "/resume")
 _READS: Final = ("GET", "HEAD", "OPTIONS")
 
 _API: Final = "v1"
-"""The version in the paths of operations below the console, the default of clients."""
+"""The version in the paths of operations below the console; clients use it by default."""
 
 _ALL_PARENTS: Final = "-"
 """The parent that ``authorize`` gets for the counts, which cover all parents."""
@@ -112,7 +113,7 @@ class ConsoleOptions(TypedDict, total=False):
 
 
 class ConsoleEdgeOptions(ConsoleOptions, total=False):
-    """All options of :class:`ConsoleEdge`, except its path."""
+    """All options of :class:`ConsoleEdge`, except ``path``."""
 
     authenticate: Authenticate | None
     parents: Sequence[str]
@@ -153,8 +154,8 @@ class _CheckedOptions:
 class Console:
     """A console that an integration into a framework serves at a path, such as ``/console``.
 
-    ``options`` are those in :class:`ConsoleOptions`; :class:`ConsoleEdge` explains them. Callers
-    are found as for the integration.
+    ``options`` are those in :class:`ConsoleOptions`; :class:`ConsoleEdge` explains them. The
+    integration's ``caller`` also finds the callers of the console.
 
     Raises:
         DeclarationError: ``path`` is not a path, or an option is unknown, has the wrong type, or is
@@ -186,21 +187,23 @@ class ConsoleEdge(OperationsEdge):
     everyone who can reach the server, pass ``authenticate=lambda headers: None``.
 
     ``actions`` are the actions that the console offers: ``"cancel"``, ``"delete"``, ``"rerun"`` (if
-    the service offers RerunOperation) and ``"pause"`` (if PauseMethod); ``()`` makes it read-only.
-    ``allow(caller, action, name)`` may refuse an action: True or None allows it, False refuses. The
-    name is that of the operation or method; it is empty when the page asks which buttons to show.
-    ``redact`` gets a copy of an operation's JSON object, and returns the object that callers see,
-    which may be the changed copy; it must be fast, because it also runs on an event loop. Filters
-    still compare the stored values. The server enforces all this for every call of the page.
+    the service offers RerunOperation) and ``"pause"`` (if it offers PauseMethod); ``()`` makes it
+    read-only. ``allow(caller, action, name)`` may refuse an action: True or None allows it, False
+    refuses. ``name`` is the name of the operation or method, or empty when the page asks which
+    buttons to show. ``redact`` gets a copy of an operation's JSON object, and returns the object
+    that callers see, which may be the changed copy; it must be fast, because it also runs on an
+    event loop. Filters still compare the stored values. The server enforces ``actions``, ``allow``
+    and ``redact`` for every call of the page.
 
     ``parents`` are the parents, such as ``projects/p`` (spec §5.6), whose operations are shown in
     addition to those without a parent; for a pattern such as ``projects/*`` the page asks for the
     parent. ``links`` has link templates for an operation: ``{"trace": "https://.../{trace_id}",
     "logs": "https://...{name}"}``; each may use only these two placeholders. ``title`` is the
-    heading, ``refresh_seconds`` the interval between reads of new operations. ``frame`` has the
-    origins whose pages may show the console in a frame; ``"self"`` is this server. ``path`` is the
-    path of the console, such as ``/console``, which owns all paths below it; by default it is the
-    path of the mount. ``clock`` returns seconds, by which a tally is cached for 5 s.
+    page's heading; ``refresh_seconds`` is the interval between reads of new operations. ``frame``
+    has the origins whose pages may show the console in a frame; ``"self"`` stands for this server.
+    ``path`` is the path of the console, such as ``/console``, which owns all paths below it; by
+    default it is the path of the mount. ``clock`` returns the seconds by which a tally is cached
+    for 5 s.
 
     Raises:
         DeclarationError: An option has the wrong type, or is out of bounds; or as for
@@ -343,7 +346,7 @@ class ConsoleEdge(OperationsEdge):
     def _paused(self) -> Flow[Mapping[str, datetime]]:
         try:
             return (yield from flow_of(self.service.paused)())
-        except Unavailable:  # the page shows the error when it reads operations
+        except Unavailable:  # the page shows this error later, when it reads operations
             return {}
 
     def _may(self, caller: str, action: str) -> Flow[bool]:
@@ -393,16 +396,17 @@ class ConsoleEdge(OperationsEdge):
         caller = yield from self._caller(request)
         minutes = window_minutes(request.query)
         yield InThreads(self._permit_tally(caller))
-        # In one of the few threads that make large replies, so that pages do not use all threads.
+        # Read in one of the few threads that make large replies, so that pages do not use all
+        # threads.
         read = functools.partial(self._tally_reader.read, minutes)
         return json_reply(200, (yield from in_few_threads(self.service, read)))
 
     def _permit_tally(self, caller: str) -> Flow[None]:
         self.service.edges.start_maintenance()
         self.service.edges.access.require("ListOperations")
-        if self.service.edges.access.owner_only:  # the counts include all callers
+        if self.service.edges.access.owner_only:  # the counts include the operations of all callers
             raise PermissionDenied("the service shows each caller only its own operations")
-        for parent in (*self._shown_parents, _ALL_PARENTS):  # the counts include all of them
+        for parent in (*self._shown_parents, _ALL_PARENTS):  # the counts include all parents
             yield from self.service.edges.access.permit(caller, "ListOperations", parent)
 
     def _pause(self, request: HttpRequest) -> Flow[HttpReply]:
@@ -470,7 +474,7 @@ def _is_own(request: HttpRequest, found: RouteResult) -> bool:
 def _moved(request: HttpRequest) -> Flow[HttpReply]:
     """Redirect to the console's path with a slash, to which the page's addresses are relative."""
     yield from ()
-    # Relative to its own name, since a proxy may have cut off a part of the path before it.
+    # The target is relative, since a proxy may have cut off the beginning of the path.
     location = f"./{request.path}/" + (f"?{request.query}" if request.query else "")
     location = quote(location, safe=punctuation, errors="surrogateescape")
     return HttpReply(307, (("location", location), ("cache-control", "no-cache")))

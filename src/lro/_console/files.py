@@ -17,7 +17,7 @@ from lro.errors import check, check_texts
 from lro.http import HttpReply, read_origin
 
 SHELL: Final = "index.html"
-"""The page. It has no data, and names the other files."""
+"""The HTML page, which contains no data, and refers to the other files."""
 
 NOSNIFF: Final = ("x-content-type-options", "nosniff")
 _YEAR: Final = "public, max-age=31536000, immutable"
@@ -37,14 +37,14 @@ _LEXEMES: Final = re.compile(
 )
 """Matches string literals, comments, regular expressions, spaced operators, and indentation.
 
-So in a script, write a space after each division sign, and no string literal in a template literal.
+So scripts must have a space after each division sign, and no string literal in a template literal.
 """
 _SIGNS: Final = re.compile(rb"""("[^"]*")|/\*.*?\*/\s*|\s*([{};,])\s*|(:) |\n\s*""", re.DOTALL)
 _NO_GZIP: Final = re.compile(r"gzip\s*;\s*q=0(\.0*)?\s*$")
 
 
 def secure_headers(frame: Collection[str] = ()) -> tuple[tuple[str, str], ...]:
-    """Return the headers of every reply; ``frame`` are the origins that may frame the page.
+    """Return the headers of every reply; pages of the origins in ``frame`` may frame the console.
 
     The page loads nothing from other sites, no text becomes a script or a style (CSP with Trusted
     Types), and no other site can refer to the page's window.
@@ -83,7 +83,7 @@ _FEATURES: Final = (
     "payment",
     "usb",
 )
-"""Permissions that pages can ask for; the console never does."""
+"""Permissions that web pages can ask for, which the console denies itself."""
 
 
 @attrs.frozen
@@ -115,7 +115,7 @@ def takes_gzip(accepted: str) -> bool:
 
 def _packed(name: str, content: bytes, caching: str) -> PackedFile:
     kind = _TYPES[name.rpartition(".")[2]]
-    etag = f'W/"{_hash(content)}"'  # weak, because the gzipped form has the same tag
+    etag = f'W/"{_hash(content)}"'  # weak, because the plain and the gzipped form have the same tag
     headers = (
         ("content-type", f"{kind}; charset=utf-8"),
         ("cache-control", caching),
@@ -139,7 +139,7 @@ def _whole(one: Traversable) -> bytes:
 
 
 def _sent(name: str, content: bytes) -> bytes:
-    """Return a script or a style sheet without comments, types and spaces."""
+    """Return a script or a style sheet as it is sent: without comments and unnecessary spaces."""
     kept = {"js": _LEXEMES, "css": _SIGNS}.get(name.rpartition(".")[2])
     return (
         content
@@ -152,8 +152,8 @@ def _sent(name: str, content: bytes) -> bytes:
 def page_files() -> Mapping[str, PackedFile]:
     """Return the files by path below the console: ``/`` is the page.
 
-    The other names, also in the page, have a hash of the content. So browsers can cache these files
-    for a year, and still see a new release at once.
+    The names of the other files, by which the page refers to them, contain a hash of the content.
+    So browsers can cache these files for a year, and still load a new release at once.
     """
     assets = resources.files("lro._console").joinpath("assets")
     found = {one.name: _sent(one.name, _whole(one)) for one in assets.iterdir()}

@@ -1,4 +1,4 @@
-"""Checks that a request comes from this machine, as far as a server can see."""
+"""Checks that a request comes from this machine, as far as a server can know."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WAY: Final = (
 
 
 def is_loopback(text: str) -> bool:
-    """Return True for a loopback address, also of IPv4 within IPv6."""
+    """Return True for a loopback address, including an IPv4 loopback address within IPv6."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -34,15 +34,15 @@ def is_loopback(text: str) -> bool:
 def is_loopback_host(host: str) -> bool:
     """Return True if the header ``Host`` names this machine: ``localhost`` or a loopback address.
 
-    An attacker's name server can give any other name a loopback address, so that a page of that
-    name reaches this server (DNS rebinding).
+    An attacker's name server can resolve any other name to a loopback address, so that a web page
+    under that name reaches this server (DNS rebinding).
     """
     name = name_of_host(host)
     return name == "localhost" or is_loopback(name)
 
 
 def name_of_host(host: str) -> str:
-    """Return the name or address in a header ``Host``, without a port; empty if there is none."""
+    """Return the name or address in a header ``Host``, without a port; empty if it has no name."""
     found = _HOST.fullmatch(host)
     return found["name"].strip("[]").lower() if found else ""
 
@@ -50,7 +50,8 @@ def name_of_host(host: str) -> str:
 def check_loopback(request: HttpRequest) -> None:
     """Refuse a request that does not come from this machine, or may have come through a proxy.
 
-    A peer without an address is refused too: callers on a Unix socket are mostly proxies.
+    A peer without an IP address is refused too, because it is on a Unix socket and so mostly a
+    proxy.
 
     Raises:
         PermissionDenied: The message says why, and how to admit callers.

@@ -32,9 +32,9 @@ _WORDS: Final = {
 
 
 def methods_json(service: Service, paused: Mapping[str, datetime]) -> Json:
-    """Return the methods of a service: types, options, and the fields that filters can use.
+    """Return the methods of a service, with their types, options, and fields for filters.
 
-    ``paused`` has the time of the pause for each paused method.
+    ``paused`` maps the name of each paused method to the time at which it was paused.
     """
     return [
         _method(service, spec, paused.get(spec.full_name)) for spec in service.edges.specs.values()
@@ -47,7 +47,7 @@ def _method(service: Service, spec: MethodSpec, paused: datetime | None) -> Json
         "metadata": service.types.codec(spec.info.metadata_type).shape,
         "response": service.types.codec(spec.info.response_type).shape,
     }
-    # Limited, because messages that contain their own type have millions of paths.
+    # The depth is limited, because messages that contain their own type have millions of paths.
     paths = chain.from_iterable(_fields(name, shape, _DEPTH) for name, shape in shapes.items())
     return {
         "name": spec.full_name,

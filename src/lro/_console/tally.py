@@ -1,4 +1,4 @@
-"""The counts of a service for the overview: bounded reads, cached for some seconds."""
+"""The counts in the console's overview, from bounded reads that are cached for some seconds."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _KEPT_WINDOWS: Final = 8
 _FINE: Final = 2 * 60
 _MIDDLE: Final = 24 * 60
 _SETTLED: Final = timedelta(minutes=1)
-"""How long after its end a minute's counts can change: a write is counted in its own minute."""
+"""For this time after a minute, its counts can change: a late write counts in its own minute."""
 
 
 def window_minutes(query: str) -> int:
-    """Return the minutes that a query asks for; by default an hour.
+    """Return the number of minutes that a query asks for; by default 60.
 
     Raises:
         MalformedRequest: The number is not an integer from 1 to :data:`MAX_MINUTES`, or there are
@@ -76,7 +76,7 @@ class _Kept(Generic[T]):
 
 @attrs.frozen
 class _Window:
-    """Counts up to ``now``, one for each step, summed over methods so that the reply is small."""
+    """Counts of each time step up to ``now``, summed over methods so that the reply is small."""
 
     now: datetime
     step: int
@@ -124,8 +124,8 @@ def _sums(counted: Iterable[MinuteCounts]) -> Mapping[datetime, Mapping[str, flo
 class Tally:
     """Reads the counts, and caches each answer for :data:`KEPT_SECONDS` of ``clock``.
 
-    So however many pages are open, the store is read in that time at most once for each window, and
-    once for the operations in progress.
+    So however many pages are open, in :data:`KEPT_SECONDS` the store is read at most once for each
+    window and once for the operations in progress.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class Tally:
             raise MethodNotSupported("the tally")
         window = self._windows.get(minutes, lambda before: _Window.read(store, minutes, before))
         load = self._loads.get(0, lambda _: self._load(store))
-        # Not cached: a page reads them as soon as it has paused a method.
+        # Paused methods are not cached: a page reads them as soon as it has paused a method.
         paused: list[Json] = [
             {"method": name, "since": datetime_text(since)}
             for name, since in self._service.paused().items()

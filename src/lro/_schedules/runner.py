@@ -1,11 +1,12 @@
-"""Starts the operations of schedules in a process.
+"""Starts the operations of the schedules that a process declares.
 
-Every process that declares a schedule runs it. The processes share its latest tick in the store: a
-process marks the tick as begun, starts the operation, and then marks the tick as started. The marks
-have versions, so only one of several processes begins a tick. If a tick is begun but not started a
-second later, the other processes try it too, because the first may have been killed or refused. The
-request id of the start is derived from the schedule's name and the tick, so they all start the same
-operation. A store keeps request ids for a day, so a begun tick is tried for less than a day.
+A schedule is run by every process that declares it. The processes share the schedule's latest tick
+in the store: a process marks the tick as begun, starts the operation, and then marks the tick as
+started. The marks have versions, so only one of several processes begins a tick. If a tick has been
+begun for a second but is not started, the other processes try to start the operation too, because
+the first process may have been killed, or its start refused. The request id of the start is derived
+from the schedule's name and the tick, so all of them start the same operation. A store keeps
+request ids for a day, so a begun tick is tried for less than a day.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ log = logging.getLogger("lro")
 _ON_TIME: Final = timedelta(minutes=1)
 """A tick counts as missed if no process has begun it within this time."""
 _TRIED: Final = timedelta(hours=23)
-"""How long processes try a begun tick. The store forgets its request id an hour later."""
+"""How long processes try to start a begun tick. The store keeps request ids an hour longer."""
 _AHEAD: Final = timedelta(hours=1)
 _TURN: Final = timedelta(seconds=1)
 """How long other processes leave a tick to the process that has begun it."""
@@ -39,7 +40,7 @@ _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 60.0
 """The longest pause between two tries, in seconds."""
 _LOOK_SECONDS: Final = 60.0
-"""Most seconds between two reads of the store's clock, which may be set meanwhile."""
+"""Most seconds between two reads of the store's clock, because the clock may be changed."""
 _STOP_SECONDS: Final = 1.0
 _MOST: Final = 1000
 _NAMESPACE: Final = uuid.UUID("5b0c3f0e-8f0c-4c39-9d1a-0a7d8f3f0f5e")
@@ -62,12 +63,12 @@ class _Entry:
     not_before: float = -math.inf
     pause: float = _FIRST_PAUSE
     mine: datetime | None = None
-    """The tick that this process has begun."""
+    """The latest tick that this process has begun."""
     entered: bool = False
 
 
 def request_maker(request: object, name: str, cls: type) -> Callable[[datetime], object]:
-    """Return a function that makes the request for a tick; a given message serves all ticks.
+    """Return a function that makes the request for a tick; a message is the request of all ticks.
 
     Raises:
         DeclarationError: ``request`` is neither a message nor a function.
@@ -89,17 +90,17 @@ class Schedules:
     """
 
     def __init__(self, store: object, clock: Callable[[], float], wake: Callable[[], None]) -> None:
-        self._store = cast(ScheduleStore, store)  # :meth:`add` checks it
+        self._store = cast(ScheduleStore, store)  # :meth:`add` checks the type
         self._clock = clock
         self._wake = wake
         self._entries: dict[str, _Entry] = {}
         self._known: dict[str, Schedule] = {}
-        """The schedules of the store, as read or written in this round."""
+        """The stored schedules by name, as read or written during this call of :meth:`run`."""
         self._stopped = False
         self._thread: threading.Thread | None = None
 
     def reset_after_fork(self) -> None:
-        """Begin again without a thread, because a child process inherits no threads."""
+        """Start over in a forked child process, which inherits no threads."""
         self._thread = None
         for entry in self._entries.values():
             entry.next, entry.not_before, entry.mine = _LONG_AGO, -math.inf, None
@@ -194,14 +195,14 @@ class Schedules:
         entry.pause = min(2 * entry.pause, _LONGEST_PAUSE)
 
     def _step(self, entry: _Entry) -> None:
-        """Do the next step of a schedule, or find out when it is due."""
+        """Begin or start the due tick of a schedule, or find out when its next tick is due."""
         now, ticks = self._store.now(), entry.ticks
         if not self._known:
             self._known = {one.name: one for one in self._store.schedules()}
         known = self._known.get(entry.name)
         plan = ticks.expression, ticks.timezone
         if known is None or (not entry.entered and (known.expression, known.timezone) != plan):
-            # A new or changed schedule has missed nothing.
+            # A new or changed schedule has missed no ticks.
             self._note(entry, known, tick=now if known is None else max(now, known.tick))
             return
         if not entry.entered and known.tick > now + _AHEAD:
@@ -242,7 +243,7 @@ class Schedules:
     def _start(self, entry: _Entry, begun: Schedule) -> None:
         text = f"{entry.name}\n{begun.tick.isoformat()}"
         request = contained("request", entry.make, begun.tick.astimezone(entry.ticks.zone))
-        with contextlib.suppress(RequestIdConflict):  # already started, with another request
+        with contextlib.suppress(RequestIdConflict):  # started before, with a different request
             entry.start(request, str(uuid.uuid5(_NAMESPACE, text)))
         self._note(entry, begun, tick=begun.tick, last_tick=begun.tick)
         entry.pause = _FIRST_PAUSE

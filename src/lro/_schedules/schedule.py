@@ -1,4 +1,4 @@
-"""Schedules as a store keeps them, and the methods of such a store."""
+"""Schedules as a store keeps them, and the methods of a store that keeps schedules."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Schedule:
     last_tick: datetime | None = None
     """The latest tick for which an operation was started; None if there is none."""
     next_tick: datetime
-    """The tick after ``tick``."""
+    """The first tick after ``tick``."""
     tick: datetime
     """The latest tick that was begun or skipped; before the first tick, the declaration's time."""
     begun_time: datetime | None = None
@@ -64,10 +64,11 @@ class ScheduleStore(Protocol):
         ...
 
     def note_tick(self, schedule: Schedule) -> bool:
-        """Store a schedule if the one stored under its name has the previous version or is missing.
+        """Store a schedule if its previous version is stored, or no schedule of this name.
 
         Returns:
-            True if it is stored. Of several processes that write the same version, one gets True.
+            True if the schedule is stored. Of several processes that write the same version, one
+            gets True.
 
         Raises:
             Unavailable: The store cannot be written to now.

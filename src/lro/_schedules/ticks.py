@@ -1,9 +1,10 @@
 """The ticks of a schedule: a cron expression in a time zone, or multiples of an interval.
 
-The library cronsim reads the expressions. Clock changes are handled as in Debian's cron. A job at
-a fixed time that the change would skip runs right after the change, and runs only once if its time
+The library cronsim reads the expressions. Clock changes are handled as in Debian's cron. A job at a
+fixed time runs right after the change if the change skips its time, and runs only once if its time
 comes twice. A job whose minutes or hours begin with ``*`` follows the wall clock. This module
-handles the latter jobs, because cronsim loses ticks where a clock changes by less than an hour.
+handles such wall-clock jobs itself, because cronsim loses ticks where a clock changes by less than
+an hour.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Ticks:
     def latest(self, after: datetime, until: datetime, most: int) -> list[datetime]:
         """Return the last ticks after ``after`` and up to ``until``, at most ``most``, in order."""
         span = timedelta(minutes=1)
-        while True:  # goes back step by step, because there may be millions of ticks
+        while True:  # search backwards in growing steps: there may be millions of ticks
             since = max(after, until - span)
             found = deque(itertools.takewhile(lambda tick: tick <= until, self._from(since)), most)
             if since == after or len(found) == most:
@@ -84,7 +85,7 @@ class Ticks:
         return moment.astimezone(self.zone).utcoffset() or timedelta(0)
 
     def _change(self, before: datetime, after: datetime, offset: timedelta) -> datetime:
-        """Return the first second whose offset differs from that of ``before``."""
+        """Return the first second after ``before`` whose UTC offset is not ``offset``."""
         while (left := int((after - before).total_seconds())) > 1:
             middle = before + timedelta(seconds=left // 2)
             if self._offset(middle) == offset:

@@ -1,6 +1,6 @@
 """The command ``lro``: check long-running methods, run a service, call servers.
 
-Only running the command needs the extra ``cli``, not importing this module.
+The command needs the extra ``cli``; this module can be imported without the extra.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PACKAGES: Final = ("click", "rich")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command with these arguments, by default those of the process.
+    """Run the command with these arguments, by default the arguments of the process.
 
     Returns:
         The exit status: 0 if all is well, 1 if there are findings, 2 if the arguments or files
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     if arguments is not None:
         check_texts("arguments", arguments)
-    if sys.stderr is None:  # closed: a connection could get its descriptor, and so our messages
+    if sys.stderr is None:  # closed: a connection could get this descriptor and our messages
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # until the end
     if sys.stdout is None:
         print("lro: standard output is closed", file=sys.stderr)
@@ -43,5 +43,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"lro: {MissingExtra('the command lro', 'cli')}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:  # while modules are imported
+    except KeyboardInterrupt:  # Ctrl-C while modules are imported
         return 130

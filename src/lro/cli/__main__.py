@@ -1,4 +1,4 @@
-"""``python -m lro.cli`` runs the command if its script is not on the path."""
+"""Runs the command by ``python -m lro.cli``, even if the script ``lro`` is not on the path."""
 
 import sys
 

@@ -1,8 +1,8 @@
-"""The command ``lro``: the commands of this package, and those that entry points add.
+"""The command ``lro``: the commands of this package, and the commands that entry points add.
 
 A distribution adds a command by an entry point of the group ``lro.commands``, whose object is a
-``click.Command``. The command is loaded only when it is called, so ``lro --help`` and the rest do
-not wait for its imports. Its short help text is read from its source.
+``click.Command``. An added command is loaded only when it is called, so ``lro --help`` and the
+other commands do not wait for its imports. Its short help text is read from its source.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ _DISTRIBUTION: Final = "lro"
 def added_commands() -> dict[str, importlib.metadata.EntryPoint]:
     """Return the entry points that add commands, by name; this distribution's come first.
 
-    If two have the same name, the first is used. None can replace a command of this package.
+    If two entry points have the same name, the first is used. No entry point can replace a command
+    of this package.
     """
     found: dict[str, importlib.metadata.EntryPoint] = {}
     entries = importlib.metadata.entry_points(group=GROUP)
@@ -88,11 +89,11 @@ def _failing(entry: importlib.metadata.EntryPoint, error: BaseException) -> clic
 def short_help(entry: importlib.metadata.EntryPoint) -> str:
     """Return the first paragraph of a command's docstring, without importing its module.
 
-    It is empty if the source or the docstring cannot be found.
+    The result is empty if the source or the docstring cannot be found.
     """
     try:
         tree = ast.parse(_source(entry.module))
-    except Exception:  # the other distribution may be incomplete
+    except Exception:  # the distribution may be incomplete
         return ""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name == entry.attr:
@@ -182,7 +183,7 @@ def _error_text(error: click.ClickException, *, helps: bool) -> str:
     written = io.StringIO()
     error.show(written)
     text = written.getvalue()
-    if not helps:  # without arguments, the message is the help; otherwise it is one line
+    if not helps:  # the help for a call without arguments has many lines
         text = text.replace(click.unstyle(error.message), plain(error.message))
     return "\n".join(map(plain, text.split("\n")))
 
@@ -192,7 +193,7 @@ def run(arguments: Sequence[str] | None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
         found: object = app.main(given, prog_name="lro", standalone_mode=False)
-    except SystemExit as exc:  # shell completion raises it
+    except SystemExit as exc:  # raised by shell completion
         return int(exc.code or 0)
     except click.Abort:  # Ctrl-C at a prompt
         return INTERRUPTED

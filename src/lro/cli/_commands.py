@@ -24,7 +24,7 @@ def read_set(source: str) -> bytes:
     """Read a ``FileDescriptorSet`` from a file, ``module:service``, or ``-`` (standard input).
 
     Raises:
-        InvalidArgument: There is no such file, or no such service.
+        InvalidArgument: There is no such file or service.
         MissingExtra: A Python service needs the extra ``protobuf``.
     """
     if source == "-":
@@ -35,7 +35,7 @@ def read_set(source: str) -> bytes:
     if named is None or os.path.exists(source):
         return _read(source)
     service = read_service(source)
-    from lro.protobuf import descriptor_set  # needs an extra, unlike the other sources
+    from lro.protobuf import descriptor_set  # only a service needs this extra
 
     return descriptor_set(service)
 
@@ -53,7 +53,7 @@ def read_service(source: str) -> Service:
 
 
 def read_object(source: str) -> object:
-    """Import the object of ``module:name``; modules in the working directory are found too.
+    """Import the object ``module:name``; modules in the working directory are found too.
 
     Raises:
         InvalidArgument: The module cannot be imported, or has no such object.
@@ -65,7 +65,7 @@ def read_object(source: str) -> object:
 
 
 def read_allowance_files(paths: Iterable[str]) -> list[str]:
-    """Read the entries of these files.
+    """Read the allowance entries of these files.
 
     Raises:
         InvalidArgument: A file cannot be read.
@@ -93,7 +93,7 @@ def _load(module: str, attribute: str, named: str) -> object:
             found = getattr(found, part)
         except AttributeError:
             raise InvalidArgument(named, f"there is no {part!r} in it") from None
-        except Exception as exc:  # such as an error of a property
+        except Exception as exc:  # a property can raise anything
             text = f"{part!r} cannot be read: {type(exc).__name__}: {exc}"
             raise InvalidArgument(named, text) from exc
     return found
@@ -128,7 +128,7 @@ _OPTIONS: Final = (
 
 
 def check_options(command: F) -> F:
-    """Add the options of checks to a command, in the order in which help shows them."""
+    """Add the options of ``lint`` and ``breaking`` to a command, in the order of its help."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command

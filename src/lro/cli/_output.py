@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lro.lint import Finding
 
 _COLOURS: Final = {"error": "red", "warning": "yellow"}
-"""The colour of a finding's code for each severity, the worst first."""
+"""For each severity, the worst first, the colour in which a finding's code is printed."""
 
 _HEADINGS: Final = ("where", "method", "code", "what")
 _MAX_PADDED: Final = 120
@@ -30,7 +30,7 @@ _MAX_PADDED: Final = 120
 INTERRUPTED: Final = 130
 """The exit status after Ctrl-C, as in shells."""
 BROKEN_PIPE: Final = 141
-"""The exit status if the reader of the output has closed it, as in shells."""
+"""The exit status if the reader of the output has closed the pipe, as in shells."""
 
 
 class Unusable(click.ClickException):
@@ -45,7 +45,7 @@ def exit_statuses() -> Iterator[None]:
 
     Raises:
         Exit: With :data:`INTERRUPTED` or :data:`BROKEN_PIPE`.
-        Unusable: Something cannot be read or written.
+        Unusable: A file or stream cannot be read or written.
     """
     try:
         yield
@@ -85,7 +85,7 @@ def report(findings: Sequence[Finding], *, methods: int, as_json: bool, strict: 
 
 
 def _print_blocks(findings: Sequence[Finding]) -> None:
-    """Print findings on a terminal: only messages are wrapped, between words."""
+    """Print findings on a terminal, with only their messages wrapped, between words."""
     from rich.console import Console
     from rich.text import Text
 
@@ -106,7 +106,7 @@ def _print_blocks(findings: Sequence[Finding]) -> None:
 
 
 def _print_lines(findings: Sequence[Finding]) -> None:
-    """Print findings to a pipe or a log: one line each, in columns."""
+    """Print findings to a pipe or a log, each on one line, in columns."""
     rows = [(_where(one), one.method, str(one.code), one.message) for one in findings]
     print_rows([_HEADINGS, *rows])
 
@@ -121,7 +121,7 @@ def print_rows(rows: Sequence[Sequence[str]]) -> None:
 
 
 def _where(finding: Finding) -> str:
-    """Return the known parts of ``file:line:column``, the form that editors and CI read."""
+    """Return ``file:line:column``, a form that editors and CI read, without the unknown parts."""
     known = (finding.file, finding.line, finding.column)
     return ":".join(str(part) for part in known if part)
 

@@ -1,7 +1,7 @@
 """Several server processes on one socket, and the process that supervises them.
 
 uvicorn's supervisor would break promises of ``lro serve``. It ignores a second signal. If it is
-killed, its workers keep the port. It restarts workers that cannot begin without any pause between
+killed, its workers keep the port. It restarts workers that cannot begin, and does not pause between
 attempts. It kills a worker that holds the interpreter's lock for five seconds.
 """
 
@@ -17,7 +17,7 @@ from typing import Final
 from lro.cli._serving import LINK_BYTE, warn
 
 _PAUSE_SECONDS: Final = 1.0
-"""Seconds before a process that had served is replaced."""
+"""Seconds before the replacement of a process that had served."""
 _MOST_PAUSE_SECONDS: Final = 30.0
 """Longest pause before a retry, in seconds; each process that cannot begin doubles the pause."""
 
@@ -25,9 +25,10 @@ _MOST_PAUSE_SECONDS: Final = 30.0
 class Processes:
     """Runs ``count`` processes, which share a socket; ``command`` makes the command of each.
 
-    ``command`` gets the descriptors that the process inherits: of the socket, and of a link to this
+    ``command`` gets the two descriptors that the process inherits: the socket, and a link to this
     process. A process that ends by itself is replaced. If one of the first processes cannot begin
-    to serve, all are stopped. Each SIGTERM and SIGINT is passed on as one request to stop.
+    to serve, all processes are stopped. Each SIGTERM and SIGINT is passed on as one request to
+    stop.
     """
 
     def __init__(
@@ -42,10 +43,10 @@ class Processes:
         self.interrupted = False
         """True after SIGINT, as sent by Ctrl-C."""
         self.status = 0
-        """The exit status of a process that could not begin; 0 if all could."""
+        """The exit status of a process that could not begin; 0 if all processes could."""
 
     async def run(self, announce: Callable[[], None]) -> None:
-        """Run the processes until a signal comes; call ``announce`` once all serve."""
+        """Run the processes until a signal comes; call ``announce`` once all processes serve."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, number)
@@ -60,7 +61,7 @@ class Processes:
         for process, link in self._links.items():
             with contextlib.suppress(OSError):  # the process has just ended
                 link.send(LINK_BYTE)
-                process.terminate()  # if the process does not read the link yet
+                process.terminate()  # in case the process does not read the link yet
 
     async def _keep_one(self, announce: Callable[[], None]) -> None:
         pause = _PAUSE_SECONDS
@@ -92,7 +93,7 @@ class Processes:
                 self._end()
             link.setblocking(False)
             ready = False
-            with contextlib.suppress(OSError):  # it ended before it read the link
+            with contextlib.suppress(OSError):  # the process ended before it read the link
                 ready = await asyncio.get_running_loop().sock_recv(link, 1) == LINK_BYTE
             if ready:
                 self._ready += 1

@@ -114,7 +114,7 @@ class ServeOptions:
     parents: Sequence[str]
     names: Sequence[str]
     inherited: Sequence[int] | None
-    """Descriptors from the supervisor: of the socket to serve on, and of the link to it."""
+    """Descriptors from the supervisor: the socket to serve on, and the link to the supervisor."""
 
     def child_command(self, inherited: Sequence[int]) -> Sequence[str]:
         """Return the command of a process that serves with these options and descriptors."""
@@ -123,7 +123,7 @@ class ServeOptions:
 
 
 def _serve(options: ServeOptions) -> int:
-    """Serve in this process, or in several that it supervises; return the exit status."""
+    """Serve in this process, or in several processes that it supervises; return the exit status."""
     from lro.cli import _serving
     from lro.cli._processes import Processes
 
@@ -156,7 +156,7 @@ def _serve(options: ServeOptions) -> int:
         if not supervised:
             _warn(app, options.target, options.host, known)
         if not several:
-            signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # until the server handles it
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # until the server handles SIGTERM
             if supervised:  # a terminal sends SIGINT to all processes
                 signal.signal(signal.SIGINT, lambda *_: sys.exit())
             serving = _serving.Serving(app, edge, announce, known, link)
@@ -175,7 +175,8 @@ def read_app(target: str, *, starts: bool | None, parents: Sequence[str]) -> Ope
     """Import the application of ``module:name``, or make one for the service of that name.
 
     Raises:
-        InvalidArgument: There is neither; or it is an application, and options were given.
+        InvalidArgument: The name is neither an application nor a service; or it is an application,
+            and options were given.
     """
     from lro.asgi import OperationsApp
 
@@ -200,7 +201,7 @@ def _check_open(app: OperationsApp, target: str) -> None:
 def _known_hosts(
     app: OperationsApp, listener: socket.socket, names: Collection[str]
 ) -> frozenset[str] | None:
-    """Return the hosts for which calls are answered besides those of this machine; None for any.
+    """Return the hosts, besides this machine's, for which calls are answered; None for any host.
 
     The listening address decides, because ``--host`` may be a name for a loopback address.
     """
@@ -233,7 +234,7 @@ def _check_many(service: Service, grpc_port: int | None) -> None:
 
 
 def _log_to_stderr() -> None:
-    """Log the library, and the warnings of other code, unless the module has set up logging."""
+    """Log the library's lines and all warnings to standard error, unless logging is set up."""
     if not logging.getLogger().handlers:
         logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
         logging.getLogger("lro").setLevel(logging.INFO)

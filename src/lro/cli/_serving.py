@@ -28,33 +28,33 @@ if TYPE_CHECKING:
     import grpc.aio
 
 GRACE_SECONDS: Final = 5
-"""Seconds that calls in flight have after the signal to stop, so that slow callers can read."""
+"""Seconds for calls in flight after the signal to stop, so that slow callers can read replies."""
 
 LINK_BYTE: Final = b"."
-"""The byte on a link: a process sends it when it serves, the supervisor to ask it to stop."""
+"""The byte on a link: from a process that now serves, or from its supervisor to stop it."""
 _ASKED_AT_ONCE: Final = 16
 """Maximum number of requests to stop that are read at once."""
 
 _CLOSE_SECONDS: Final = 5
-"""Seconds that a service has to close after its drain."""
+"""Seconds that a service may take to close after its drain."""
 
 _REUSE_SECONDS: Final = 1.0
 """Seconds that the result of a readiness check is reused, because any caller can ask for it."""
 
 _BACKLOG: Final = 2048
 _SMALL_BACKLOG: Final = 1
-"""The backlog that uvicorn and hypercorn get, so that asyncio does not try many failing accepts.
+"""The backlog passed to uvicorn and hypercorn, so that asyncio does not try many failing accepts.
 
-They set it on the socket, so :data:`_BACKLOG` is set again after that.
+Both servers set it on the socket, so :data:`_BACKLOG` is set again afterwards.
 """
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 """The errors of a system that cannot open more connections; asyncio retries every second."""
 _WARNING_SECONDS: Final = 60.0
 """Minimum seconds between warnings that no more connections can be opened."""
 _DESCRIPTORS: Final = 65_536
-"""Upper limit of descriptors: with too high a limit, programs that iterate over all are slow."""
+"""Largest limit of open files: programs that iterate over all descriptors would be slow."""
 IDLE_SECONDS: Final = 65
-"""Seconds that idle connections are kept: more than by clients and most load balancers."""
+"""Seconds that idle connections are kept: longer than clients and most load balancers keep them."""
 
 _NO_WORKER: Final = "readyz"
 """The name of a worker that does not exist."""
@@ -62,7 +62,7 @@ _NO_WORKER: Final = "readyz"
 R = TypeVar("R")
 
 ServeHttp = Callable[[App, socket.socket, asyncio.Event, float], Awaitable[None]]
-"""A function that serves an application until the event is set, and ends within the seconds."""
+"""A function that serves an application until the event is set, and then ends within seconds."""
 
 
 def http_server() -> ServeHttp:
@@ -140,7 +140,7 @@ def raise_descriptors() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(OSError, ValueError):  # macOS allows fewer than it reports
+        with contextlib.suppress(OSError, ValueError):  # macOS allows less than it reports
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
@@ -148,7 +148,7 @@ def listen(host: str, port: int) -> socket.socket:
     """Return a listening socket; port 0 selects a free port.
 
     Raises:
-        Unusable: The address does not exist, or another program listens there.
+        Unusable: The address does not exist, or another program listens at it.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -165,7 +165,7 @@ def host_port(host: str, port: int) -> str:
 
 @attrs.frozen(kw_only=True)
 class GrpcEdge:
-    """The gRPC server beside HTTP; if ``shared``, several processes listen on its port."""
+    """The gRPC server beside the HTTP server; if ``shared``, several processes share its port."""
 
     host: str
     port: int
@@ -173,15 +173,15 @@ class GrpcEdge:
     shared: bool
 
     async def serve(self, service: Service) -> tuple[grpc.aio.Server, str]:
-        """Start the server; return it and its address.
+        """Start the server; return the server and its address.
 
         Raises:
             MissingExtra: The extra ``grpc`` is not installed.
-            Unusable: Another program listens there.
+            Unusable: Another program listens at the address.
         """
         import grpc.aio
 
-        from lro.grpc import add_to  # needs an extra, which its error names
+        from lro.grpc import add_to  # raises MissingExtra
 
         server = grpc.aio.server(options=[("grpc.so_reuseport", int(self.shared))])
         add_to(server, service, methods=self.starts)
@@ -198,13 +198,15 @@ class Serving:
     """Serves an application, and gRPC beside it, until a signal asks this process to stop.
 
     At the first SIGTERM or SIGINT, waiting calls are answered, calls in flight may take
-    :data:`GRACE_SECONDS` more, and running work the drain of the service. A second signal ends the
-    drain: work that still runs is released at once. ``announce`` is called with the address of
-    gRPC, or "", when this process serves. With ``names``, only calls for this machine and for these
-    hosts are answered, so that a web page under another name cannot call it (DNS rebinding).
+    :data:`GRACE_SECONDS` more, and running work may take the service's drain time. A second signal
+    ends the drain: work that still runs is released at once. ``announce`` is called with the
+    address of gRPC, or "", when this process serves. With ``names``, only calls for this machine
+    and for these hosts are answered, so that a web page under another name cannot call the service
+    (DNS rebinding).
 
     A supervisor uses ``link``: each byte counts as a signal, and the end of the link begins the
-    stop. A real signal then only begins the stop, as terminals and systemd signal all processes.
+    stop. With ``link``, a real signal only begins the stop, as terminals and systemd signal all
+    processes.
     """
 
     interrupted = False
@@ -284,7 +286,7 @@ class Serving:
         await self._app(scope, receiving, sending)  # type: ignore[arg-type]
 
     def _started(self) -> None:
-        # Only now, because these handlers must replace those that the HTTP server has installed.
+        # Install the handlers only now: they must replace the handlers of the HTTP server.
         loop = asyncio.get_running_loop()
         with contextlib.suppress(NotImplementedError):  # on Windows the server's handlers stay
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -304,7 +306,7 @@ class Serving:
 
     def _read_link(self, link: socket.socket) -> None:
         asked = b""
-        with contextlib.suppress(OSError):  # reset: the supervisor has ended before it read
+        with contextlib.suppress(OSError):  # the supervisor has ended and left bytes unread
             asked = link.recv(_ASKED_AT_ONCE)
         if not asked:
             asyncio.get_running_loop().remove_reader(link)
@@ -330,7 +332,7 @@ class Serving:
 
 
 class Health:
-    """Answers probes: is the process alive, and can it do its work."""
+    """Answers health probes: is the process alive, and is it ready for work?"""
 
     LIVE: Final = "/healthz"
     READY: Final = "/readyz"
@@ -357,14 +359,15 @@ class Health:
     def _check_store(self) -> HttpReply:
         store = self._service.store
         try:
-            # A write that changes nothing, because a store that is read-only cannot accept a start.
+            # This write changes nothing, but fails if the store is read-only and so cannot accept
+            # starts.
             store.leave(_NO_WORKER)
         except Exception as exc:
             return self.refusal(exc)
         return _OK
 
     def refusal(self, error: Exception) -> HttpReply:
-        """Return the reply for an error."""
+        """Return the HTTP reply to a probe for an error."""
         return error_reply(error, self._service.types, self._service.domain, asked="lro serve")
 
 
@@ -396,7 +399,7 @@ async def _answer(reply: HttpReply, send: Send) -> None:
 
 def print_line(text: str) -> None:
     """Print a line and flush it."""
-    # In one write, so that no log line of another thread comes before the newline.
+    # Use one write, so that no log line of another thread comes before the newline.
     print(f"{text}\n", end="", flush=True)
 
 

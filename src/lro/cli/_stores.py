@@ -22,14 +22,14 @@ _SQLITE: Final = "sqlite:///"
 _POSTGRES: Final = ("postgresql://", "postgres://")
 
 PROBE: Final = ("operations/readyz",)
-"""A name that is read to check a store; it need not exist."""
+"""The name of an operation that is read to check a store; the operation need not exist."""
 
 
 def check_store(store: Store) -> str:
     """Read from a store, which makes it connect and create missing tables.
 
     Returns:
-        The reason why it cannot be used now; empty if it can.
+        The reason why the store cannot be used now; empty if it can be used.
 
     Raises:
         Unusable: The store can never be used as it is configured.
@@ -60,14 +60,14 @@ def read_shared(target: str) -> Service:
 
 
 def _reason(error: Unavailable) -> str:
-    # Only operators read this, so it names the cause.
+    # Only operators read this reason, so it may name the cause.
     why = str(error.__cause__ or "").strip().partition("\n")[0]
     return str(error) if why in str(error) else f"{error}: {why}"
 
 
 @attrs.frozen(kw_only=True)
 class StoreSchema:
-    """The tables of a store: where they are, their version for this release, how to make them."""
+    """The tables of a store: their place, their version in this release, and how to create them."""
 
     where: str
     wanted: int
@@ -92,7 +92,7 @@ class StoreSchema:
 
 
 def read_schema(source: str, name: str) -> StoreSchema:
-    """Return the schema of ``module:service`` or of a URL's database, in PostgreSQL by ``name``.
+    """Return the tables of ``module:service`` or of a URL; ``name`` is the schema in PostgreSQL.
 
     Raises:
         InvalidArgument: There is no such service, or its store keeps no tables.
@@ -107,7 +107,7 @@ def read_schema(source: str, name: str) -> StoreSchema:
     store = read_service(source).store
     if isinstance(store, sqlite.SQLiteStore):
         return _of_file(store.path)
-    with contextlib.suppress(MissingExtra):  # without the extra it cannot be a PostgreSQL store
+    with contextlib.suppress(MissingExtra):  # without the extra, no store is a PostgresStore
         from lro.stores.postgres import PostgresStore
 
         if isinstance(store, PostgresStore):

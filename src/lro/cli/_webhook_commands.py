@@ -1,4 +1,4 @@
-"""The commands about webhooks: ``lro webhooks ping`` and ``lro webhooks retry``."""
+"""The commands for webhooks: ``lro webhooks ping`` and ``lro webhooks retry``."""
 
 from __future__ import annotations
 

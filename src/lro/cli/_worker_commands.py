@@ -17,7 +17,7 @@ from lro.wire import datetime_text, plain
 _HEADINGS: Final = ("host", "pid", "state", "runs", "version", "seen", "methods")
 _WRAPPED: Final = ("host", "methods")
 _UNITS: Final = ((120, 1, "s"), (7200, 60, "m"), (float("inf"), 3600, "h"))
-"""For each unit: the time span below which it is used, its length in seconds, and its name."""
+"""For each unit of time: the span below which it is used, its length in seconds, and its name."""
 _COLOURS: Final = {
     WorkerState.LOST: "red",
     WorkerState.OVERDUE: "yellow",
@@ -130,7 +130,7 @@ def _as_json(worker: Worker, now: datetime) -> dict[str, Any]:
 
 
 def _print_table(found: Sequence[Worker], now: datetime) -> None:
-    """Print workers on a terminal: only the host and the methods are wrapped."""
+    """Print workers on a terminal, with only the host and the methods wrapped."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -148,7 +148,7 @@ def _print_table(found: Sequence[Worker], now: datetime) -> None:
 
 
 def _print_lines(found: Sequence[Worker], now: datetime) -> None:
-    """Print workers to a pipe or a log: one line each, in columns without spaces."""
+    """Print workers to a pipe or a log, each on one line, in columns whose texts have no spaces."""
     print_rows([_HEADINGS, *(_cells(one, now, ",") for one in found)])
 
 

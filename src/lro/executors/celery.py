@@ -131,7 +131,7 @@ class CeleryExecutor:
 
     @property
     def usage(self) -> ExecutorUsage:
-        """The number of operations running in this process; the number it sends has no limit."""
+        """The number of operations that run in this process; this executor sets no limit."""
         return ExecutorUsage(0 if self._worker_task is None else self._worker_task.running)
 
     def attach(
