@@ -1,9 +1,9 @@
 """Checks of arguments at declarations, and calls of an application's functions.
 
 Unchecked, a wrong option would fail much later, far from the line with the mistake. So constructors
-and declarations check the types and bounds of their arguments, and raise an error of one sentence.
-Other calls leave types to type checkers. If a function of the application raises, the call that
-uses it fails, but the server goes on.
+and declarations check the types and bounds of their arguments, and raise an error whose message is
+one sentence. Other calls do not check types: type checkers do. If a function of the application
+raises, the call that uses it fails, but the server goes on.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from lro._base.errors import LONGEST, DeclarationError, HookFailed, got, interru
 
 
 def check(name: str, value: object, wanted: str, *, fine: bool) -> None:
-    """Raise an error that says what is ``wanted`` of an argument, unless it is ``fine``.
+    """Raise an error that says how an argument must be (``wanted``), unless ``fine`` is true.
 
     Raises:
-        DeclarationError: The argument is not ``fine``.
+        DeclarationError: ``fine`` is false.
     """
     if not fine:
         raise DeclarationError(name, f"must be {wanted}, got {got(value)}")
@@ -32,7 +32,7 @@ def check_keywords(call: str, given: Mapping[str, object], allowed: type) -> Non
     """Check that the keyword arguments of a call are keys of the TypedDict ``allowed``.
 
     Raises:
-        TypeError: There is another keyword argument.
+        TypeError: A keyword argument is not a key of ``allowed``.
     """
     names: frozenset[str] = vars(allowed)["__optional_keys__"]
     if unknown := given.keys() - names:
@@ -147,7 +147,8 @@ def check_takes(name: str, value: object, count: int, wanted: str) -> None:
     """Check that a value can be called with this number of arguments, as far as Python knows.
 
     Raises:
-        DeclarationError: The value cannot be called so; the error says what is ``wanted``.
+        DeclarationError: The value cannot be called with this number of arguments; the error quotes
+            ``wanted``.
     """
     fine = callable(value)
     if callable(value):
@@ -218,5 +219,5 @@ def failed(name: str, error: BaseException) -> HookFailed:
 
 
 def passes(error: BaseException) -> bool:
-    """True if an error propagates: it cannot stop a server, or it must end the program."""
+    """True if an error may propagate, because it cannot stop a server or must end the program."""
     return isinstance(error, Exception) or interrupts(error)

@@ -63,7 +63,7 @@ class LroError(Exception):
         return ()
 
     def details(self, domain: str) -> tuple[object, ...]:
-        """Return all detail messages of a reply: one ErrorInfo, then the others."""
+        """Return all detail messages of a reply: one ErrorInfo, then :meth:`more_details`."""
         info = ErrorInfo(reason=self.reason, domain=domain, metadata=dict(self.facts()))
         return (info, *self.more_details())
 
@@ -321,7 +321,7 @@ class TargetBusy(LroError):
 
 
 class Described(LroError):
-    """An error with a description that the raising code gives."""
+    """An error whose description is passed by the code that raises the error."""
 
     default: ClassVar[str] = "the call failed"
 
@@ -355,10 +355,10 @@ class Unauthenticated(Described):
 
 
 def checked_challenge(challenge: object) -> str:
-    """Return the challenge if it can be a header ``WWW-Authenticate``.
+    """Return the challenge if it is a valid value of the header ``WWW-Authenticate``.
 
     Raises:
-        ValueError: The challenge cannot be that header.
+        ValueError: The challenge is not a valid value.
     """
     if isinstance(challenge, str) and 0 < len(challenge) <= MAX_CHALLENGE:
         # Servers refuse a header that begins or ends with a space (RFC 9110 §5.5).
@@ -426,7 +426,7 @@ class RetryLater(Retryable):
 
     Meanwhile the operation waits in the store. The call counts as a failed attempt: after the last
     attempt that ``lro.Retry`` or ``max_attempts`` allows, the operation fails with this error.
-    ``after`` is cut to a hundred years.
+    An ``after`` of more than a hundred years is reduced to a hundred years.
 
     Raises:
         TypeError: ``after`` is not a timedelta.
@@ -786,7 +786,7 @@ def got(value: object) -> str:
     """Return the repr of a value for an error text, cut to a readable length."""
     try:
         text = repr(value[:60] if isinstance(value, (str, bytes)) else value)
-    except BaseException as exc:  # a class of the application may raise anything
+    except BaseException as exc:  # repr() of an application's class may raise any error
         if interrupts(exc):
             raise
         # Python also refuses to write an integer of thousands of digits.
@@ -812,9 +812,10 @@ def one_line(text: str) -> str:
 
 
 def interrupts(error: BaseException) -> bool:
-    """Return True if a signal raised this error, as it can anywhere in the main thread.
+    """Return True if a signal raised this error, which can happen anywhere in the main thread.
 
-    Examples are Ctrl-C, and exceptions of the application's signal handlers to end the program.
+    Examples are KeyboardInterrupt after Ctrl-C, and exceptions by which the application's own
+    signal handlers end the program.
     """
     if threading.current_thread() is not threading.main_thread():
         return False

@@ -24,7 +24,7 @@ WRAPPED_TYPES: Final = frozenset(
         "StringValue", "UInt32Value", "UInt64Value",
     )
 )  # fmt: skip
-"""Types whose JSON form inside an Any is under ``value`` (spec §1.10(1))."""
+"""Types whose JSON form is under the key ``value`` inside an Any (spec §1.10(1))."""
 
 
 UNKNOWN: Final = "lro.unknown"
@@ -40,7 +40,7 @@ def unknown_fields() -> bytes:
 
 
 def named(full_name: str, aliases: tuple[str, ...] = ()) -> Callable[[type[T]], type[T]]:
-    """Give a message class of this library its full name; :func:`lro.message` also checks it."""
+    """Set the full name of a message class of this library; :func:`lro.message` also checks it."""
 
     def name_it(cls: type[T]) -> type[T]:
         cls.__lro_name__ = full_name  # type: ignore[attr-defined]  # a mark, like __slots__

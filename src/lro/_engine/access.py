@@ -1,7 +1,8 @@
-"""Access of callers: the verbs offered, the hooks ``authenticate`` and ``authorize``, and owners.
+"""Access of callers: offered verbs, the hooks ``authenticate`` and ``authorize``, and owners.
 
-A hook is a plain function or a coroutine function of the application. A flow calls it: a thread
-calls a plain function itself, and an event loop calls it in a thread, since it may block.
+A hook is a plain function or a coroutine function of the application. Flows call hooks. A flow in a
+thread calls a plain function in that thread; a flow on an event loop calls a plain function in
+another thread, because the function may block.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Hook:
     ``needs_native`` is true if it needs a second argument: the server's own request object.
 
     Raises:
-        DeclarationError: It cannot be called.
+        DeclarationError: The hook cannot be called.
     """
 
     def __init__(self, name: str, function: Callable[..., object]) -> None:
@@ -64,10 +65,10 @@ class Hook:
     def ask(self, *arguments: object) -> Flow[object]:
         """Call the hook, and return its result.
 
-        Its errors pass, except for those that would stop a server, such as SystemExit.
+        Errors of the hook propagate, except errors that would stop a server, such as SystemExit.
 
         Raises:
-            HookFailed: It raised an error that would stop a server.
+            HookFailed: The hook raised an error that would stop a server.
         """
         if self.awaited:
             return (yield Question(self.name, functools.partial(self._await, arguments)))
@@ -76,8 +77,9 @@ class Hook:
     async def _await(self, arguments: tuple[object, ...]) -> object:
         import asyncio
 
-        # In a task of its own, the only one that the hook can cancel. If the task that awaits it
-        # is cancelled, asyncio cancels the hook's task, too, and this await lasts until that ends.
+        # The hook runs in a task of its own, the only task that the hook can cancel. If the
+        # awaiting task is cancelled, asyncio cancels the hook's task, too, and this await lasts
+        # until the hook's task ends.
         waiting, context = asyncio.current_task(), contextvars.copy_context()
         loop = asyncio.get_running_loop()
         try:
@@ -86,7 +88,7 @@ class Hook:
             if waiting is not None and waiting.cancelling():
                 raise
             raise failed(self.name, exc) from exc
-        for variable, value in context.items():  # context variables that the hook has set stay
+        for variable, value in context.items():  # keep what the hook has set
             variable.set(value)
         if error is not None:
             raise error
@@ -106,7 +108,7 @@ class Hook:
         """Check that a hook is a plain function.
 
         Raises:
-            DeclarationError: It is a coroutine function, and ``where`` has no event loop.
+            DeclarationError: The hook is a coroutine function, and ``where`` has no event loop.
         """
         wanted = f"a plain function, since {where} has no event loop that could await it"
         check(self.name, self._function, wanted, fine=not self.awaited)
@@ -121,7 +123,7 @@ def _mistake(name: str, found: object, wanted: str) -> HookFailed:
     """Return the error of a hook that returned a value of another kind than ``wanted``."""
     text = f"must return {wanted}, got {got(found)}"
     if type(found) is CoroutineType:
-        found.close()  # or Python warns that it was never awaited
+        found.close()  # else Python warns that the coroutine was never awaited
     return HookFailed(name, text)
 
 
@@ -131,7 +133,7 @@ def ask_caller(hook: Hook, headers: Mapping[str, str], native: object) -> Flow[s
     ``native`` is the server's own request object, for a hook that needs a second argument.
 
     Raises:
-        HookFailed: It returns anything else.
+        HookFailed: The hook returns neither a text nor None.
     """
     found = yield from hook.ask(*((headers, native) if hook.needs_native else (headers,)))
     if found is None:
@@ -146,8 +148,8 @@ def ask_permission(hook: Hook, caller: str, verb: str, name: str) -> Flow[None]:
     """Ask ``authorize``, which allows the call by returning None or True.
 
     Raises:
-        PermissionDenied: It returns False.
-        HookFailed: It returns anything else.
+        PermissionDenied: The hook returns False.
+        HookFailed: The hook returns any other value.
     """
     found = yield from hook.ask(caller, verb, name)
     if found is False:
@@ -160,9 +162,10 @@ def ask_validity(validate: Callable[[Any], object], request: object) -> Flow[Non
     """Ask ``validate``, which accepts the request by returning None or True.
 
     Raises:
-        InvalidArgument: It returns False, or raises a ValueError, whose text the caller gets.
-        HookFailed: It returns anything else.
-        BaseException: Other errors of ``validate`` pass, as for :func:`contained`.
+        InvalidArgument: The function returns False, or raises a ValueError, whose text the caller
+            gets.
+        HookFailed: The function returns any other value.
+        BaseException: Other errors of ``validate`` propagate, as for :func:`contained`.
     """
     found = yield application_call("validate", _validated, validate, request)
     if found is False:
@@ -175,9 +178,9 @@ def ask_validity(validate: Callable[[Any], object], request: object) -> Flow[Non
 def _validated(validate: Callable[[Any], object], request: object) -> object:
     try:
         return validate(request)
-    except LroError:  # some of these are ValueErrors, too, but have a code of their own
+    except LroError:  # some subclasses are ValueErrors, too, but have their own codes
         raise
-    except ValueError as exc:  # str() of it may run code of the application, too
+    except ValueError as exc:  # str(exc) may run code of the application, too
         raise InvalidArgument("request", str(exc) or _REFUSED) from exc
 
 
@@ -213,21 +216,21 @@ class Authorize(Protocol):
     def __call__(self, caller: str, verb: str, name: str) -> bool | Awaitable[bool | None] | None:
         """``verb`` is the name of an RPC, or the full name of a method that is to be started.
 
-        ``caller`` is empty for a caller without a name. ``name`` is the operation's, or the
-        parent's for List and starts. BatchGet and Watch read operations: they ask for GetOperation,
-        once for each name. Get and BatchGet with the view FULL also ask for InspectOperation, if
-        the service offers that; if it is refused, the reply lacks the fields that are only for
-        operators. A change of the URL to which an A2A task's end is pushed asks for
-        CancelOperation. A rerun asks for RerunOperation, and then for the start, with the caller of
-        the first start. A pause or resume of a method in the console asks for PauseMethod; ``name``
-        is then the full name of the method.
+        ``caller`` is empty for a caller without a name. ``name`` is the name of the operation or,
+        for List and starts, of the parent. BatchGet and Watch read operations: they ask for
+        GetOperation, once for each name. Get and BatchGet with the view FULL also ask for
+        InspectOperation, if the service offers that verb; if InspectOperation is refused, the reply
+        lacks the fields that are only for operators. Changing the URL that is called at the end of
+        an A2A task asks for CancelOperation. A rerun asks for RerunOperation, and then for the
+        start, with the caller of the first start. A pause or resume of a method in the console asks
+        for PauseMethod; ``name`` is then the full name of the method.
         """
         ...
 
 
 @attrs.frozen
 class VisibleRecords:
-    """The records that a caller can see, by name, and the names that were not read."""
+    """The records that a caller can see, by name, and the names whose records were not read."""
 
     records: Mapping[str, Record]
     rest: Sequence[str] = ()
@@ -237,10 +240,10 @@ def check_verbs(verbs: object) -> None:
     """Check that these are names of verbs.
 
     Raises:
-        DeclarationError: One of them is not.
+        DeclarationError: One of the texts is not the name of a verb.
     """
     check_texts("verbs", verbs)
-    assert isinstance(verbs, Iterable)  # of texts
+    assert isinstance(verbs, Iterable)  # its items are texts
     known = (*VERBS, *OPERATOR_VERBS)
     check("verbs", verbs, f"some of {', '.join(known)}", fine=set(verbs) <= set(known))
 
@@ -263,7 +266,7 @@ class Access:
         """Check that ``where``, which has no event loop, can call ``authorize``.
 
         Raises:
-            DeclarationError: It is a coroutine function.
+            DeclarationError: The hook is a coroutine function.
         """
         if self._hook is not None:
             self._hook.check_plain(where)
@@ -277,8 +280,8 @@ class Access:
     ) -> None:
         """Check that an edge identifies callers if the service depends on their names.
 
-        ``option`` is the edge's option for the function that identifies the caller, ``none`` the
-        source of a function that leaves callers without names.
+        ``option`` is the edge's option for the function that identifies the caller, ``none`` is
+        Python source for that option, for callers without names.
 
         A service with ``authorize`` only logs a warning: the hook may decide by the verb alone, or
         by a context variable that a middleware has set.
@@ -299,7 +302,7 @@ class Access:
         """Check that the service offers a verb.
 
         Raises:
-            MethodNotSupported: It is switched off (spec §3.9).
+            MethodNotSupported: The verb is switched off (spec §3.9).
         """
         if not self.offers(verb):
             raise MethodNotSupported(verb)
@@ -318,7 +321,7 @@ class Access:
         return () if hook is None or caller is None else ask_permission(hook, caller, verb, name)
 
     def permit_verb(self, caller: str | None, verb: str, name: str) -> Iterable[FlowStep]:
-        """Check that a caller may use a verb; None is an operator, who may use all.
+        """Check that a caller may use a verb; the caller None, an operator, may use all verbs.
 
         Raises:
             MethodNotSupported: The service does not offer the verb.
@@ -334,7 +337,7 @@ class Access:
         """Ask ``authorize`` about each of these names; return those that it allows.
 
         Raises:
-            NameRefused: One of them is refused, and ``refuse`` is true; the error says which.
+            NameRefused: A name is refused, and ``refuse`` is true; the error contains the name.
         """
         if self._hook is None or caller is None:
             return frozenset(names)
@@ -349,7 +352,7 @@ class Access:
 
     def inspectable(self, caller: str | None, names: Sequence[str]) -> Flow[Collection[str]]:
         """Return the names of operations whose fields for operators this caller can see."""
-        verb = "InspectOperation"  # a permission without a call of its own
+        verb = "InspectOperation"  # only a permission: no RPC has this name
         if caller is not None and not self.offers(verb):
             return ()
         return (yield from self.permit_each(caller, verb, names, refuse=False))
@@ -374,7 +377,7 @@ class Access:
         return self._checked(self._store.get(name), caller).operation
 
     def visible_record(self, name: str, caller: str | None) -> Flow[Record]:
-        """Return the record of an operation that this caller can see; None sees all operations.
+        """Return the record of an operation that this caller can see; the caller None can see all.
 
         Raises:
             OperationNotFound: There is no such operation, or it belongs to another caller.
@@ -394,7 +397,8 @@ class Access:
     ) -> VisibleRecords:
         """Read the records of these names that this caller can see, in one call of the store.
 
-        They have at most ``max_bytes`` in total, or there is only one; ``rest`` has unread names.
+        The records have at most ``max_bytes`` in total, unless there is only one. ``rest`` has the
+        names that were not read.
         """
         found = self._store.find(names, max_bytes)
         now = self._store.now()

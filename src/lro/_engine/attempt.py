@@ -134,7 +134,7 @@ NEXT: Final[Mapping[Phase, frozenset[Phase]]] = {
     Phase.RETRIED: frozenset(),
     Phase.RELEASED: frozenset(),
     Phase.LOST: frozenset(),
-    # The store can refuse the result before the thread that released the work has noted that.
+    # The store can refuse the result before the thread that released the work has set RELEASED.
     Phase.SUPERSEDED: frozenset({Phase.RELEASED}),
 }
 """The allowed transitions."""
@@ -206,7 +206,7 @@ class HeldWork(PerProcess):
             # After a lost lease, the name can belong to a later attempt.
             if self._attempts.get(attempt.name) is attempt:
                 del self._attempts[attempt.name]
-        if attempt.spec.options.concurrency is not None:  # there is room for another operation
+        if attempt.spec.options.concurrency is not None:  # another operation may begin
             self.announce_work()
         elif attempt.suspect:
             self._claim_soon()
@@ -247,7 +247,7 @@ class Attempt:
         self._holder = holder
         self._runtime = holder.runtime
         self._process = holder.process
-        if record.method != spec.full_name:  # stored under an alias
+        if record.method != spec.full_name:  # the record names the method by an alias
             record = attrs.evolve(record, method=spec.full_name)
         self._record = record
         self._request = request
@@ -283,7 +283,7 @@ class Attempt:
         return self._phase not in _UNDER_WAY
 
     def show_start(self, missed: Callable[[], object] | None = None) -> None:
-        """Store the start time in the metadata soon, unless it is there or the work has ended.
+        """Store the start time in the metadata soon, unless already stored or the work has ended.
 
         ``missed`` is called if the store is unavailable.
         """
@@ -297,7 +297,7 @@ class Attempt:
         return self._record.lost_attempts >= SUSPECT
 
     def cancel(self) -> None:
-        """Pass a stored cancel request on to the function, if it runs.
+        """Pass a stored cancel request on to the function, if the function is running.
 
         Each lease renewal and each read of the store finds the same request again, but the function
         is told only once, so that its cleanup is not interrupted. The caller, the listener and the
@@ -308,7 +308,7 @@ class Attempt:
             control = self._control
             if control is None or control.cancel_requested:
                 return
-            control.stop()  # before cancelling the task: a coroutine that begins now checks this
+            control.stop()  # before task.cancel(): a coroutine that begins now checks this
             awaited = self._awaited_by
             if awaited is not None:
                 loop, task = awaited
@@ -361,8 +361,8 @@ class Attempt:
             emit_stored_end(self._runtime.events, after)
             self._holder.announce_work()
         except (NotApplied, LeaseLost, OperationNotFound):
-            pass  # it has ended, or another process has it
-        except Exception as exc:  # it is recovered when its lease expires
+            pass  # the operation has ended, or another process has it
+        except Exception as exc:  # the work is recovered when the lease expires
             log.error("%s: could not be released: %s", self.name, exc, extra=self._facts)
         self.cancel()
 
@@ -393,7 +393,7 @@ class Attempt:
         return self._do(at_once=not self._runtime.store.writes_block, remove=True)
 
     async def _do(self, *, at_once: bool, remove: bool = False) -> None:
-        """Begin, await the function, and end. ``at_once``: take steps here, blocking the loop."""
+        """Do the whole attempt. ``at_once``: take its steps on the event loop, which they block."""
         try:
             control = run(self._begin()) if at_once else await on_loop(self._begin())
             if control is None:
@@ -410,7 +410,7 @@ class Attempt:
     # -- begin --------------------------------------------------------------------------------
 
     def _begin(self) -> Flow[JobControl | None]:
-        """Prepare the call of the function; return None if it must not be called."""
+        """Prepare the call of the function; return None if the function must not be called."""
         with self._lock:
             if not self._become(Phase.BEGINNING):  # released before a worker was free
                 return None
@@ -428,7 +428,7 @@ class Attempt:
                     return None
             if self._request is None and not (yield from self._read_request()):
                 return None
-            with self._lock:  # a request to release comes either before this or after
+            with self._lock:  # no request to release comes in between
                 if not self.release_requested and self._become(Phase.RUNNING):
                     return control
         yield from self._store("released")
@@ -450,13 +450,13 @@ class Attempt:
             remember=self._checkpoints,
         )
         self._control = control
-        if record.cancel_requested or self._asked:  # asked since the claim
+        if record.cancel_requested or self._asked:  # a stop was requested after the claim
             control.stop()
         return control
 
     def _read_request(self) -> Flow[bool]:
         spec, packed = self.spec, self._packed
-        assert packed is not None  # a claim returns the request
+        assert packed is not None  # every claim returns the stored request
         try:
             if spec.types.present_name(packed.type_name) != spec.types.name_of(spec.request):
                 line = "%s: this process cannot read its request, a %s: left to others"
@@ -465,7 +465,7 @@ class Attempt:
                 yield from self._store("released")
                 return False
             self._request, self._packed = spec.types.unpack_request(packed, spec.request), None
-        except Exception as exc:  # an older version of the method can have stored it
+        except Exception as exc:  # maybe stored by an older version of the method
             line = "%s: its stored request cannot be read: %s"
             log.error(line, self.name, loggable(exc), extra=self._facts)
             text = "the stored request of the operation cannot be read"
@@ -494,7 +494,7 @@ class Attempt:
         import asyncio
 
         loop = asyncio.get_running_loop()
-        # In its own task, so that the function cannot cancel ours.
+        # The function runs in a task of its own, so that it cannot cancel the attempt's task.
         inner = loop.create_task(self._awaited(control))
         self._awaited_by = loop, inner
         limit = self.spec.options.time_limit
@@ -515,7 +515,7 @@ class Attempt:
             return outcome
         if timer is not None and timer.late:
             return self._failure(control, overdue())
-        if outcome is None:  # a caller cancelled it, or the function did so by mistake
+        if outcome is None:  # cancelled by a caller, or by the function by mistake
             error = Cancelled() if control.cancel_requested else asyncio.CancelledError()
             return self._failure(control, error)
         return outcome
@@ -534,7 +534,7 @@ class Attempt:
             raise
         except BaseException as exc:  # SystemExit too: it ends the job, not the event loop
             if isinstance(exc, GeneratorExit) and not event_loop_runs():
-                raise  # not the function's error: its loop was closed
+                raise  # not the function's error: the event loop was closed
             return self._failure(control, exc)
 
     def _arguments(self, control: JobControl) -> tuple[object, ...]:
@@ -670,7 +670,7 @@ class Attempt:
 
         Raises:
             NotApplied, OperationNotFound: The operation has ended already, or was deleted.
-            LeaseLost: Another worker has it.
+            LeaseLost: Another worker has the operation.
             Unavailable: The store is unavailable, and this process is stopping.
         """
         spec, domain = self.spec, self._runtime.domain
@@ -714,12 +714,12 @@ class Attempt:
         return None if late or failures >= retry.attempts else due
 
     def _store_retry(self, ending: FinalResult, due: datetime) -> Flow[None]:
-        assert ending.failure is not None  # it is retried because of a failure
+        assert ending.failure is not None  # only failed work is retried
         failed = self._failed(ending.failure)
         after = yield from store_retry(self._runtime, self.spec, self._record, failed, due)
-        if after is None:  # deleted
+        if after is None:  # the record was deleted
             self._observe_end(ending)
-        elif after.done:  # a caller cancelled it
+        elif after.done:  # a caller cancelled the operation
             self._end_as(_ENDS[after.state], error_type(after.result))
         else:
             line = "%s: attempt %d raised %s: retried at %s"
@@ -755,8 +755,8 @@ class Attempt:
     ) -> Flow[T]:
         """Call the store, and retry for as long as it is unavailable.
 
-        There is no limit: a process that gave up would keep its lease, and so keep an operation
-        that no thread works on.
+        The number of tries has no limit: a process that gave up would keep its lease, and so keep
+        an operation that no thread works on.
 
         Raises:
             Unavailable: The store is unavailable, and the attempt was asked to release the work.
@@ -788,7 +788,7 @@ class Attempt:
 
     def _observe_begin(self, control: JobControl) -> None:
         events, record = self._runtime.events, self._record
-        if self._request is None:  # otherwise the start in this process has just done this
+        if self._request is None:  # else the start in this process has just refreshed it
             events.tracer.refresh()
         began_at = self._runtime.clock()
         waited: float | None = None
@@ -800,11 +800,11 @@ class Attempt:
         events.emit(AttemptBegan(self.name, method, record.attempt, waited, context))
         with self._lock:
             self._began_at, over = began_at, self.over
-        if over:  # released meanwhile, which could not report the end yet
+        if over:  # released meanwhile: the release could not yet report the end
             self._end_as(self._phase)
 
     def _end_as(self, phase: Phase, why: str = "") -> None:
-        """Change to a final phase, and report this once if the beginning was reported."""
+        """Change to a final phase, and report the end once, if the beginning was reported."""
         with self._lock:
             self._become(phase)
             began_at, self._began_at = self._began_at, None
@@ -819,7 +819,7 @@ class Attempt:
     def _observe_end(self, ending: FinalResult) -> None:
         self._end_as(_ENDS[ending.state], error_type(ending.result))
         after = self.ended
-        if after is None:  # deleted: only the events show its end
+        if after is None:  # record deleted: only the events show the end
             end_time = max(self._runtime.store.now(), self.create_time)
             fields = {"state": ending.state, "result": ending.result, "end_time": end_time}
             after = self._record.next_version(**fields)
@@ -839,7 +839,7 @@ class _Timer:
         self.cancel = loop.call_later(seconds, self._over).cancel
 
     def _over(self) -> None:
-        self.late = self._task.cancel()  # False if it has ended
+        self.late = self._task.cancel()  # False if the task has ended
 
 
 # -- what a function's error leads to -------------------------------------------------------------
@@ -863,7 +863,7 @@ def failure(spec: MethodSpec, domain: str, control: JobControl, error: BaseExcep
         return FinalResult(spec.types.status_of(exc, domain))
     except EncodingError as exc:
         return _outcome(spec, domain, control, exc)
-    except BaseException:  # raised by the application's error, such as from its __str__
+    except BaseException:  # raised by code of the application's error class, such as __str__
         line = "%s: attempt %d: its error cannot be described"
         log.exception(line, *_named(control), extra=facts_of(control))
         text = "the method failed with an error that cannot be described"
@@ -886,7 +886,7 @@ def _outcome(spec: MethodSpec, domain: str, control: JobControl, error: BaseExce
         line = "%s: attempt %d: %s"
         said = loggable(error)
         log.error(line, *_named(control), said, exc_info=said, extra=facts_of(control))
-        if isinstance(error, MessageTooLarge):  # callers may see its text
+        if isinstance(error, MessageTooLarge):  # callers may see the error's text
             return FinalResult(spec.types.status_of(error, domain))
         text = "the result of the method cannot be encoded"
         return FinalResult(internal(spec, domain, text, error.reason))
@@ -907,7 +907,7 @@ def _failure_of(options: Options, error: BaseException) -> Failure:
     again = (named or after is not None) and not isinstance(error, EncodingError)
     try:
         text = failure_text(str(loggable(error)))
-    except BaseException:  # even SystemExit can be raised by the application's class
+    except BaseException:  # a class of the application can raise even SystemExit
         text = ""
     again = again and not options.at_most_once
     return Failure(type(error).__qualname__, text, again, after)

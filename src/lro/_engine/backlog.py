@@ -23,11 +23,11 @@ _SHARE: Final = 10
 class Backlog(PerProcess):
     """Refuses starts while ``most`` operations wait in the store.
 
-    Counting takes long if many operations wait. So a start is admitted by a count at most a second
-    old, plus the starts that this process has admitted since. A start is refused only by a fresh
-    count, because work may have begun meanwhile; while that count is made, other starts are refused
-    by the previous count. One start counts for all starts that need a count at the time. A count
-    may miss operations that are being stored.
+    Counting takes long if many operations wait. So a start is admitted if a count at most a second
+    old, plus the starts that this process has admitted since that count, is below the limit. A
+    start is refused only by a fresh count, because work may have begun meanwhile; while that count
+    is made, other starts are refused by the previous count. If several starts need a count at the
+    same time, one of them counts for all. A count may miss operations that are being stored.
     """
 
     def __init__(self, store: Store, most: int, clock: Callable[[], float]) -> None:
@@ -57,7 +57,8 @@ class Backlog(PerProcess):
     def _lets_in(self, *, counted: bool) -> bool:
         """Admit or refuse by the newest count; return False if a newer count is needed first.
 
-        ``counted``: the newest count was made after this start began, so it suffices to refuse.
+        ``counted``: the newest count was made after this start began, so it is fresh enough to
+        refuse the start.
 
         Raises:
             ResourceExhausted: Too many operations wait already.

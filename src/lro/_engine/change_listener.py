@@ -26,8 +26,8 @@ LINGER_SECONDS: Final = 5.0
 _PAUSE_FACTOR: Final = 10
 """After a full read, wait this factor times its CPU time, and at least as long as it took.
 
-So however much other processes write, this one spends little CPU on reading, and reads at most half
-of the time. Wall time alone is no measure: on a busy machine a short read can take long.
+So however much other processes write, this process spends little CPU on reading, and reads at most
+half of the time. Wall time alone is no measure: on a busy machine a short read can take long.
 """
 
 
@@ -126,7 +126,7 @@ class ChangeListener(PerProcess):
         with self._lock:
             self._subscription = subscription
         try:
-            self._look_at_all()  # finds what changed before the subscription
+            self._look_at_all()  # finds changes made before the subscription
             last = self._clock()
             while not self._stopping.is_set():
                 if self._needed:

@@ -52,7 +52,7 @@ class Claims(PerProcess):
         self._work = work
         self._clock = runtime.clock
         self.older_waits: bool = False
-        """True if waiting work may be due: new starts queue behind it, a freed worker claims it."""
+        """True if waiting work may be due: new starts wait, too, and a freed worker claims it."""
         self._look_at = -math.inf
         self._heard_at = math.inf
         self._not_before = -math.inf
@@ -88,7 +88,7 @@ class Claims(PerProcess):
             self._thread.join()
 
     def claim_soon(self) -> None:
-        """Claim soon: work waits."""
+        """Claim work soon, because some is waiting."""
         self.older_waits, self._suspects_at = True, -math.inf
         self._wake.set()
 
@@ -104,7 +104,7 @@ class Claims(PerProcess):
         self._wake.set()
 
     def look_soon(self) -> None:
-        """Look soon: work may wait."""
+        """Look for work soon, because some may be waiting."""
         self._heard_at = -math.inf
         self._wake.set()
 
@@ -127,7 +127,7 @@ class Claims(PerProcess):
         return min(self._claim_due(), self._work.show_starts())
 
     def _claim_due(self) -> float:
-        if self._work.stopping:  # waiting work is left to other processes
+        if self._work.stopping:  # other processes claim the waiting work
             return _LOOK_SECONDS
         with self._claiming:
             if (seconds := self._due_at - self._clock()) > 0:
@@ -149,7 +149,7 @@ class Claims(PerProcess):
         if not more:
             more = self._look_for(suspects=None).more  # the due work may be a suspect
             self._suspects_at = -math.inf if more else self._look_at
-        self._claim_suspect()  # first: under a steady load other work would never let it run
+        self._claim_suspect()  # first, else under a steady load it would never run
         while more and not self._stopped and not self._work.stopping:
             slots = self._reserve_or_wait(most)
             if not slots:
@@ -186,7 +186,7 @@ class Claims(PerProcess):
         return slots
 
     def _reserve_or_wait(self, most: int) -> list[Slot]:
-        """Reserve at most ``most`` workers; if none is free, the next one to become free claims."""
+        """Reserve at most ``most`` workers; if none is free, claim when a worker becomes free."""
         slots = self._reserve(most)
         if not slots:
             self.older_waits = True
@@ -254,7 +254,7 @@ class Claims(PerProcess):
         self._suspects_at = self._clock() + _LOOK_SECONDS
         found = self._look_for(suspects=True)
         if found.more:
-            self._suspects_at = -math.inf  # try again at once, unless another process has it
+            self._suspects_at = -math.inf  # try again at once, unless it was claimed elsewhere
             slots = self._reserve_or_wait(1)
             if slots and not self._claim_for(slots, suspects=True).works:
                 self._suspects_at = self._clock() + _LOOK_SECONDS
@@ -265,7 +265,7 @@ class Claims(PerProcess):
         owner, span = self._work.owner, self._runtime.lease
         if redelivery is not None:
             owner, span = "", redelivery
-        limits = self._work.claim_limits([*self._specs.items()])  # a copy: it may change meanwhile
+        limits = self._work.claim_limits([*self._specs.items()])  # a copy: the dict may change
         return Claim(
             owner,
             now + span,
@@ -291,7 +291,7 @@ class Claims(PerProcess):
         while not self._stopped:
             try:
                 seconds = self.run_due()
-            except Unavailable:  # the maintenance thread logs that
+            except Unavailable:  # logged by the maintenance thread
                 seconds = _RETRY_SECONDS
             except BaseException:  # raised by an executor or store
                 log.exception("claiming work failed and goes on")

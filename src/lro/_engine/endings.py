@@ -44,7 +44,7 @@ def store_stop(
     ``begun``: the function may have been entered.
 
     Returns:
-        The record afterwards; None if it is gone.
+        The record afterwards; None if the record is gone.
 
     Raises:
         LroError: The store or the change refuses.
@@ -63,7 +63,7 @@ def store_loss(runtime: Runtime, spec: MethodSpec, record: Record) -> Flow[Recor
     """Store that the worker of an operation was lost: the work waits again, or the operation ends.
 
     Returns:
-        The record afterwards; None if it is gone.
+        The record afterwards; None if the record is gone.
 
     Raises:
         LroError: The store or the change refuses.
@@ -104,10 +104,11 @@ def store_retry(
 ) -> Flow[Record | None]:
     """Store that an attempt has failed: the work waits until it is due again.
 
-    If a caller has cancelled the operation, it ends CANCELLED instead; a deleted one is removed.
+    If a caller has cancelled the operation, it ends CANCELLED instead. A deleted operation is
+    removed.
 
     Returns:
-        The record afterwards; None if it is gone.
+        The record afterwards; None if the record is gone.
 
     Raises:
         LroError: The store or the change refuses.
@@ -129,13 +130,13 @@ def store_expiry(runtime: Runtime, spec: MethodSpec | None, record: Record) -> F
     """End work of any method that never began and is too late to begin.
 
     Returns:
-        The record afterwards; None if it is gone.
+        The record afterwards; None if the record is gone.
 
     Raises:
         LroError: The store or the change refuses; the work may have begun meanwhile.
     """
     error = too_late(record, runtime.store)
-    assert error is not None  # the store selected it by this field
+    assert error is not None  # the store selected the record by its begin_before
     types = runtime.types if spec is None else spec.types
     keep_for = runtime.keep_for if spec is None else spec.keep_for
     status = types.status_of(error, runtime.domain)
@@ -164,11 +165,11 @@ def _wait_again_or_end(
     error: StatusError | None,
     lost: int | None = None,
 ) -> Flow[Record | None]:
-    """End the work with ``error``, if there is one. Otherwise let it wait again, by ``back``.
+    """End the work with ``error``, if given; else let the work wait again, by the change ``back``.
 
-    Instead of waiting again, it ends CANCELLED if a caller has asked to cancel it. ``lost`` is the
-    number of workers it has then lost; None if none was lost now. The change is refused if the
-    owner or the attempt is no longer that of ``record``.
+    Instead of waiting again, the work ends CANCELLED if a caller has asked to cancel it. ``lost``
+    is the new number of lost workers of this work; None if no worker was lost now. The change is
+    refused if the owner or the attempt is no longer that of ``record``.
     """
     now = runtime.store.now()
 
@@ -207,7 +208,8 @@ def ended_by(
 ) -> Flow[Record | None]:
     """Apply a change that ends an operation with an error, and store final metadata, if any.
 
-    If the final metadata cannot be computed, the operation ends with the same error without them.
+    If the final metadata cannot be computed, the operation ends with the same error, without final
+    metadata.
 
     Raises:
         LroError: The store or the change refuses.
@@ -223,7 +225,7 @@ def ended_by(
 def emit_stored_end(events: EventDispatch, after: Record | None, *, expired: bool = False) -> None:
     """Emit the event of an operation's end, if ``after`` has ended.
 
-    The functions above leave this to their callers, which first end the attempt.
+    The functions above do not emit this event. Their callers do, after they have ended the attempt.
     """
     if after is not None and after.done:
         events.tracer.refresh()  # this may be the first event of the process

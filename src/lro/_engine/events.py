@@ -23,7 +23,7 @@ log = logging.getLogger("lro")
 
 
 def _escape(record: logging.LogRecord) -> bool:
-    """Escape the texts in a log record, so that none can fake a new line; let the record pass."""
+    """Escape the texts in a log record, so that none can fake a new line; accept every record."""
     if isinstance(record.args, tuple):
         record.args = tuple(plain(one) if isinstance(one, str) else one for one in record.args)
     return True
@@ -77,7 +77,7 @@ class AttemptBegan:
 
 @attrs.define(kw_only=True)
 class MetadataReported:
-    """A worker has replaced the metadata; ``attempt`` is 0 if the work is done elsewhere."""
+    """A worker has replaced the metadata; ``attempt`` is 0 if a :class:`lro.Reporter` did."""
 
     kind: ClassVar[str] = "reported"
     name: str
@@ -239,7 +239,7 @@ class MetricObserver(Observer):
     """Observer that turns events into values of metrics: override :meth:`record`."""
 
     def record(self, metric: metrics.Metric, value: float, *attributes: str) -> None:
-        """Take a value. ``attributes`` are in the metric's order; one that is missing is empty."""
+        """Take a value. ``attributes`` are in the metric's order; missing ones are empty texts."""
 
     def started(self, event: OperationStarted) -> None:
         """Count the start."""
@@ -277,7 +277,7 @@ class MetricObserver(Observer):
         self.record(metrics.REFUSED_WRITES, 1, event.method)
 
     def renewed(self, event: LeaseRenewed) -> None:
-        """Measure what was left of the lease."""
+        """Measure how much time was left of the lease."""
         self.record(metrics.LEASE_MARGIN, event.margin_seconds)
 
     def expired(self, event: OperationsExpired) -> None:
@@ -348,16 +348,16 @@ class StartTrace:
         """Take note that the start has failed."""
 
     def end(self) -> None:
-        """Take note that the start is over."""
+        """Take note that the start has ended."""
 
 
 NO_START_TRACE: Final = StartTrace()
 
 
 class Tracer(Observer):
-    """Traces starts and attempts, and takes events, while it is ``on``; the base class never is.
+    """Traces starts and attempts, and takes events, while it is ``on``; the base class is never on.
 
-    A subclass is on while there is a provider, which may be set at any time.
+    A subclass is on while a provider is set, which may happen at any time.
     """
 
     on = False
@@ -484,7 +484,7 @@ def code_name(error: LroError) -> str:
 
 
 def about(name: str, method: str = "", attempt: int = 0) -> Mapping[str, object]:
-    """Return the ``extra`` of a log line about an operation: its name, and the facts given here."""
+    """Return the ``extra`` of a log line about an operation: its name, and the given facts."""
     facts: dict[str, object] = {"lro.operation": name}
     if method:
         facts["lro.method"] = method

@@ -25,9 +25,9 @@ class CancelSupport(enum.Enum):
     """How a cancel request can stop a running function (spec §2.6)."""
 
     NOT = "not"
-    """It cannot: the function runs to its end."""
+    """A cancel request cannot stop the function: it runs to its end."""
     COOPERATIVE = "looks"
-    """The function has to check: ``job.report()`` and ``job.raise_if_cancelled()`` raise."""
+    """The function has to check: ``job.report()``, ``job.raise_if_cancelled()`` raise an error."""
     AT_AWAIT = "awaits"
     """An async function is interrupted at its next ``await``; a plain one has to check."""
     FORCED = "kills"
@@ -40,7 +40,7 @@ REACHES: Final[Mapping[CancelSupport, str]] = {
     CancelSupport.AT_AWAIT: "at_await",
     CancelSupport.FORCED: "forced",
 }
-"""For metrics: how cancelled work was stopped. Work that had not begun has ``withdrawn``."""
+"""For metrics: how cancelled work was stopped; ``withdrawn`` is for work that had not begun."""
 
 
 @attrs.frozen
@@ -99,7 +99,7 @@ class Slot(Protocol):
 
 
 class Executor(Protocol):
-    """Runs work. ``lro.testing.check_executor`` is this contract as code.
+    """Runs work. ``lro.testing.check_executor`` tests that an executor keeps this contract.
 
     Two members are optional. A property ``usage``, an :class:`ExecutorUsage`, is read for metrics.
     A method ``kill`` ends all running functions at once, by force: a service that stops calls it
@@ -108,12 +108,12 @@ class Executor(Protocol):
 
     @property
     def cancel_support(self) -> CancelSupport:
-        """How a cancel request can stop a function here."""
+        """How a cancel request can stop a function that this executor runs."""
         ...
 
     @property
     def redelivery(self) -> timedelta | None:
-        """None if the submitting process does the work itself.
+        """The time until a name is resent; None if the submitting process does the work itself.
 
         Otherwise ``submit`` only sends the operation's name, and the process that receives it
         claims the work. A name that leads to no claim within this time is sent again.
@@ -122,7 +122,7 @@ class Executor(Protocol):
 
     @property
     def submits_block(self) -> bool:
-        """True if ``reserve`` or ``submit`` may block, so that event loops call them in threads."""
+        """True if ``reserve`` or ``submit`` may block: event loops then call both in threads."""
         ...
 
     def attach(
@@ -161,7 +161,7 @@ class Executor(Protocol):
         """Check a method when it is declared.
 
         Raises:
-            DeclarationError: This executor cannot call its function.
+            DeclarationError: This executor cannot call the method's function.
         """
         ...
 

@@ -2,8 +2,8 @@
 
 A flow is a generator. It yields each step that may have to wait: a question to a hook, a call that
 may block, a write to a store, a wait for an operation. So each sequence is written once, and two
-drivers take its steps: :func:`run` in a thread, :func:`on_loop` on an event loop, which holds no
-thread meanwhile.
+drivers take its steps: :func:`run` in a thread, :func:`on_loop` on an event loop, without occupying
+a thread.
 
 A loop queues its writes in the store, and lets threads make calls that may block; one wake-up of
 the loop can bring many answers. If the task that awaits an answer is cancelled, or its loop ends, a
@@ -72,7 +72,7 @@ class FlowStep(ABC):
 
 
 class Question(FlowStep):
-    """Await a coroutine function of the application, the hook of this name."""
+    """Await the hook of this name, which is a coroutine function of the application."""
 
     def __init__(self, hook: str, ask: Callable[[], Awaitable[object]]) -> None:
         self._hook = hook
@@ -144,11 +144,11 @@ class Pause(FlowStep):
         self.seconds = seconds
 
     def take(self) -> None:
-        """Block this thread."""
+        """Block this thread for this number of seconds."""
         time.sleep(self.seconds)
 
     async def take_async(self) -> None:
-        """Let other tasks of the running loop go on meanwhile."""
+        """Sleep for this number of seconds, while other tasks of the running loop go on."""
         import asyncio
 
         await asyncio.sleep(self.seconds)
@@ -418,7 +418,7 @@ def _in_context(action: Callable[[], R]) -> Callable[[], R]:
     def act() -> R:
         try:
             return context.run(action)
-        except StopIteration as exc:  # a future cannot carry this error, so no task would be woken
+        except StopIteration as exc:  # a future cannot hold this error, and its task would not wake
             raise RuntimeError("a function has raised StopIteration") from exc
 
     return act
@@ -480,8 +480,8 @@ _Answers: TypeAlias = tuple[Mapping[str, Record], Collection[str]]
 class _LoopReads:
     """Reads records of one store for the coroutines of one loop.
 
-    One thread reads at a time. Names that are asked for meanwhile are read together, next. This
-    uses no task, because programs cancel all tasks when they end, and may still read then.
+    One thread reads at a time. Names that are requested meanwhile are read together, next. No task
+    is used, because a program that ends cancels all its tasks, and may still read after that.
     """
 
     def __init__(self, store: Store) -> None:
@@ -498,7 +498,7 @@ class _LoopReads:
         self._asked.append((name, future))
         if not self._reading:
             self._reading = True
-            loop.call_soon(self._read_next)  # with the names that are asked for until then
+            loop.call_soon(self._read_next)  # with all names requested until it runs
         return future
 
     def _read_next(self) -> None:
@@ -536,10 +536,10 @@ def _read_together(store: Store, names: Sequence[str]) -> _Answers:
 def _left(
     asked: Sequence[_Asked], records: Mapping[str, Record], rest: Collection[str]
 ) -> Sequence[_Asked]:
-    """Answer these reads; return those that the next call of the store must make."""
+    """Answer these reads; return the reads that are left for the next call of the store."""
     for name, future in asked:
         if future.done() or name in rest:
-            continue  # its task was cancelled, or the next call reads it
+            continue  # task cancelled, or the next call reads this name
         if name in records:
             future.set_result(records[name])
         else:
@@ -597,7 +597,7 @@ class Receipt:
 
     def settle(self) -> None:
         """Give the answer to the task that awaits it. Only the loop calls this."""
-        assert self._over is not None  # it is done
+        assert self._over is not None  # the receipt is done
         answer, error = self._over
         if self.future.done():
             return  # the task was cancelled
@@ -620,7 +620,7 @@ class _Results:
     """Receipts that are done, until their loop gives the answers to its tasks."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        # Shared by all receipts of the loop, each of which holds it for two assignments.
+        # All receipts of the loop share this lock; each of them holds it for two assignments.
         self.lock = threading.Lock()
         self._loop = weakref.ref(loop)
         self._waiting: deque[Receipt] = deque()
@@ -630,17 +630,17 @@ class _Results:
         """Add a receipt, and wake the loop if need be. Any thread may call this."""
         loop = self._loop()
         if loop is None or loop.is_closed():
-            self._waiting.clear()  # threads finish the flows of its tasks: continue_with()
+            self._waiting.clear()  # threads finish the loop's flows: continue_with()
             return
         self._waiting.append(receipt)
         if self._called:
             return
         self._called = True
-        with contextlib.suppress(RuntimeError):  # it has been closed just now
+        with contextlib.suppress(RuntimeError):  # the loop was closed just now
             loop.call_soon_threadsafe(self._settle)
 
     def _settle(self) -> None:
-        self._called = False  # first: a receipt that comes from now on wakes the loop again
+        self._called = False  # set first: a receipt that is added from now on wakes the loop
         while self._waiting:
             self._waiting.popleft().settle()
 
@@ -648,7 +648,7 @@ class _Results:
 _results: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[_Results]]] = (
     weakref.WeakKeyDictionary()
 )
-"""The values are weak, and held only by receipts: these refer to futures, and so to the loop."""
+"""The values are weak, because a receipt, which keeps its value alive, also refers to the loop."""
 
 
 def _results_for(loop: asyncio.AbstractEventLoop) -> _Results:

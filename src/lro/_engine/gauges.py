@@ -1,4 +1,4 @@
-"""Values of the metrics that are read when they are collected."""
+"""Values of the observed metrics, which are read when metrics are collected."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Reading: TypeAlias = tuple[Mapping[str, str], float]
 """The attributes of a value, and the value."""
 
 _Waiting: TypeAlias = tuple[Mapping[str, str], WaitingWork, float, bool]
-"""For a method: attributes, waiting work, seconds since the first was due, whether paused."""
+"""For a method: attributes, waiting work, seconds since it was first due, whether it is paused."""
 
 QUEUE_SECONDS: Final = 15.0
 """Seconds for which the counts of waiting work are remembered."""
@@ -63,7 +63,7 @@ class Gauges:
     def _active(self) -> Iterator[Reading]:
         counts = Counter({(name, state): 0 for name in self._methods for state in (False, True)})
         for attempt in self._work.attempts():
-            counts[attempt.method, attempt.executing] += 1  # maybe of a method declared just now
+            counts[attempt.method, attempt.executing] += 1  # its method may be declared just now
         for (name, executing), count in counts.items():
             yield {METHOD: name, **(_EXECUTING if executing else _PENDING)}, count
 
@@ -113,7 +113,7 @@ class Gauges:
 
 
 class _Queue:
-    """Counts of waiting work, remembered for a while: to count, the store reads an index."""
+    """Counts of waiting work, remembered for a while, because the store reads an index to count."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -122,7 +122,7 @@ class _Queue:
         self._known: Sequence[_Waiting] = ()
 
     def read(self, methods: Collection[str]) -> Sequence[_Waiting]:
-        """Count the waiting work by method; ``methods``, served and paused methods may have 0."""
+        """Count the waiting work of each method: ``methods``, served, paused, and any with work."""
         with self._lock:
             at = self._runtime.clock()
             if at - self._read_at >= QUEUE_SECONDS:
@@ -136,7 +136,8 @@ class _Queue:
         waiting, now = store.waiting(), store.now()
         paused = {renamed.get(name, name) for name in store.paused()}
         served = served_methods(store.workers(), now)
-        # Zeros, too: autoscaling cannot use a series that exists only while work waits.
+        # Counts of 0 are returned, too: autoscaling cannot use a series that exists only while work
+        # waits.
         found = {
             method: WaitingWork(method, 0, now, 0)
             for method in sorted({*methods, *served, *paused})

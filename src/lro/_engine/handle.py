@@ -192,7 +192,7 @@ class Handle(Generic[Resp, Meta]):
         return self._over(limit)
 
     def _started(self) -> str:
-        """Return the name of the operation, and tell the executor where it is used.
+        """Return the name of the operation, and tell the executor where the handle is used.
 
         Raises:
             DeclarationError: Nothing was started.
@@ -204,7 +204,7 @@ class Handle(Generic[Resp, Meta]):
         return self.name
 
     def _seen(self, operation: Operation) -> Operation:
-        if not self._operation.done:  # a final state stays (spec §2.9)
+        if not self._operation.done:  # a final state never changes (spec §2.9)
             self._operation = operation
         return self._operation
 

@@ -1,4 +1,4 @@
-"""Jobs, the arguments of running functions, and the outcomes of attempts."""
+"""Jobs, which are arguments of the functions of methods, and the outcomes of attempts."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Job(Generic[M]):
 
         Raises:
             Cancelled: The work was asked to stop; let this pass to end the operation CANCELLED.
-            DeadlineExceeded: The method's time limit is over.
+            DeadlineExceeded: The method's time limit has passed.
             LeaseLost: Another worker has this operation now, so this attempt's result is refused.
             EncodingError: The metadata cannot be encoded.
             RuntimeError: An async function calls it on its event loop, which the call would block.
@@ -140,7 +140,7 @@ class Job(Generic[M]):
 
         Raises:
             Cancelled, DeadlineExceeded, LeaseLost: As for :meth:`report`. The value is stored
-                before the first two are raised.
+                before Cancelled or DeadlineExceeded is raised.
             EncodingError: The value cannot be stored; the text names the key and the reason.
             MessageTooLarge: The value, or all values of the operation, exceed ``Limits``.
             TypeError, ValueError: The key is not a printable text of 1 to 200 characters.
@@ -163,8 +163,9 @@ class Job(Generic[M]):
     def checkpointed(self, key: str, default: object = None) -> Any:
         """Return the value that any attempt last stored under a key, or the default.
 
-        The key of a step has the step's result. Messages are returned as their class. The first
-        attempt reads nothing; a later one reads all values once, at the first call.
+        The key of a step returns the step's result. Messages are returned as instances of their
+        class. The first attempt reads nothing; a later one reads all values once, at the first
+        call.
 
         Raises:
             Cancelled, DeadlineExceeded: As for :meth:`report`.
@@ -238,7 +239,7 @@ class Job(Generic[M]):
 
         Raises:
             Cancelled: The work was asked to stop.
-            DeadlineExceeded: The method's time limit is over.
+            DeadlineExceeded: The method's time limit has passed.
         """
         self._control.raise_if_cancelled()
 
@@ -247,7 +248,7 @@ class Job(Generic[M]):
 
         Raises:
             Cancelled: The work was asked to stop.
-            DeadlineExceeded: The method's time limit is over.
+            DeadlineExceeded: The method's time limit has passed.
             RuntimeError: An event loop runs in this thread: the pause would hold up all its work.
             TypeError, ValueError: ``seconds`` is not a number.
         """
@@ -261,7 +262,7 @@ class Job(Generic[M]):
 
         Raises:
             Cancelled: The work was asked to stop.
-            DeadlineExceeded: The method's time limit is over.
+            DeadlineExceeded: The method's time limit has passed.
             TypeError, ValueError: ``seconds`` is not a number.
         """
         import asyncio
@@ -275,7 +276,7 @@ class Job(Generic[M]):
 class Checkpoints:
     """The values that the attempts at an operation have stored, packed, by key.
 
-    ``keep`` stores a value. ``load`` reads the values of earlier attempts; it is None for the first
+    ``keep`` stores a value. ``load`` reads the values of earlier attempts, and is None in the first
     attempt. A JSON value is packed without a type.
     """
 
@@ -335,7 +336,7 @@ class Checkpoints:
         if self.load is None or self._loaded:
             return
         for key, packed in (yield from self.load()).items():
-            if key not in self._known:  # unless another thread has stored it meanwhile
+            if key not in self._known:  # unless a thread has stored a newer value meanwhile
                 self._note(key, packed)
         self._loaded = True
 
@@ -443,12 +444,12 @@ _REMEMBERING: Final = threading.RLock()
 
 @attrs.define(kw_only=True, eq=False)
 class JobControl:
-    """The inside of a :class:`Job`, in the process that runs the function.
+    """The implementation of a :class:`Job`, in the process that runs the function.
 
     ``publish`` is the flow that stores metadata. ``seen`` is the metadata that callers saw when the
-    attempt began; ``recall``, if given, unpacks it at its first use. ``stop_at`` is the end of the
-    time limit, in seconds of ``clock``. ``domain`` names the service in error details. ``awaits``
-    is true for an async function. ``remember`` makes the checkpoints at their first use.
+    attempt began; ``recall``, if given, unpacks that metadata at its first use. ``stop_at`` is the
+    end of the time limit, in seconds of ``clock``. ``domain`` names the service in error details.
+    ``awaits`` is true for an async function. ``remember`` makes the checkpoints at their first use.
     """
 
     name: str
@@ -485,7 +486,7 @@ class JobControl:
         recall = self._recall
         if recall is not None:
             found = recall(self._seen)
-            if self._recall is not None:  # unless another thread has reported meanwhile
+            if self._recall is not None:  # unless a thread has reported meanwhile
                 self._metadata, self._recall = found, None
         return self._metadata
 
@@ -508,7 +509,7 @@ class JobControl:
         await on_loop(self._reported(metadata))
 
     def progressed(self, fraction: float, message: str | None) -> OperationMetadata:
-        """Return the metadata for :meth:`Job.progress`; storing it fills in its times."""
+        """Return the metadata for :meth:`Job.progress`; the write that stores it adds its times."""
         number = isinstance(fraction, (int, float)) and not isinstance(fraction, bool)
         if not number or not 0 <= fraction <= 1:
             raise ValueError(f"fraction: must be a number from 0 to 1, got {got(fraction)}")
@@ -528,14 +529,15 @@ class JobControl:
     def _reported(self, metadata: object) -> Flow[None]:
         self.raise_if_cancelled()
         yield from self._publish(self, metadata)
-        self._metadata, self._recall = metadata, None  # after it: it may be refused
+        self._metadata, self._recall = metadata, None  # set last: storing may fail
 
     @property
     def checkpoints(self) -> Checkpoints:
         """The checkpoints of this and earlier attempts.
 
         Raises:
-            LeaseLost: The function has returned; the caller is a thread that it left running.
+            LeaseLost: The function has returned; the caller is a thread that the function left
+                running.
         """
         if (found := self._checkpoints) is not None:
             return found
@@ -599,7 +601,7 @@ class JobControl:
     def end(self) -> None:
         """Ignore reports, and refuse checkpoints, of threads that the function left running."""
         self._publish = _nowhere
-        self._remember = self._checkpoints = None  # they refer back to the attempt
+        self._remember = self._checkpoints = None  # both refer to the attempt
 
 
 CURRENT_JOB: Final[contextvars.ContextVar[JobControl | None]] = contextvars.ContextVar(
@@ -645,7 +647,7 @@ def _nowhere(_: JobControl, metadata: object) -> Flow[None]:  # noqa: ARG001
 
 def event_loop_runs() -> bool:
     """Return True if an event loop runs in this thread: blocking calls would hold it up."""
-    if "asyncio" not in sys.modules:  # without it no loop runs
+    if "asyncio" not in sys.modules:  # without asyncio, no event loop runs
         return False
     import asyncio
 
@@ -662,7 +664,7 @@ class Failure:
     """The error that a function raised: its class name and text, for operators.
 
     ``again``: the method retries such an error. ``after``: the seconds until the retry that the
-    function asked for; None: the pause of the method's ``retry``.
+    function asked for; None stands for the pause of the method's ``retry``.
     """
 
     error: str
@@ -675,7 +677,7 @@ class Failure:
 class FinalResult:
     """The result that ends the operation.
 
-    ``acknowledge``: it answers a cancel request. ``expired``: the work did not begin in time.
+    ``acknowledge``: the result answers a cancel request. ``expired``: work did not begin in time.
     """
 
     result: AnyMessage | Status

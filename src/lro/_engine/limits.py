@@ -34,15 +34,15 @@ SLOW_SECONDS: Final = 5.0
 """A reply that takes longer to send is aborted as soon as another call waits for its bytes."""
 
 LARGE_AT_ONCE: Final = 1
-"""How many large replies are made at once: messages may use ten times the memory of their text."""
+"""How many large replies are made at once: in memory, messages may take ten times their text."""
 
 _LOOK_SECONDS: Final = 0.5
 
 
 class HeldCall:
-    """Places of a :class:`CallCount`; freed by ``with``, or when this object is collected.
+    """Places in a :class:`CallCount`, until a ``with`` block ends or this object is collected.
 
-    A forked child counts anew, so places that its parent took are not freed there.
+    A forked child counts anew, so the child does not free places that its parent took.
     """
 
     def __init__(self, count: CallCount, caller: str, places: int) -> None:
@@ -83,8 +83,8 @@ class CallCount(PerProcess):
         self._held = 0
         self._of_caller: dict[str, int] = {}
         self.freed: collections.deque[tuple[str, int]] = collections.deque()
-        """Callers and their places to free later: the garbage collector, which may interrupt any
-        line of this class, takes no lock and changes no count."""
+        """Callers and their places to free later. Code that the garbage collector calls may
+        interrupt any line of this class, so it takes no lock and changes no count."""
 
     @property
     def held(self) -> int:
@@ -94,7 +94,7 @@ class CallCount(PerProcess):
             return self._held
 
     def take(self, caller: str, places: int = 1) -> HeldCall:
-        """Hold further places until the returned object frees them.
+        """Take further places, until the returned object frees them.
 
         Raises:
             TooManyHeld: This caller, or all callers together, would hold too many places.
@@ -155,15 +155,16 @@ class ReplyReservation:
 
 
 class ByteBudget(PerProcess):
-    """Byte budget of replies in progress: of List, BatchGet and Watch, and large ones of any verb.
+    """Byte budget of List, BatchGet and Watch replies, and large replies of any verb, in progress.
 
     Calls wait in a queue, so that large ones are not starved. A slow reader cannot hold up others:
     if a reply takes longer than ``SLOW_SECONDS`` to send, it is aborted when another call waits. If
-    no call waits, it may take any time. A semaphore over whole pages has the same bound, but it
-    refused 30 of 50 callers that took a second each to read 200 kB.
+    no call waits, it may take any time. A semaphore over whole pages would have the same bound, but
+    in a test it refused 30 of 50 callers that took a second each to read 200 kB.
 
     These replies are made in a few threads of their own, because the C library keeps freed memory
-    for each thread, a multiple of the memory in use. One thread is left for small replies.
+    for each thread, which can be a multiple of the memory in use. One of the threads is reserved
+    for small replies.
     """
 
     def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -175,8 +176,8 @@ class ByteBudget(PerProcess):
         self._queue: collections.deque[Callable[[], None]] = collections.deque()
         self.sending: dict[ReplyReservation, tuple[float, Callable[[], object]]] = {}
         self.freed: collections.deque[tuple[int, bool]] = collections.deque()
-        """Bytes to free later: the garbage collector, which may interrupt any line of this class,
-        takes no lock and changes no count."""
+        """Bytes to free later. Code that the garbage collector calls may interrupt any line of this
+        class, so it takes no lock and changes no count."""
 
     @property
     def held(self) -> int:
@@ -206,7 +207,7 @@ class ByteBudget(PerProcess):
         Raises:
             TooManyHeld: The wait took more than ``WAIT_SECONDS``.
         """
-        woken: queue.SimpleQueue[None] = queue.SimpleQueue()  # its put may interrupt its get
+        woken: queue.SimpleQueue[None] = queue.SimpleQueue()  # a put may interrupt a get
         with self._queued(lambda: woken.put(None)) as mine:
             end = self.clock() + WAIT_SECONDS
             while (reservation := self._granted(mine, least, most)) is None:
@@ -272,7 +273,7 @@ class ByteBudget(PerProcess):
         return ReplyReservation(self, size, large=large)
 
     def _look_within(self, end: float) -> float:
-        """Return the seconds until the next try; abort the slowest reader if that is due."""
+        """Return the seconds until the next try; abort the slowest reply if its time is up."""
         now = self.clock()
         if now >= end:
             raise TooManyHeld("bytes of replies are held", self.limit, "replies_bytes")
@@ -305,7 +306,7 @@ class Limits:
     callers with a name. ``backlog`` bounds the operations that wait in the store for a worker:
     beyond it, a start that would have to wait is refused with RESOURCE_EXHAUSTED.
     ``checkpoint_bytes`` bounds a checkpoint or the result of a step, ``checkpoints_bytes`` all
-    those of an operation; each counts with its key and 100 more bytes.
+    checkpoints and results of steps of an operation; each counts with its key and 100 more bytes.
 
     Raises:
         DeclarationError: A limit is below 1 (``backlog``: below 0), or ``replies_bytes`` is below
@@ -342,7 +343,7 @@ class Limits:
         """Return the message if it is small enough to be the metadata of an operation.
 
         Raises:
-            MessageTooLarge: It is too large.
+            MessageTooLarge: The message is too large.
         """
         _check(packed, self.metadata_bytes, "metadata_bytes")
         return packed
@@ -351,7 +352,7 @@ class Limits:
         """Check that a result is small enough, and that the details of an error can be stored.
 
         Raises:
-            MessageTooLarge: It is too large.
+            MessageTooLarge: The result is too large.
             EncodingError: A detail has no JSON form.
         """
         if isinstance(result, AnyMessage):
@@ -379,7 +380,7 @@ def _check(packed: AnyMessage, limit: int, setting: str) -> None:
 
 
 def size_of(packed: AnyMessage) -> int:
-    """Return the size of a packed message in bytes; 0 if it has no JSON form: stores refuse it."""
+    """Return the size of a packed message in bytes; 0 without a JSON form, which stores refuse."""
     payload = packed.payload
     if isinstance(payload, bytes):
         return len(payload)

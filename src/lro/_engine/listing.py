@@ -39,13 +39,14 @@ T = TypeVar("T")
 class BasicView:
     """The view BASIC: operations as ``google.longrunning`` defines them (AIP-157).
 
-    In another view, ``inspectable`` operations also have the fields that are only for operators.
+    The view FULL shows operator-only fields of ``inspectable`` operations; BASIC ignores these
+    names.
     """
 
     inspectable: Collection[str] = ()
 
     def weight(self, record: Record) -> int:
-        """Return about how many bytes of JSON an operation has in this view."""
+        """Return the approximate size of an operation in this view, in bytes of JSON."""
         return record.weight
 
     def operations(self, records: Collection[Record]) -> Sequence[Operation]:
@@ -104,7 +105,7 @@ class Batch:
     def _read_some(
         self, names: Sequence[str], room: int, shown: dict[str, Iterable[T]], show: Render[T]
     ) -> tuple[Sequence[str], int]:
-        """Show some of these operations; return the other names and how many bytes are left.
+        """Show some of these operations; return the names not read, and the number of bytes left.
 
         This is a function of its own, so that these operations are freed before more are read.
         """
@@ -135,9 +136,9 @@ _SLACK: Final = 10
 _LOOKS: Final = 4
 """Even if the page is nearly full, a read may take the bytes of a page divided by this number."""
 _MOST: Final = 10_000
-"""Maximum number of records that a store examines in one read: often 10 MB, and maybe more."""
+"""Maximum number of records that a store examines in one read: often 10 MB of data, or more."""
 _SHORT_SECONDS: Final = 0.05
-"""After a read that took less than this and found little, the next one may examine more."""
+"""After a read that took less time than this and found little, the next read may examine more."""
 _LEAST_SECONDS: Final = 1e-6
 
 
@@ -237,9 +238,9 @@ class _Walk(Generic[T]):
         self.place = query.after
 
     def go(self, size: int) -> bool:
-        """Read until ``size`` matches are found, or the time is over; True if more may follow.
+        """Read until ``size`` matches are found or time is up; return True if more may follow.
 
-        The place is then that of the last match, or of the last record that was examined.
+        Afterwards, ``place`` is that of the last match, or of the last record that was examined.
         """
         query = self._query
         prefilter = query.prefilter(self._caller)
@@ -256,7 +257,7 @@ class _Walk(Generic[T]):
             # The records that were read are used, however long the read took.
             if self._fill(page.records, size, until=now + PAGE_SECONDS):
                 return True
-            del page  # before more is read
+            del page  # frees the page before more is read
             if reached is None:
                 return False
             if self._found < size:

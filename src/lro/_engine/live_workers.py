@@ -10,7 +10,7 @@ from typing import Final
 from lro._engine.store_port import WaitingWork, Worker
 
 IDLE_RENEWAL: Final = timedelta(minutes=1)
-"""How often a process without work renews its row."""
+"""How often a process without work renews its row in the store."""
 _LEASES: Final = 2
 """That renewal may be late by this number of leases, while the store is slow or unavailable."""
 

@@ -51,9 +51,9 @@ _LAST_SECONDS: Final = 1.0
 _SHOW_SECONDS: Final = 0.1
 """Claimed work that runs for longer than this gets a separate write of its start time."""
 _SHOW_AGAIN_SECONDS: Final = 5.0
-"""Pause before that write is retried, after the store was unavailable."""
+"""Pause before the write of a start time is retried, after the store was unavailable."""
 _STEP_SECONDS: Final = 0.1
-"""How often a drain checks whether another call has ended it."""
+"""How often a drain checks whether another call has ended the drain."""
 _REFUSED: Final = timedelta(seconds=1)
 """Pause before the name of work that could not begin is sent again."""
 
@@ -67,12 +67,13 @@ class ClaimLimits(typing.TypedDict):
 
 
 class StartingRecord:
-    """A context around a write that stores one record as running here, or claims some.
+    """Context manager for a write that stores one record as running here, or claims several.
 
     While it is open, a stopping service waits, for a second at most, before it releases its work.
-    ``attempt`` is that of the record stored as running here; None for a claim. It counts as work of
-    this process from the beginning, so its lease is renewed. Unless :meth:`taken` was called, the
-    end of the block forgets the attempt, or releases it if the record may have been stored.
+    ``attempt`` is that of the record stored as running here; None for a claim. The attempt counts
+    as work of this process from the beginning, so its lease is renewed. Unless :meth:`taken` was
+    called, the end of the block forgets the attempt, or releases it if the record may have been
+    stored.
     """
 
     def __init__(self, work: LocalWork, attempt: Attempt | None) -> None:
@@ -127,7 +128,7 @@ class LocalWork(HeldWork):
         self._runs_nothing = isinstance(runtime.executor, NoWorkers)
         self._take_name()
         self._unseen: list[tuple[float, int, Attempt]] = []
-        """A heap: when to store the start times of attempts, and these attempts with their ids."""
+        """A heap of attempts with their ids, ordered by when to store their start times."""
         self._reading = threading.Lock()
         self.paused: frozenset[str] | None = None
         """The paused method names, as last read; None before the first read."""
@@ -174,10 +175,10 @@ class LocalWork(HeldWork):
         return not self.paused.isdisjoint((spec.full_name, *spec.options.aliases))
 
     def claim_limits(self, specs: Collection[tuple[str, MethodSpec]]) -> ClaimLimits:
-        """Return the limits of these methods, by the names that their records have.
+        """Return the limits of these methods, by each name under which their work is stored.
 
         A name is left out if only another name of its method is paused. A name that is paused
-        itself is included: the store knows whether it still is.
+        itself is included: the store knows whether it is still paused.
         """
         paused, known = self.paused or (), [one for one in specs if one[1].function is not None]
         options = {n: s.options for n, s in known if n in paused or not self.is_paused(s)}
@@ -207,7 +208,7 @@ class LocalWork(HeldWork):
                 self._store.leave(self.owner)
 
     def starting(self, record: Record, request: object) -> StartingRecord:
-        """Return the context in which to store a record, whose work may begin here."""
+        """Return the context in which to store a record whose work may begin in this process."""
         attempt: Attempt | None = None
         if record.owner == self.owner:
             attempt = Attempt(record, self._specs[record.method], self, request=request)
@@ -242,9 +243,10 @@ class LocalWork(HeldWork):
 
         If the executor cannot take the work now, the work is released; a name is sent again later.
         If this process has counted as lost since the claim, the work is left to other processes.
-        ``start`` is the open context of the write; it is told as soon as the attempt is registered.
+        ``start`` is the open context of the write; :meth:`StartingRecord.taken` is called as soon
+        as the attempt is registered.
         """
-        held = record.owner != ""  # otherwise its name is sent
+        held = record.owner != ""  # otherwise the executor sends its name
         started = None if start is None else start.attempt
         attempt = started or Attempt(record, self._specs[record.method], self, packed=packed)
         try:
@@ -256,7 +258,7 @@ class LocalWork(HeldWork):
                 start.taken()
         except BaseException:
             slot.release()
-            if held and started is None:  # otherwise its context releases it
+            if held and started is None:  # otherwise ``start`` releases it
                 self.release_later(attempt)
             raise
         try:
@@ -287,7 +289,7 @@ class LocalWork(HeldWork):
             self._attempts[attempt.name] = attempt
         self._new_work()
         until = record.lease_until
-        assert until is not None  # it is claimed
+        assert until is not None  # the record is claimed
         if until - self._store.now() < self.runtime.lease / 2:  # the write took long
             self._renew_soon()
         return True
@@ -350,11 +352,11 @@ class LocalWork(HeldWork):
                     if not self._hold(attempt, record):
                         return
                     claiming.taken()
-                    if spec.options.rate is not None:  # this claim decides when the next may begin
+                    if spec.options.rate is not None:  # affects when the next work may begin
                         self.announce_work()
                     attempt.show_start()
                     attempt.run()
-                except BaseException:  # also a signal before the work has begun
+                except BaseException:  # perhaps from a signal handler, before the work began
                     self.remove(attempt)
                     raise
                 return
@@ -378,14 +380,14 @@ class LocalWork(HeldWork):
         The work of the ``lost_owners`` ends at once: no process will continue it.
 
         Raises:
-            OperationNotFound: It was removed meanwhile.
+            OperationNotFound: The operation was removed meanwhile.
         """
         spec = self._specs.get(record.method)
         ask, before = request_cancel(self._store.now()), record
 
         def change(seen: Record) -> Record | None:
             nonlocal before
-            before = seen  # another caller may have cancelled it since the record was read
+            before = seen  # another caller may have cancelled since the record was read
             return ask(seen)
 
         stamp = spec.stamp if spec else None
@@ -444,7 +446,7 @@ class LocalWork(HeldWork):
         try:
             self.stopping = True
             executor.stop()
-            with self._writes_ended:  # records that are being stored are then released, or wait
+            with self._writes_ended:  # wait, so that records being stored are released, too
                 self._writes_ended.wait_for(lambda: not self._writes, _LAST_SECONDS)
             attempts = list(self._attempts.values())
             if attempts:
@@ -456,9 +458,9 @@ class LocalWork(HeldWork):
                     attempt.request_release()  # functions that return in time are released first
                 kill: Callable[[], None] | None = getattr(executor, "kill", None)
                 if not executor.join(_LAST_SECONDS) and kill is not None:
-                    kill()  # its work is released next and must stop
+                    kill()  # running functions must stop: their work is released next
                     executor.join(_LAST_SECONDS)
-        finally:  # also if a second signal ends the drain
+        finally:  # even if a second signal ends the drain
             with self._lock:  # the executor refuses work that comes later
                 held = self._attempts.values()
                 left = [*self._to_release, *(a for a in held if not (over and a.executing))]
@@ -479,7 +481,7 @@ class LocalWork(HeldWork):
             step = max(0.0, min(end - now, _STEP_SECONDS))
             over = self.runtime.executor.join(step)
             began, now = now, time.monotonic()
-            if over or now >= end or now - began < step / 2:  # it cannot wait on its own loop
+            if over or now >= end or now - began < step / 2:  # join() cannot wait here
                 break
         return over
 

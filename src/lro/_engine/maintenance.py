@@ -35,7 +35,7 @@ _STRANDED_AGE: Final = timedelta(minutes=1)
 """Work that has been due for longer is logged if no live worker declares its method."""
 _STEP_SECONDS: Final = 1.0
 _SCAN_PAUSE_SECONDS: Final = 0.1
-"""Minimum interval between scans on request: a scan in vain is not repeated at once."""
+"""Minimum interval between scans on request: a fruitless scan is not repeated at once."""
 _DECLARED_SECONDS: Final = 0.5
 """Delay of the scan after a method is declared, while its module may still be loading."""
 _GRACE_SECONDS: Final = 1.0
@@ -54,7 +54,8 @@ class Maintenance(PerProcess):
     """Renews the lease of this process, finds lost workers, and removes expired operations.
 
     :meth:`run_due` runs the due tasks; :meth:`start` calls it in a thread. The runtime's monotonic
-    clock decides when a task is due. Leases expire by the store's clock, which can be set.
+    clock decides when a task is due. Leases expire by the store's clock, which may be set to
+    another time.
 
     An expired lease does not prove that its worker is dead: perhaps no process could write to the
     store until a moment ago. A process that did not try to write cannot know this. So this process
@@ -125,7 +126,7 @@ class Maintenance(PerProcess):
         self._wake.set()
 
     def look_at(self, moment: datetime) -> None:
-        """Scan at this moment for work that is too late to begin."""
+        """At this time, scan for work that is too late to begin."""
         seconds = max(0.0, (moment - self._store.now()).total_seconds())
         self._scan_asked_at = min(self._scan_asked_at, self._clock() + seconds)
         self._wake.set()
@@ -143,7 +144,8 @@ class Maintenance(PerProcess):
         """Run the due tasks, and return the seconds until the next one is due.
 
         An idle process scans for orphans once per lease; once a minute it renews its lease and
-        removes expired operations. A lease given after a scan cannot expire before the next scan.
+        removes expired operations. A lease that begins after a scan cannot expire before the next
+        scan.
 
         Raises:
             Unavailable: The store cannot be reached.
@@ -192,14 +194,15 @@ class Maintenance(PerProcess):
         return table
 
     def _run_schedules(self) -> None:
-        # In a thread of its own: hooks of the application may block, and the lease must not wait.
+        # Schedules run in a thread of their own: the application's hooks may block, but the renewal
+        # of the lease must not wait.
         self.schedules.run(apart=self._thread is threading.current_thread())
 
     def _follow_clock(self) -> None:
-        # If the store's clock was set, all leases seem to have expired, or last too long.
+        # If the store's clock was set, all leases seem to have expired, or to last too long.
         asked, now, answered = self._clock(), self._store.now(), self._clock()
         if answered - asked >= _STEP_SECONDS:
-            return  # too slow, such as a new connection: the time of the answer is not known
+            return  # too slow to know when the clock was read, as on a new connection
         lead = (now - _EPOCH).total_seconds() - answered
         before, self._lead = self._lead, lead
         if before is None or abs(lead - before) < _STEP_SECONDS:
@@ -216,16 +219,17 @@ class Maintenance(PerProcess):
         self._let_all_renew()
 
     def _let_all_renew(self) -> None:
-        # No process scans for orphans until the live ones have had time to renew.
+        # No process scans for orphans until the live processes have had time to renew their leases.
         self._overdue.clear()
         self._calm_until = self._clock() + self._period + _STEP_SECONDS
 
     def _renew(self) -> None:
-        # The time before the write counts, so a renewal that waited is soon followed by another.
+        # The next renewal is timed from before this write, so it comes soon if this write was slow.
         at, count = self._clock(), len(self._work.held())
         self._renew_asked_at = math.inf
         renewed = self._store.renew(self._work.as_worker())
-        # Set after the write: if that fails, the next run renews again before it scans.
+        # These times are set after the write: if it fails, the next run renews again before it
+        # scans.
         self._renew_at, self._idle_at = at + self._period, at + IDLE_RENEWAL.total_seconds()
         if renewed is None:
             log.warning("this worker counts as lost: others have its work, which stops here")
@@ -251,7 +255,8 @@ class Maintenance(PerProcess):
 
     def _scan_orphans(self) -> None:
         began = self._clock()
-        # Due until it succeeds. What is asked for from here on, this scan may not see.
+        # The scan stays due until it succeeds. It may miss what other threads ask for from here on,
+        # so their requests make another scan due.
         self._scan_at, self._scan_asked_at = began, math.inf
         methods = [name for name, spec in [*self._specs.items()] if spec.function is not None]
         found = self._store.orphans(methods, _BATCH + self._stuck)
@@ -285,7 +290,7 @@ class Maintenance(PerProcess):
         before, self._overdue = self._overdue, {}
         lost = False
         for owner, until in found.overdue.items():
-            if owner == self._work.owner:  # it could not renew, or does not know of this work
+            if owner == self._work.owner:  # this process: late, or not aware of the work
                 self._renew()
                 continue
             known = before.get(owner)
@@ -328,7 +333,7 @@ class Maintenance(PerProcess):
                 log.info("%s: not ended as too late: %s", record.name, found, extra=facts)
             else:
                 emit_stored_end(self._runtime.events, found, expired=True)
-                self._scan_asked_at = -math.inf  # that scan finds when more work is too late
+                self._scan_asked_at = -math.inf  # that scan finds when more is too late
 
     def _recovered(self, record: Record) -> Flow[None]:
         after = yield from store_loss(self._runtime, self._specs[record.method], record)
@@ -356,7 +361,7 @@ class Maintenance(PerProcess):
             log.warning("maintenance: waiting work cannot be counted now: %s", exc)
 
     def _report_stranded(self) -> None:
-        """Log once for each method whose work waits and that no live worker declares."""
+        """Log, once for each, the methods whose work waits and that no live worker declares."""
         store, known = self._store, self._stranded
         found = stranded(store.waiting(), store.workers(), store.now(), _STRANDED_AGE)
         self._stranded = frozenset(work.method for work in found)

@@ -103,7 +103,8 @@ class StandardMetadata:
     def stamp(self, record: Record, codec: Codec | None = None) -> AnyMessage | None:
         """Return the record's metadata, with the record's times and flag added.
 
-        Times that the work has reported stay. Binary metadata are changed by ``codec``, if it can.
+        Times that the work has reported are kept. Binary metadata are changed by ``codec``, if it
+        can.
         """
         packed = record.metadata
         if packed is None and record.cancel_requested:
@@ -131,7 +132,7 @@ def _empty(codec: Codec, type_name: str) -> AnyMessage | None:
     payload: dict[str, Json] | bytes = b"" if isinstance(codec, Amending) else {}
     try:
         codec.load(payload, strict=False)
-    except InvalidArgument:  # a field is required
+    except InvalidArgument:  # the class has a required field
         return None
     return AnyMessage(type_url(type_name), payload)
 
@@ -140,7 +141,7 @@ def _listed(paths: Any) -> Any:
     return tuple(paths) if isinstance(paths, list) else paths
 
 
-_MOST_AT_ONCE: Final = 1_000_000_000  # every database can count to that
+_MOST_AT_ONCE: Final = 1_000_000_000  # a number that every database can store
 
 
 @attrs.frozen(kw_only=True)
@@ -150,12 +151,12 @@ class Options:
     ``concurrency``: how many operations may run at once, in all processes on the store together;
     further ones wait. ``time_limit``: how long one attempt may take before the operation ends with
     DEADLINE_EXCEEDED. ``retry``: after which errors the function is called again, see
-    :class:`lro.Retry`. ``max_lost``: how often the function is called again after lost workers; one
-    more loss ends the operation with ABORTED, reason WORKER_LOST. ``at_most_once``: the function is
-    never called again once it has begun, so there is no ``retry``, and the first loss ends the
-    operation so; by default the function is called again if its worker is lost or stopped.
-    ``max_attempts`` bounds all attempts, whether after errors, losses or stops. After the last one
-    the operation ends with its last error, or with ABORTED, reason TOO_MANY_ATTEMPTS.
+    :class:`lro.Retry`. ``max_lost``: how often the function is called again after lost workers; a
+    further loss ends the operation with ABORTED, reason WORKER_LOST. ``at_most_once``: the function
+    is never called again once it has begun, so there is no ``retry``, and the first loss ends the
+    operation with that error; by default the function is called again if its worker is lost or
+    stopped. ``max_attempts`` bounds all attempts, whether after errors, losses or stops. After the
+    last one the operation ends with its last error, or with ABORTED, reason TOO_MANY_ATTEMPTS.
     ``priority``: from -100 to 100; due work of the highest priority begins first. ``expires``: work
     that has not begun this long after it was due ends with DEADLINE_EXCEEDED, reason EXPIRED.
     ``concurrency_key``: a function that returns a text for a request, such as a customer;
@@ -163,22 +164,22 @@ class Options:
     ``""`` has no limit. ``rate``: how many operations may begin within a time span, in all
     processes on the store together, such as ``(10, timedelta(minutes=1))``. ``exclusive_target``: a
     function that returns the resource that a request needs alone, ``""`` for none (spec §9.5).
-    ``keep_for``: how long a finished record is kept (None: as the service says). ``validate``: a
-    function that decides whether a request is accepted, before anything is stored. It accepts by
-    returning None or True, and refuses by returning False or by raising: callers get the text of a
-    ValueError, as INVALID_ARGUMENT, and an error of ``lro`` as it is. Any other result or error is
-    a mistake: callers get INTERNAL, and the log says what it was. ``final_metadata``: a function
-    that returns the last metadata, from the present metadata and the final state; it may be called
-    more than once. ``indexed_paths``: paths of the metadata, such as ``"dataset"`` or
-    ``'labels."a.b"'``, by whose values a list finds operations quickly. ``path``, ``http_method``
-    and ``body``: the HTTP call that starts an operation, for proto files and ``starts=True``. By
-    default the path is made from the name (``/v1/images:resize``). It may have variables
-    (``/v1/{parent=projects/*}/images``), which are fields of the request. ``http_method`` is POST,
-    PUT, PATCH or DELETE. ``body`` is ``"*"`` for all fields that are not in the path, or the name
-    of a field, or empty; all further fields are query parameters. By default it is ``"*"``, and for
-    DELETE empty. ``parent``: a function that returns the parent of a request's operation, such as
-    ``projects/p``, for starts that name none. ``aliases``: full names that the method had in
-    earlier releases; work that was stored under one of them is work of this method.
+    ``keep_for``: how long a finished record is kept (None: as long as the service's ``keep_for``).
+    ``validate``: a function that decides whether a request is accepted, before anything is stored.
+    It accepts by returning None or True, and refuses by returning False or by raising: callers get
+    the text of a ValueError, as INVALID_ARGUMENT, and an error of ``lro`` unchanged. Any other
+    result or error is a mistake: callers get INTERNAL, and the result or error is logged.
+    ``final_metadata``: a function that returns the last metadata, from the present metadata and the
+    final state; it may be called more than once. ``indexed_paths``: paths of the metadata, such as
+    ``"dataset"`` or ``'labels."a.b"'``, by whose values a list finds operations quickly. ``path``,
+    ``http_method`` and ``body``: the HTTP call that starts an operation, for proto files and
+    ``starts=True``. By default the path is made from the name (``/v1/images:resize``). It may have
+    variables (``/v1/{parent=projects/*}/images``), which are fields of the request. ``http_method``
+    is POST, PUT, PATCH or DELETE. ``body`` is ``"*"`` for all fields that are not in the path, or
+    the name of a field, or empty; all further fields are query parameters. By default it is
+    ``"*"``, and for DELETE empty. ``parent``: a function that returns the parent of a request's
+    operation, such as ``projects/p``, for starts that name none. ``aliases``: full names that the
+    method had in earlier releases; work that was stored under one of them is work of this method.
     """
 
     concurrency: int | None = None
@@ -273,7 +274,7 @@ def check_priority(priority: object) -> None:
     """Check a priority.
 
     Raises:
-        DeclarationError: It is not a whole number from -100 to 100.
+        DeclarationError: The priority is not a whole number from -100 to 100.
     """
     number = isinstance(priority, int) and not isinstance(priority, bool)
     wanted = "a whole number from -100 to 100"
@@ -442,7 +443,7 @@ class MethodSpec:
         return _Surroundings(self.full_name, self.around(job))
 
     def stamp(self, record: Record) -> Record:
-        """Return the record with its own facts in its metadata (spec §9.6), and its keys."""
+        """Return the record with its keys, and its times and flag in its metadata (spec §9.6)."""
         standard, packed = self.standard_metadata, record.metadata
         if standard.times or standard.cancel_flag:
             declared = self.info.metadata_type
@@ -462,12 +463,12 @@ class MethodSpec:
         if metadata is None or not isinstance(metadata.payload, dict):
             return metadata
         first = self.first_metadata(record.target)
-        assert first is not None  # it has default metadata
+        assert first is not None  # the method has default metadata
         names = {"verb": first.verb, "apiVersion": first.api_version, "target": first.target}
         added: dict[str, Json] = {
             name: text for name, text in names.items() if text and name not in metadata.payload
         }
-        if record.state is State.SUCCEEDED:  # whatever the last report says
+        if record.state is State.SUCCEEDED:  # even if the last report has another number
             added["progressPercent"] = 100
         return AnyMessage(metadata.type_url, {**metadata.payload, **added}) if added else metadata
 
@@ -511,7 +512,7 @@ class MethodSpec:
             MessageTooLarge: They have more bytes than the service keeps.
         """
         packed = self._pack(reported, self.metadata, self.info.metadata_type)
-        if fits_by_estimate(packed, self.limits.metadata_bytes):  # as most are
+        if fits_by_estimate(packed, self.limits.metadata_bytes):  # true of most metadata
             return packed
         return self.limits.check_metadata(packed)
 
@@ -536,7 +537,7 @@ class MethodSpec:
         try:
             last = self.unpack_metadata(metadata)
             return metadata if last is None else self.pack_metadata(function(last, state))
-        except BaseException as exc:  # application code, in a thread that other work needs
+        except BaseException as exc:  # application code, in a thread that other work needs, too
             raise FinalMetadataFailed(self.full_name) from exc
 
 

@@ -54,10 +54,10 @@ class Methods:
         """Declare a method, in this process and at the store and executor.
 
         Raises:
-            DeclarationError: The method or a message class cannot be declared so.
+            DeclarationError: The declaration of the method or a message class is not valid.
             Unavailable: An index has to be made, and the store cannot be reached.
         """
-        if isinstance(function, Method):  # another service may have made it
+        if isinstance(function, Method):  # maybe of another service
             known = function.spec
             function = known.function_for(full_name)
             request = request or known.request
@@ -204,7 +204,8 @@ class Method(Generic[Req, Resp, Meta]):
         rollback the operation never existed.
 
         ``notify``: endpoints that are notified of the end of this operation, besides those of the
-        service's ``webhooks``. If a start is repeated, those of the first one count.
+        service's ``webhooks``. If a start is repeated, the endpoints of the first start are
+        notified.
 
         ``delay``, a timedelta, or ``at``, a datetime with a time zone: when the work is due; by
         default now. Until then, it waits in the store. ``priority`` and ``expires`` replace the
@@ -213,8 +214,8 @@ class Method(Generic[Req, Resp, Meta]):
         Raises:
             InvalidArgument: The request is refused, or the request id is malformed or belongs to
                 another request. Or ``notify`` is refused; a service without webhooks always does
-                this. Or ``within`` is of another kind, to another database, or without an open
-                transaction; or the store cannot take part in transactions.
+                this. Or ``within`` is of an unsupported kind, belongs to another database, or has
+                no open transaction; or the store cannot take part in transactions.
             TargetBusy: Another operation works on the target.
             ResourceExhausted: Too many operations wait already (``Limits.backlog``).
             Unavailable: The store or executor cannot be reached, or the service is stopping.
@@ -246,7 +247,7 @@ class Method(Generic[Req, Resp, Meta]):
     ) -> Sequence[Handle[Resp, Meta] | LroError]:
         """Start an operation for each of these requests; they are stored together.
 
-        ``parent``, ``caller``, ``delay``, ``at``, ``priority`` and ``expires`` hold for each.
+        ``parent``, ``caller``, ``delay``, ``at``, ``priority`` and ``expires`` apply to each start.
 
         Returns:
             For each request, the handle that :meth:`start` would return, or the error that it would

@@ -39,12 +39,12 @@ class Metric:
 
     @property
     def buckets(self) -> Sequence[float]:
-        """The upper bounds of its buckets; empty unless it is a histogram."""
+        """The upper bounds of the metric's buckets; empty unless the metric is a histogram."""
         return BUCKETS if self.kind == "histogram" else ()
 
     @property
     def prometheus_name(self) -> str:
-        """Its name for Prometheus: ``_seconds`` is added for that unit, ``_total`` to counters."""
+        """The Prometheus name: ``_seconds`` is added for that unit, ``_total`` to counters."""
         name = self.name.replace(".", "_") + ("_seconds" if self.unit == "s" else "")
         return f"{name}_total" if self.kind == "counter" else name
 

@@ -1,8 +1,8 @@
 """The process of a service: forks, its role, its end, and the signals to stop.
 
-A forked child sets up the objects that it inherits again. A child process of an executor only runs
+A forked child sets up again the objects that it inherits. A child process of an executor only runs
 functions. Services that are open when the interpreter exits are closed then, because a WSGI server
-does not tell its application that it stops, and a script may just reach its last line. A server
+does not tell its application that it stops, and a script may end without closing them. A server
 that is asked to stop (SIGTERM, or Ctrl-C) first lets calls in flight end. Waiting calls would delay
 this, so our signal handler ends them, and then calls the server's handler.
 """
@@ -36,7 +36,7 @@ class PerProcess:
 
     The child calls ``__init__`` of each such object again, with the same arguments. So state that
     must survive a fork is not set in ``__init__``, but begins as an attribute of the class. A class
-    with more such state, or one that applications subclass, overrides ``_after_fork``. Neither
+    that has much such state, or that applications subclass, overrides ``_after_fork``. Neither
     method may wait for a lock that a thread of the parent may have held, or change anything that
     the parent still uses.
     """
@@ -118,7 +118,7 @@ def close_at_exit(one: Closing) -> None:
 
 
 def no_longer_open(one: Closing) -> None:
-    """Do not close this object at exit: it is closed, or need not be."""
+    """Do not close this object at exit: it is closed, or does not need to be closed."""
     _open.discard(one)
 
 
@@ -196,7 +196,7 @@ class StopSignals(PerProcess):
                     signal.signal(number, _Before(self, handler))
 
     def receive(self, number: int) -> None:
-        """Handle a signal. Called in its handler."""
+        """Handle a signal. Called by the signal handler."""
         # The signal may have interrupted the main thread while that thread held a lock that is
         # needed to end the waits. So another thread ends them.
         self._received.put(number)

@@ -1,4 +1,4 @@
-"""The parts that one service shares: store, executor, lease, and the updater of records."""
+"""The parts that are shared within one service: store, executor, lease, updater of records."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ class RecordUpdater:
                 continue  # a cancel request can change the metadata
 
     def deleted(self, name: str, caller: str, lost_owners: Collection[str] = ()) -> Flow[None]:
-        """Delete a record and its pending webhooks, and log who did.
+        """Delete a record and its pending webhooks, and log the caller.
 
         The work of ``lost_owners`` ends with it; the empty owner stands for waiting work.
 
@@ -190,7 +190,7 @@ class RecordUpdater:
 
         def deletion(record: Record) -> Record | None:
             nonlocal last
-            last = record  # it may have ended since the caller read it
+            last = record  # the operation may have ended since the caller read it
             return change(record)
 
         yield from self.applied(name, deletion)
@@ -248,7 +248,7 @@ class Runtime:
     domain: str
     clock: Callable[[], float]
     types: TypeRegistry = attrs.field(factory=TypeRegistry)
-    """The types of the service."""
+    """The registered message types of the service."""
     keep_for: timedelta = timedelta(days=30)
     """How long ended operations of undeclared methods are kept."""
     statistics: Statistics | None = None

@@ -105,7 +105,7 @@ log = logging.getLogger("lro")
 _PAGE: Final = 200
 """Number of operations that are cancelled or deleted together."""
 _REPLY_SECONDS: Final = 0.25
-"""Maximum time that a request and its reply take on the network, around the world."""
+"""Maximum time that a request and its reply take together on a network around the world."""
 
 _VERB_METHODS: Final = "start get list delete cancel wait watch batch_get rerun"
 
@@ -205,9 +205,9 @@ class ServiceParts:
 
         The signals are SIGTERM and SIGINT; their present handlers are called, too. This does
         nothing outside the main thread, or if the process does not handle SIGTERM yet. Edges call
-        it if they are made or called in the main thread after the start of the server. In a server
-        with threads that loads the application before it forks, such as gunicorn with
-        ``--preload --threads``, they are not: call it where a worker begins.
+        this if they are made or called in the main thread after the start of the server. No edge
+        is, in a server with threads that loads the application before it forks, such as gunicorn
+        with ``--preload --threads``: then call this where a worker begins.
         """
         STOP_SIGNALS.end_waits_of(self)
 
@@ -487,8 +487,8 @@ class Service(PerProcess):
         whole multiples since 1970 UTC. ``name`` is unique on the store. ``request`` is the message
         for each start, or a function that makes it from the time of the tick. ``catch_up`` is how
         many of the ticks that passed while no process ran are started late: the latest ones.
-        ``caller`` and ``parent`` are as for ``Method.start``, and hooks are called as there. A
-        process in which the service is not used starts nothing.
+        ``caller`` and ``parent`` are as for ``Method.start``, and hooks are called as for a start.
+        A process in which the service is not used starts nothing.
 
         Raises:
             DeclarationError: An argument is refused, the method is not one of this service, the
@@ -540,7 +540,7 @@ class Service(PerProcess):
     ) -> Flow[Operation]:
         """Start an operation of the method of this name, and return it as callers see it.
 
-        It takes the arguments of ``Method.start``, which returns a handle instead.
+        The arguments are those of ``Method.start``, which returns a handle instead.
 
         Raises:
             DeclarationError: No such method is declared.
@@ -551,7 +551,7 @@ class Service(PerProcess):
     async def start_async(
         self, full_name: str, request: object, **options: Unpack[StartKeywords[Any]]
     ) -> Operation:
-        """:meth:`start` for coroutines; the rest as for ``Method.start_async``."""
+        """:meth:`start` for coroutines; see ``Method.start_async``."""
         return await on_loop(flow_of(self.start)(full_name, request, **options))
 
     @blocking
@@ -596,7 +596,7 @@ class Service(PerProcess):
 
         Each is rerun with a request id made from its name, so a second call within 24 hours finds
         and counts the reruns of the first. Operations that cannot be rerun are left out, and the
-        reason is logged; but ``dry_run`` counts them. The rest is as for :meth:`delete_all`.
+        reason is logged; but ``dry_run`` counts them. All else is as for :meth:`delete_all`.
 
         Raises:
             InvalidArgument, Unavailable: As for :meth:`delete_all`.
@@ -718,9 +718,10 @@ class Service(PerProcess):
     def delete_all(self, filter: str, *, parent: str = "", dry_run: bool = False) -> int:
         """Delete all operations of a parent that match a filter; return how many.
 
-        It deletes as :meth:`delete` does, a page at a time, the newest first. Operations created
-        meanwhile are not deleted, and operations removed meanwhile are not counted. ``dry_run``
-        only counts. For operators: no hook is called. An error may leave some operations deleted.
+        Each operation is deleted as by :meth:`delete`, a page at a time, the newest first.
+        Operations created meanwhile are not deleted, and operations removed meanwhile are not
+        counted. ``dry_run`` only counts. For operators: no hook is called. An error may leave some
+        operations deleted.
 
         Raises:
             InvalidArgument: The parent or the filter is wrong, or the filter is empty: ``name:*``
@@ -763,7 +764,7 @@ class Service(PerProcess):
     def cancel_all(self, filter: str, *, parent: str = "", dry_run: bool = False) -> int:
         """Request that the work of all matching operations in progress stops; return how many.
 
-        It cancels as :meth:`cancel` does; the rest is as for :meth:`delete_all`.
+        Each operation is cancelled as by :meth:`cancel`; all else is as for :meth:`delete_all`.
 
         Raises:
             InvalidArgument, Unavailable: As for :meth:`delete_all`.
@@ -984,9 +985,10 @@ class Service(PerProcess):
 
         Released work is stored as waiting: a process that uses the store, now or later, does it
         again. The first call closes the service; further calls, from any thread, return when it is
-        closed, and one with a drain of 0 ends the drain of the first. Do not call ``close`` in a
-        signal handler, which may have interrupted code that the call would wait for: raise there,
-        or set an event. A service that is open at the exit of the interpreter is closed then.
+        closed, and a further call with a drain of 0 ends the drain of the first call. Do not call
+        ``close`` in a signal handler, which may have interrupted code that ``close`` would wait
+        for: raise an exception in the handler, or set an event. A service that is open at the exit
+        of the interpreter is closed then.
 
         Raises:
             InvalidArgument: The drain is not a timedelta or a number of seconds.
@@ -1006,7 +1008,7 @@ class Service(PerProcess):
                 steps.callback(self.edges.work.stop, span)
                 self._closing_by = caller
                 return
-        if self._closing_by != caller:  # else this thread is closing it
+        if self._closing_by != caller:  # else this thread is closing the service
             if not span:
                 self.edges.work.end_drain()
             self._closed.wait()
@@ -1058,7 +1060,7 @@ class Service(PerProcess):
         batches: Iterable[Sequence[Record]],
         act: Callable[[Record, str, _ReadWorkers], Flow[None]] | None,
     ) -> int:
-        """Call ``act`` for all records that still exist, and return how many there were.
+        """Call ``act`` for all records that still exist, and return the number of these records.
 
         The workers are read at most once for each batch.
         """
@@ -1088,7 +1090,8 @@ class Service(PerProcess):
     def _lost_owners(self, record: Record, read: _ReadWorkers) -> Flow[Collection[str]]:
         """Return the owners whose work of this method nobody continues.
 
-        There are none if this service or a live worker declares it. "" stands for waiting work.
+        There are none if this service or a live worker declares the method. The owner "" stands for
+        waiting work.
         """
         if record.done or record.method in self.edges.methods.by_stored_name:
             return ()
@@ -1141,7 +1144,7 @@ class Service(PerProcess):
 
     def _after_fork(self) -> None:
         self._closing = threading.Lock()
-        if not self._closed.is_set():  # maybe a thread of the parent was closing it
+        if not self._closed.is_set():  # even if a thread of the parent was closing the service
             self._closing_by, self._closed = None, threading.Event()
 
 

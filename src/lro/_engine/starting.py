@@ -80,7 +80,7 @@ class Queueing(typing.TypedDict, total=False):
 
 
 class StartManyKeywords(Queueing, total=False):
-    """Arguments of ``Method.start_many`` that hold for each start."""
+    """Arguments of ``Method.start_many`` that apply to each start."""
 
     parent: str
     caller: str
@@ -266,7 +266,8 @@ class Starter:
                     yield from self._tried(start, self._record(start), start.key)
                 return Operation(done=True, result=spec.types.pack(Empty()))
             if known is None and start.insert is not None:
-                # In this thread, even if it runs an event loop: the connection is this thread's.
+                # The insert runs in this thread, even if the thread runs an event loop: the
+                # connection belongs to this thread.
                 known = start.insert(self._record(start, sent=False), start.packed, start.key)
             elif known is None and spec.function is None:
                 record = self._record(start)
@@ -286,8 +287,8 @@ class Starter:
         """Start again the work of an operation that has ended, for the caller of the first start.
 
         Raises:
-            NotRerunnable: It is in progress, its request is gone or cannot be read, or there is no
-                ``spec``: the service does not declare its method.
+            NotRerunnable: The operation is in progress, its request is gone or cannot be read, or
+                there is no ``spec``, because the service does not declare its method.
         """
         if not before.done:
             raise NotRerunnable(before.name, "it is in progress")
@@ -359,8 +360,8 @@ class Starter:
     def _record(self, start: _Start, *, begun: bool = False, sent: bool = True) -> Record:
         """Return a new record; with ``begun`` it is already claimed, which saves a write.
 
-        ``sent``: if the executor sends names, this one is sent to a worker as soon as the record is
-        stored; the work is then due again later.
+        ``sent``: if the executor sends names, the name of this operation is sent to a worker as
+        soon as the record is stored; the work is then due again later.
         """
         spec, options, turn = start.spec, start.options, start.turn
         now = self._runtime.store.now()
@@ -479,10 +480,10 @@ class Starter:
         """Find the operation that was started with this key under an alias; None if there is none.
 
         Raises:
-            RequestIdConflict: It was started with another request.
+            RequestIdConflict: The operation was started with another request.
         """
         for alias in start.spec.options.aliases:
-            # The target may be in use by the operation that is looked for.
+            # The record has no target: the operation that is looked for may still use the target.
             record = attrs.evolve(self._record(start), target="")
             found = yield from self._tried(start, record, attrs.evolve(key, method=alias))
             if not found.fresh:
@@ -493,9 +494,9 @@ class Starter:
         spec, key = start.spec, start.key
         store, executor = self._runtime.store, self._runtime.executor
         remote, slot = executor.redelivery is not None, None
-        # waits: the record is stored as waiting; otherwise as begun, in one write, if there is a
-        # free worker and no older work. A limit that the store has to check makes it wait.
-        # later: no worker is reserved and no name is sent now; a later claim does this.
+        # waits: store the record as waiting. Otherwise it is stored as begun, in one write, if
+        # there is a free worker and no older work. A limit in the store makes the record wait.
+        # later: reserve no worker and send no name now; a later claim does this.
         limited = spec.options.is_limited
         waits = start.turn.due is not None or self._work.is_paused(spec)
         later, waits = waits or (remote and limited), waits or remote or limited
@@ -562,7 +563,7 @@ def _prefix(parent: str) -> str:
 def _in_utc(at: object) -> datetime:
     moment: Any = None
     if isinstance(at, datetime):
-        with contextlib.suppress(Exception):  # a time zone of the application's may raise anything
+        with contextlib.suppress(Exception):  # a time zone of the application may raise any error
             moment = None if at.utcoffset() is None else at.astimezone(UTC)
     wanted = f"a datetime with a time zone, before the year {LATEST.year}"
     check("at", at, wanted, fine=moment is not None and moment <= LATEST)
@@ -603,7 +604,7 @@ def _first_metadata(spec: MethodSpec, metadata: object) -> AnyMessage:
     packed = spec.types.pack(metadata, None if packed_already else spec.metadata)
     try:
         return spec.limits.check_metadata(packed)
-    except MessageTooLarge as exc:  # the caller's error: mostly the request makes them too large
+    except MessageTooLarge as exc:  # mostly due to a large request, so the caller's error
         raise InvalidArgument("metadata", exc.description) from None
 
 
@@ -615,9 +616,9 @@ def _request_key(
         wanted = "must be a UUID of 36 characters, not all zero"
         raise InvalidRequestId("request_id", f"{wanted}, got {got(options.request_id)}")
     scope = _scope(parent, options.target, options.origin)
-    # A newer release may make another message of the same request. So there is a hash of the
-    # request as sent, and one of the message without its defaults. The whole message has a hash,
-    # too, since the default of a field may have changed.
+    # A newer release may make another message of the same request. So the request as sent has a
+    # hash, and the message without its defaults has one. The whole message has a hash, too, since
+    # the default of a field may have changed.
     payload = packed.payload
     if isinstance(payload, bytes):
         hashes = [_hash(b"", scope, payload)]
@@ -630,7 +631,7 @@ def _request_key(
 
 
 def _scope(parent: str, target: str, origin: str) -> bytes:
-    """Return the rest of a start besides its message; its target only if the call names one."""
+    """Return the parts of a start other than its message; the target only if the call names one."""
     named = f"target:{len(target)}:{target}" if target else ""
     named += f"origin:{len(origin)}:{origin}" if origin else ""
     return f"{named}{len(parent)}:{parent}".encode()

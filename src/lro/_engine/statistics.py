@@ -23,7 +23,7 @@ _Key: TypeAlias = tuple[str, tuple[str, ...]]
 """The ``series`` of a metric, and the values of its attributes."""
 
 _MOST_VALUES: Final = 1000
-"""The most values of a key that are collected before they are counted."""
+"""The maximum number of values of a key that are collected before they are counted."""
 
 _METRICS: Final = {metric.series: metric for metric in METRICS if metric.series}
 
@@ -66,8 +66,8 @@ class Statistics(MetricObserver, PerProcess):
 
     def _count(self, key: _Key, values: list[float]) -> None:
         """Count the values of a key, with the lock held."""
-        # A clock may have been set back, and the application's may return any value. But a sum must
-        # not fall, and a store keeps only finite numbers.
+        # A clock may have been set back, and a clock of the application may return any value. But a
+        # sum must not fall, and a store keeps only finite numbers.
         some = [one if 0 <= one < math.inf else 0.0 for one in values[:]]
         del values[: len(some)]  # other threads may have appended more
         counted = self._counted.setdefault(key, [0] * (len(BUCKETS) + 2))
@@ -100,7 +100,7 @@ class Statistics(MetricObserver, PerProcess):
             return True
         try:
             self._store.add_counts(self._store.now(), _by_series(counted))
-        except Exception as exc:  # a store may raise anything, and nothing else may fail with it
+        except Exception as exc:  # a store may raise any error, which must stop nothing else
             self._keep(counted)
             if not self._failed:
                 log.warning("what was counted is kept until it can be stored: %s", exc)

@@ -66,7 +66,7 @@ PAUSES_CHANGED: Final = "paused"
 
 
 FREE_LANE: Final = 1
-"""The lane of operations with an empty key: the limits and rates of the method do not hold there.
+"""The lane of operations with an empty key: the method's limits and rates do not apply.
 
 Lane 0 is for methods without keys, and so for work that was stored before its method got keys.
 """
@@ -77,10 +77,10 @@ class Claim:
     """A request for waiting work, from a process with free workers.
 
     ``owner`` is the process that gets the work, with a lease until ``lease_until``. ``limits`` has
-    the methods whose work it can do, each with the number of operations that may run at once on
-    this store; None is no limit. At most ``max_count`` operations are claimed; 0 only asks whether
-    there are any. The ``excluded`` names are not claimed. If ``name`` is not empty, only this
-    operation is claimed, if it is due or its name was sent. ``suspects`` is true to claim only
+    the methods whose work this process can do, each with the number of operations that may run at
+    once on this store; None is no limit. At most ``max_count`` operations are claimed; 0 only asks
+    whether there are any. The ``excluded`` names are not claimed. If ``name`` is not empty, only
+    this operation is claimed, if it is due or its name was sent. ``suspects`` is true to claim only
     operations that have lost ``SUSPECT`` workers or more, false to claim only those that have not,
     and None for both (only with ``max_count=0``).
 
@@ -105,7 +105,8 @@ class Claim:
         """True if ``owner`` is empty: no work begins, and the caller sends the names to workers.
 
         Each due time moves to ``lease_until``, or by the time since the name was first sent,
-        whichever is later. Until then the operation counts for limits and rates of such claims.
+        whichever is later. Until then the operation counts for the limits and rates of claims
+        without an owner.
         """
         return not self.owner
 
@@ -119,8 +120,8 @@ class Claim:
 class WaitingWork:
     """The number of waiting operations of a method, and the earliest time at which one is due.
 
-    ``due`` is the number of those that are due now. The rest are delayed, or their names were sent
-    to a broker.
+    ``due`` is how many of these operations are due now. The other operations are delayed, or their
+    names were sent to a broker.
     """
 
     method: str
@@ -130,7 +131,7 @@ class WaitingWork:
 
 
 SUSPECT: Final = 2
-"""Work that has lost this many workers may have killed them: a process runs one such at a time."""
+"""Work that lost this many workers may have killed them: a process runs one such work at a time."""
 
 
 @attrs.frozen
@@ -154,29 +155,29 @@ class Worker:
     """
 
     owner: str
-    """Its random name, which is also the ``owner`` of the records it works on."""
+    """The worker's random name, which is also the ``owner`` of the records it works on."""
     host: str
-    """The name of its machine or container."""
+    """The name of the worker's machine or container."""
     pid: int
-    """Its process id on that machine."""
+    """The worker's process id on that machine."""
     version: str
-    """Its version of this library; empty if unknown."""
+    """The worker's version of this library; empty if unknown."""
     methods: Sequence[str]
-    """The full names of the methods whose work it can do."""
+    """The full names of the methods whose work the worker can do."""
     capacity: int | None
-    """The number of operations it can run at once; 0: none, None: no limit."""
+    """The number of operations that the worker can run at once; None is no limit."""
     start_time: datetime
-    """When it first wrote to the store."""
+    """When the worker first wrote to the store."""
     seen_time: datetime
-    """When it last renewed its row."""
+    """When the worker last renewed its row."""
     alive_until: datetime
-    """When its lease expires, one lease after ``seen_time``; then its work may count as lost."""
+    """When the worker's lease expires, one lease after ``seen_time``; then its work may be lost."""
     lost: bool = False
-    """True if it counts as lost: the store refuses its renewals."""
+    """True if the worker counts as lost: the store refuses its renewals."""
     running: int = 0
-    """The number of operations in progress that it owns, counted by the store."""
+    """The number of operations in progress that the worker owns, counted by the store."""
     held_until: datetime | None = None
-    """The latest ``lease_until`` of those operations; None if it owns none."""
+    """The latest ``lease_until`` of these operations; None if the worker owns none."""
 
 
 @attrs.frozen
@@ -184,10 +185,10 @@ class Orphans:
     """Work of lost workers, and workers that may be lost.
 
     ``records`` are owned by workers that count as lost. ``overdue`` are other owners whose lease
-    has expired, each with its ``alive_until``; None if it never wrote its row. ``dead`` are the
-    overdue owners that the store knows to have ended. ``next_look`` is when the next lease expires,
-    or the next work becomes too late to begin. ``unbegun`` is work of any method that has not begun
-    before its ``begin_before``.
+    has expired, each with its ``alive_until``; None if the owner never wrote its row. ``dead`` are
+    the overdue owners that the store knows to have ended. ``next_look`` is when the next lease
+    expires, or the next work becomes too late to begin. ``unbegun`` is work of any method that has
+    not begun before its ``begin_before``.
     """
 
     records: Sequence[Record]
@@ -202,7 +203,7 @@ class Renewed:
     """The answer to a renewal: names of operations in progress that this worker owns.
 
     ``cancel_requested`` have a cancel request. ``older`` were begun more than a lease ago; if the
-    worker does not know one of them, it must recover it.
+    worker does not know one of these operations, it must recover that operation.
     """
 
     cancel_requested: Sequence[str] = ()
@@ -320,7 +321,8 @@ class Store(Protocol):
 
     Calls are short and thread-safe, and never wait for an operation. When a call returns, its
     change is committed, as durably as the store keeps anything. A store does not know which callers
-    wait: the service notifies them. ``lro.testing.check_store`` is this contract as code.
+    wait: the service notifies them. ``lro.testing.check_store`` tests that a store keeps this
+    contract.
     """
 
     @property
@@ -330,7 +332,7 @@ class Store(Protocol):
 
     @property
     def writes_block(self) -> bool:
-        """True if any other method may block."""
+        """True if any method other than ``get`` may block."""
         ...
 
     @property
@@ -356,7 +358,7 @@ class Store(Protocol):
         ...
 
     def poll_states(self, names: Collection[str]) -> StateSummary:
-        """Read which of these operations have ended or have a cancel request, in one read."""
+        """Find out, in one read, which of these operations have ended or have a cancel request."""
         ...
 
     def now(self) -> datetime:
@@ -375,7 +377,7 @@ class Store(Protocol):
         *,
         check_only: bool = False,
     ) -> Inserted:
-        """Add a record and its request; if the key was used within 24 hours, return its record.
+        """Add a record and its request; if the key was used within 24 hours, return that record.
 
         ``check_only`` makes all checks and stores nothing (spec §9.7).
 
@@ -452,7 +454,7 @@ class Store(Protocol):
         Raises:
             OperationNotFound: There is no record of this name.
             NotApplied: The operation has ended.
-            LeaseLost: This is not its current attempt.
+            LeaseLost: The attempt is not the current attempt of the operation.
         """
         ...
 
@@ -481,8 +483,9 @@ class Store(Protocol):
     ) -> Page:
         """Return up to ``limit`` visible records of exactly this parent, in order, after a place.
 
-        They have at most ``max_bytes`` in total (``Record.weight``), unless there is only one. The
-        page ends before the record that would exceed this; the store must not hold it in memory.
+        The records have at most ``max_bytes`` in total (``Record.weight``), unless there is only
+        one. The page ends before the record that would exceed this; the store must not hold it in
+        memory.
 
         A store may leave out records that do not match ``prefilter``, and must return all that do.
         After reading ``scan`` records, matching or not, it may stop and return the place reached.
@@ -504,21 +507,23 @@ class Store(Protocol):
 
         An operation waits if it is in progress, has no owner, and has a ``lease_until``, which is
         its due time. Due operations are taken by rank, lowest first, then by due time, then by
-        name. For a keyed method, the first operations of all lanes come before the second ones, and
-        count as due since the earliest of them is. Each taken record gets the owner, the lease, one
-        more attempt, a ``start_time`` if it had none, a new ``update_time``, and the next version.
-        Operations of paused methods, and rows that another transaction has locked, are left out.
+        name. For a keyed method, the first operations of all lanes come before the second
+        operations of any lane, and all count as due since the due time of the earliest of them.
+        Each taken record gets the owner, the lease, one more attempt, a ``start_time`` if it had
+        none, a new ``update_time``, and the next version. Operations of paused methods, and rows
+        that another transaction has locked, are left out.
 
         Raises:
-            Unavailable: The store cannot be read, or work is due and it cannot be written.
+            Unavailable: The store cannot be read, or work is due and the store cannot be written
+                to.
         """
         ...
 
     def pause(self, method: str) -> None:
         """Exclude a method from claims until :meth:`resume`. Idempotent.
 
-        Claims act as if none of its work waited, in ``more`` and ``next_due`` too. Other calls are
-        not affected.
+        Claims act as if no work of the method waited, in ``more`` and ``next_due`` too. Other calls
+        are not affected.
 
         Raises:
             Unavailable: The store cannot be written to now.
@@ -565,8 +570,8 @@ class Store(Protocol):
         If the row exists, only ``methods``, ``capacity``, ``seen_time`` and ``alive_until`` change.
 
         Returns:
-            News about the worker's work; None if it counts as lost (:meth:`lose`). Then nothing is
-            written, and other workers may have its work.
+            News about the worker's work; None if the worker counts as lost (:meth:`lose`). Then
+            nothing is written, and other workers may have its work.
 
         Raises:
             Unavailable: The store cannot be written to now, even if it can be read.
@@ -594,15 +599,16 @@ class Store(Protocol):
     def orphans(self, methods: Collection[str], limit: int) -> Orphans:
         """Read up to ``limit`` records in progress of these methods whose worker is lost.
 
-        Also read up to ``limit`` that wait, have never begun, and are past their ``begin_before``.
+        Also read up to ``limit`` waiting records that never began and are past ``begin_before``.
 
         An owner is overdue if its ``alive_until`` has passed or is unknown, and the ``lease_until``
-        of all its work has passed, too. If any owner is, the store also makes a test write, and one
-        to the row of each such owner. An owner whose row cannot be written is left out: perhaps it
-        could not renew either. Operations without an owner wait, and are not lost.
+        of all its work has passed, too. If any owner is overdue, the store also makes a test write,
+        and writes to the row of each overdue owner. An owner whose row cannot be written is left
+        out: perhaps it could not renew either. Operations without an owner wait, and are not lost.
 
         Raises:
-            Unavailable: The store cannot be read, or owners are overdue and it cannot be written.
+            Unavailable: The store cannot be read, or owners are overdue and the store cannot be
+                written to.
         """
         ...
 
@@ -729,7 +735,8 @@ class StatisticsStore(Store, Protocol):
         """Read the counts of the steps that end after ``since``, oldest first.
 
         Steps of 1, 5 or 30 minutes begin at whole multiples since 1970. There is one item for each
-        step and method that has counts. If there are more than ``limit``, the newest are returned.
+        step and method that has counts. If there are more than ``limit`` items, the newest are
+        returned.
 
         Raises:
             Unavailable: The store cannot be read now.
@@ -766,7 +773,8 @@ class OutboxStore(Store, Protocol):
             The records after the change.
 
         Raises:
-            Unavailable: The store cannot be read, or some are due and it cannot be written.
+            Unavailable: The store cannot be read, or some records are due and the store cannot be
+                written to.
         """
         ...
 

@@ -67,7 +67,7 @@ class Telemetry:
     Entries with other keys are dropped. ``store_calls`` measures the calls of the store.
 
     Raises:
-        DeclarationError: An option is not of its type.
+        DeclarationError: An option has a wrong type.
     """
 
     tracer_provider: Any = None
@@ -218,7 +218,7 @@ class ServiceTelemetry(MetricObserver, Tracer):
     def use_providers(self, providers: Sequence[Any]) -> None:
         """Use these providers, except the providers of the API package, which do nothing."""
         api = _api()
-        assert api is not None  # else there are no sources
+        assert api is not None  # else :meth:`sources` returned none
         tracers, meters = providers
         made = _provides(tracers)
         self._tracer = tracers.get_tracer(SCOPE, installed_version(), SCHEMA_URL) if made else None
@@ -229,7 +229,7 @@ class ServiceTelemetry(MetricObserver, Tracer):
 
     @_harmless(NO_START_TRACE)
     def begin_start(self, method: str, headers: Headers | None) -> StartTrace:
-        """Begin the span of a start: a child of the current span or, without one, the caller's."""
+        """Begin the span of a start: a child of the current span, else of the caller's span."""
         api, tracer = _api(), self._tracer
         if api is None or tracer is None:
             return NO_START_TRACE
@@ -381,11 +381,11 @@ class _TracedAttempt(AttemptTrace):
 
     @property
     def context(self) -> str:  # type: ignore[override]
-        """Return the context as text; few executors need this."""
+        """Return the span's context as text; few executors need this."""
         return self._api.text(self._context, self._keys)
 
     def attach(self) -> Callable[[], object]:
-        """Make the span the current one; return a function that undoes this."""
+        """Make the span current; return a function that undoes this."""
         return functools.partial(self._api.context.detach, self._api.context.attach(self._context))
 
     @_harmless(None)

@@ -17,7 +17,7 @@ Called: TypeAlias = Callable[[str, float, str], None]
 _NOT_TIMED: Final = frozenset(("close", "listen", "notify_others", "now", "secret"))
 """Verbs that read and write no records."""
 _LATER: Final = frozenset(("insert_later", "update_later", "checkpoint_later"))
-"""Verbs that return before the work is done; then their last argument is called."""
+"""Verbs that return before their work is done, and call their last argument when it is done."""
 
 
 def timed(store: Store, called: Called) -> Store:
@@ -36,7 +36,7 @@ class _TimedStore:
             return found
         call = self._call_later if name in _LATER else self._call
         found = functools.partial(call, name, found)
-        self.__dict__[name] = found  # so that this runs once for each name
+        self.__dict__[name] = found  # so that __getattr__ runs once for each name
         return found
 
     def _call(self, verb: str, action: Callable[..., Any], *args: Any, **named: Any) -> Any:
@@ -61,7 +61,7 @@ class _TimedStore:
 
         try:
             action(*first, over)
-        except BaseException as exc:  # refused at once
+        except BaseException as exc:  # the store has refused the call at once
             self._called(verb, time.perf_counter() - began, _type_of(exc))
             raise
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def wait_limit(
     timeout: Duration | timedelta | float | None, deadline_seconds: float | None, maximum: timedelta
 ) -> float:
-    """Return the limit of a wait in seconds: the smallest of the three (spec §4.1-§4.4).
+    """Return the limit of a wait in seconds: the smallest of the three arguments (spec §4.1-§4.4).
 
     Raises:
         InvalidTimeout: The timeout is negative or not a valid duration.

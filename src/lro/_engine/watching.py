@@ -84,14 +84,14 @@ class WatchList:
             self._due[name] = None
 
     def differs(self, name: str, edition: tuple[int, datetime] | None) -> bool:
-        """Return True if this edition (None: gone) was not sent and the operation is not due."""
+        """Return True if this edition (None: gone) was not sent, and no read of the name is due."""
         if name not in self._left or name in self._due:
-            return False  # it has ended, or is read anyway
+            return False  # the operation has ended, or is read anyway
         sent = self._left[name]
         return sent is None or sent.edition != edition
 
     def take(self, limit: int) -> list[str]:
-        """Return at most ``limit`` names to read now, those that were marked first."""
+        """Return at most ``limit`` names to read now: the names that were marked first."""
         names = [name for name, _ in zip(self._due, range(limit), strict=False)]
         for name in names:
             del self._due[name]
@@ -135,7 +135,7 @@ class WatchStream:
     ) -> None:
         self.list: WatchList = WatchList(names)
         self.reservation: ReplyReservation | None = None
-        """Bytes reserved by the last read, until the next; code that takes this must release it."""
+        """Bytes reserved from one read to the next; code that takes them must release them."""
         self._places = tuple(places)
         self._see = see
         self._hub = hub
@@ -154,7 +154,7 @@ class WatchStream:
                     yield one
 
     async def batches(self, idle_seconds: float) -> AsyncGenerator[list[WatchItem], None]:
-        """Yield states that were read together; an empty list after ``idle_seconds`` without any.
+        """Yield states read together; after ``idle_seconds`` without a state, yield an empty list.
 
         While the store cannot be reached, no states are yielded.
 
@@ -312,7 +312,7 @@ class PendingWait:
         """Free the resources of the wait. Call it once, however the wait has ended."""
         self.timer.cancel()
         watched = self.watched
-        if self.future in watched.waits:  # else its answer has freed the rest
+        if self.future in watched.waits:  # otherwise the answer has freed the resources
             watched.waits.remove(self.future)
             watched.watchers.unlisten_if_unused(watched)
 
@@ -344,7 +344,7 @@ class LoopWatchers:
     def begin(self, name: str, limit: float) -> PendingWait:
         """Begin a wait for the end of an operation, for ``limit`` seconds.
 
-        Read the operation after this: an end that the read does not show is notified.
+        Read the operation after this call: if the read does not show the end, a notification will.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Operation | None] = loop.create_future()
@@ -420,7 +420,7 @@ class LoopWatchers:
         store = self._hub.updater.store
         if store.reads_block:
             return store.find(names, READ_BYTES)
-        records = []  # in memory already: weighing them, as find() does, takes longer than this
+        records = []  # all in memory: find() is slower, since it weighs records
         for name in names:
             try:
                 records.append(store.get(name))
@@ -554,7 +554,7 @@ class LoopWatchers:
     def _call_soon(self, action: Callable[[], None]) -> None:
         loop = self._loop()
         if loop is not None:
-            with contextlib.suppress(RuntimeError):  # it is closed: nothing waits there
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits there
                 loop.call_soon_threadsafe(action)
 
 
@@ -564,7 +564,7 @@ def _answer(future: asyncio.Future[Operation | None], found: Operation | None) -
 
 
 def _print(metadata: AnyMessage | None) -> bytes:
-    """Return a few bytes that distinguish metadata, also 1 from 1.0 and true."""
+    """Return a few bytes that differ for different metadata, also for 1, 1.0 and true."""
     if metadata is None:
         return b""
     text = repr((metadata.type_url, metadata.payload))
