@@ -55,7 +55,7 @@ def rfc3339(moment: datetime) -> str:
 def request_id_of(protocol: str, foreign: str) -> str:
     """Return the request id (spec §9.2) for a protocol's id of a start; empty for an empty id.
 
-    A UUID stays as it is. Any other text always gives the same UUID.
+    A UUID stays as it is. Any other text is converted to a UUID; equal texts give equal UUIDs.
     """
     if not foreign:
         return ""
@@ -67,7 +67,7 @@ def request_id_of(protocol: str, foreign: str) -> str:
 
 @contextlib.contextmanager
 def hidden(name: str) -> Iterator[None]:
-    """Raise the same OperationNotFound for an invalid name and for a hidden operation."""
+    """In the block, turn errors for invalid names and hidden operations into OperationNotFound."""
     try:
         yield
     except (InvalidOperationName, PermissionDenied) as exc:

@@ -123,11 +123,11 @@ class OperationsApp(EdgeApp):
     """Serve the verbs, and the methods that callers can start, as an ASGI application.
 
     ``fallback`` is the application that gets all other paths, websockets, and the server's start
-    and stop. So put frameworks that cannot mount applications, such as Django, behind this one.
-    When the server stops, this application closes the service before it tells ``fallback``, which
-    may then close resources that running work uses. A server does not notify mounted applications
-    when it stops: then the framework's application must close the service. The other options are
-    those of :class:`lro.http.OperationsEdge`.
+    and stop. So put frameworks that cannot mount applications, such as Django, behind this
+    application. When the server stops, this application closes the service before it tells
+    ``fallback``, which may then close resources that running work uses. A server does not notify
+    mounted applications when it stops: then the framework's application must close the service. The
+    other options are those of :class:`lro.http.OperationsEdge`.
 
     When a caller disconnects, the resources of the call are freed (spec §4.8). If a stopping server
     cancels a call, the answer is UNAVAILABLE, unless an answer has begun; a stream ends properly.

@@ -274,7 +274,7 @@ class AzureEdge(OperationsEdge):
         return shown
 
     def _split(self, query: str) -> tuple[str, str]:
-        """Split a query into its ``api-version``, or an empty text, and the rest.
+        """Split a query into its ``api-version`` (empty if missing) and the remaining query.
 
         Raises:
             MalformedRequest: The query cannot be read, or the version is given twice.

@@ -106,7 +106,7 @@ def compile_filter(
 class PackedPath:
     """A path into a packed message, resolved in every registered type that has it.
 
-    ``refused`` has the errors of the other types.
+    ``refused`` has the errors of the registered types that do not have the path.
     """
 
     source: Source

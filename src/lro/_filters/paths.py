@@ -74,7 +74,7 @@ class EachStep:
     """A step to every element of a repeated field."""
 
     def values(self, value: Json) -> Iterable[Json]:
-        """Return the elements."""
+        """Return the elements of the list ``value``."""
         return value if isinstance(value, list) else ()
 
 
@@ -153,7 +153,7 @@ def descend(place: Place, parts: Iterable[Part], op: Op) -> Place:
 
 
 def below(place: Place, part: Part, op: Op) -> Place:
-    """Return the place one part further down.
+    """Return the place to which one more part of the path leads.
 
     Raises:
         InvalidFilter: There is no such field, or filters cannot go below this place.

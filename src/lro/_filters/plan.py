@@ -34,7 +34,7 @@ from lro._messages.schema import Field, Label, Shape
 
 
 class Condition(Protocol):
-    """A condition for one JSON value. It never raises."""
+    """A condition for one JSON value. Conditions never raise errors."""
 
     def holds(self, value: Json) -> bool:
         """Return True if the condition holds for this value."""
@@ -154,7 +154,7 @@ class StructMatch:
 
 
 _FEW: Final = 16
-"""The most values that a test for equality compares one by one; more are put into a set."""
+"""The most values that a test for equality compares one by one; more values are put into a set."""
 
 MAX_STEPS: Final = 4_000_000
 """Maximum number of steps of a filter for one operation."""

@@ -122,7 +122,7 @@ class Pattern:
         return Pattern(tuple(piece.casefold() for piece in self.pieces if piece) or ("",))
 
     def matches(self, text: str) -> bool:
-        """Return True if the whole text matches, in one pass: each piece at its first position."""
+        """Return True if the whole text matches; one pass puts each piece as early as possible."""
         head, *middle = self.pieces
         if not middle:
             return text == head

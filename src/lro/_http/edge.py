@@ -503,7 +503,7 @@ class OperationsEdge:
         fields: Mapping[str, Any] = query.fields
         wanted = ListOperationsRequest(name=name, **fields)
 
-        # Do not use one of the few threads that make replies: a hook that is called here may block.
+        # ``begin`` calls a hook, which must not block one of the few threads that make replies.
         begin = self.service.edges.begin_list(wanted, view=query.view, caller=caller)
         listing: Listing = yield InThreads(begin)
 

@@ -325,7 +325,7 @@ def _check_json(content_type: str) -> None:
 def read_object(content_type: str | None, body: bytes) -> dict[str, Json]:
     """Return the JSON object of a body; an empty or blank body is ``{}``.
 
-    An empty Content-Type is treated as missing, because WSGI does not distinguish the two.
+    An empty Content-Type is treated as missing: in WSGI, the two look alike.
 
     Raises:
         UnsupportedMediaType: The header names anything but JSON in UTF-8, or is too long.
@@ -540,7 +540,7 @@ NO_PREFERENCES: Final = Preferences()
 
 
 def read_preferences(header: str) -> Preferences:
-    """Read the header ``Prefer``; several headers are one list, joined by commas.
+    """Read the header ``Prefer``; repeated headers are joined by commas.
 
     Names are case-insensitive. If a preference is repeated, the first one applies. Malformed and
     unknown preferences are ignored (RFC 7240 §2).

@@ -286,7 +286,7 @@ def shown_together(
     enum_numbers: bool = False,
     redact: Redact | None = None,
 ) -> list[bytes]:
-    """Print operations as one text for a reply; return [] if there are none.
+    """Return operations as a list with one JSON text for a reply; an empty list if there are none.
 
     An ErrorInfo is shown for a message that cannot be printed (spec §1.14(3)).
 

@@ -61,8 +61,9 @@ class HttpRequest:
     then ``authenticate`` is not called. ``peer`` is the IP address of the other end of the
     connection, or empty. ``mount`` takes the request and returns the part of the caller's path
     before ``path``, percent-encoded and without a slash at its end, or None if that part is
-    unknown. ``while_connected`` awaits its argument, and cancels it when the caller disconnects. It
-    is None if the server does not report disconnects, or itself cancels the task of the call.
+    unknown. ``while_connected`` awaits its argument, and cancels it when the caller disconnects.
+    ``while_connected`` is None if the server reports no disconnects, or cancels the task of the
+    call itself.
     """
 
     method: str = attrs.field(converter=_as_method)
@@ -134,8 +135,8 @@ class _Row:
 class _Dispatch:
     """All routes of one method and verb in one regular expression, the most specific first.
 
-    For paths without escapes it finds the same fields as :meth:`Template.bind`. An empty group ends
-    each alternative, so that ``lastindex`` tells which alternative matched.
+    For paths without escapes, the expression finds the same fields as :meth:`Template.bind`. An
+    empty group ends each alternative, so that ``lastindex`` tells which alternative matched.
     """
 
     def __init__(self, routes: Iterable[Route], *, head: bool) -> None:

@@ -230,7 +230,7 @@ DROP: Final = object()
 """The result of reading an unknown enum name that is ignored (spec §1.8(5))."""
 
 Row: TypeAlias = tuple[str, Loader, bool]
-"""How to read a key of an object: field name, reader of the value, True if null is a value."""
+"""How to read the value of a key: field name, reader of the value, True if null is a value."""
 
 
 def below(path: str, error: InvalidArgument) -> InvalidArgument:
@@ -415,9 +415,9 @@ def object_loader(
 ) -> Loader:
     """Return the reader of JSON objects that are messages called ``named`` (spec §1.8).
 
-    ``rows`` returns the function that finds the row of a key. It is called when the first message
-    is read, because a message may contain itself. ``make`` makes a message from values by field
-    name, or raises the violations. Unknown keys are refused if ``strict``, otherwise dropped.
+    ``rows`` returns the function that finds the row of a key. ``rows`` is called when the first
+    message is read, because a message may contain itself. ``make`` makes a message from values by
+    field name, or raises the violations. Unknown keys are refused if ``strict``, otherwise dropped.
     """
     find: Callable[[str], Row | None] | None = None
 
@@ -491,7 +491,7 @@ def _is_zero(value: object, zero: object) -> bool:
 
 
 def _note(wrong: Violations, name: str, error: InvalidArgument) -> None:
-    # Bounded: a hostile message may have any number of wrong fields.
+    # The number of violations is bounded: a hostile message may have any number of wrong fields.
     wrong.append((name, error))
     if len(wrong) >= MAX_VIOLATIONS:
         raise_all(wrong)

@@ -43,7 +43,7 @@ _BEYOND_DOUBLE: Final = b"0" * 309
 _EXPONENT: Final = re.compile(rb"0e-?0+(?:[,\]}]|\Z)")
 """Matches a number with an exponent (digits replaced by 0), which orjson writes differently."""
 MAX_LISTS: Final = 100_000
-"""The most lists in a request: parsing them takes about 50 ms, and holds the GIL meanwhile."""
+"""The most lists in a request: parsing so many takes about 50 ms, and holds the GIL meanwhile."""
 
 MAX_VALUES: Final = 2_000_000
 """The most values in a reply. A value counts as one; objects, lists, texts and keys count two more.
@@ -52,7 +52,7 @@ A byte of JSON can take many bytes of memory, so a limit of bytes does not bound
 """
 _OF_MANY_BYTES: Final = 2
 _TOKENS: Final = re.compile(rb'(?P<comma>,)|[\[{]|"(?:[^"\\]++|\\.)*+"?+', re.DOTALL)
-"""An unterminated text is also one token; otherwise each quote in it would start a new scan."""
+"""Matches one token; an unterminated text is one, so that its quotes do not start new scans."""
 
 
 def dumps(value: Json) -> bytes:
@@ -76,7 +76,7 @@ def dumps(value: Json) -> bytes:
 
 
 def canonical(value: Json) -> bytes:
-    """Write a JSON value as text that does not depend on the order of members."""
+    """Write a JSON value as text with sorted members, so that equal values have equal texts."""
     return json.dumps(value, sort_keys=True).encode()
 
 

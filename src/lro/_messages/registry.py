@@ -424,7 +424,7 @@ class TypeRegistry:
         """Return the message in an Any, as an instance of ``cls``.
 
         Raises:
-            InvalidArgument: The Any has another type, or its payload does not fit.
+            InvalidArgument: The Any has another type, or its payload is not a valid message.
             UnknownType: ``cls`` is not registered.
         """
         if type(packed) is AnyMessage and type(packed.type_url) is str and not strict:
@@ -456,7 +456,7 @@ class TypeRegistry:
 
         Raises:
             UnknownType: The type of the Any is not registered.
-            InvalidArgument: The payload does not fit the type.
+            InvalidArgument: The payload is not a valid message of its type.
         """
         name = packed.type_name
         return self._load(self.codec(name), name, packed.payload, strict=strict)
@@ -465,7 +465,7 @@ class TypeRegistry:
         """Return the Any with its payload validated and in canonical form (spec §1.10(4)).
 
         Raises:
-            InvalidArgument: The type is not registered, or the payload does not fit.
+            InvalidArgument: The type is not registered, or the payload is not a valid message.
         """
         try:
             codec = self.codec(packed.type_name)

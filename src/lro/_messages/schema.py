@@ -254,7 +254,7 @@ Violations = list[tuple[str, InvalidArgument]]
 
 
 def raise_all(wrong: Violations) -> None:
-    """Raise one error for all violations, if there are any.
+    """Raise one error that has all violations; return if there are none.
 
     Raises:
         InvalidArgument: There are violations.

@@ -106,7 +106,7 @@ class RawPath:
 
 
 class Wildcard(enum.Enum):
-    """The wildcards: for one segment, or for any number of segments at the end."""
+    """The wildcards: ``*`` for one segment, ``**`` for any number of segments at the end."""
 
     ONE = "*"
     MANY = "**"
@@ -244,7 +244,7 @@ class Template:
         return None if parsed is None else self.bind(parsed)
 
     def bind(self, path: RawPath) -> dict[str, str] | None:
-        """Do :meth:`match` for a parsed path."""
+        """Return the result of :meth:`match` for a parsed path."""
         if self.verb is not None:
             if path.verb != self.verb.text or path.stem is None:
                 return None

@@ -73,7 +73,7 @@ class OperationName:
     """The two parts of a name; ``str()`` joins them (spec §3.1(1)).
 
     ``parent`` is empty at the root; ``id`` may have several segments. :func:`parse_name` and
-    :func:`join_name` check names, this class does not.
+    :func:`join_name` check names; the class itself does not.
     """
 
     parent: str
@@ -201,9 +201,9 @@ T = TypeVar("T")
 class Operation:
     """A long-running operation as callers see it, with the five fields of spec §1.2.
 
-    ``result`` is the one-of: a packed response, an error, or None. It is None while ``done`` is
-    false. If ``done`` is true, None means a success without a value (spec §2.5). ``description`` is
-    empty, except in the FULL view of Get, BatchGet and List (spec §3.11).
+    ``result`` is the one-of: a packed response, an error, or None. While ``done`` is false,
+    ``result`` is None. If ``done`` is true, None means a success without a value (spec §2.5).
+    ``description`` is empty, except in the FULL view of Get, BatchGet and List (spec §3.11).
     """
 
     name: str = ""
@@ -391,7 +391,7 @@ class OperationInfo:
 class State(enum.StrEnum):
     """The state of an operation."""
 
-    __hash__ = str.__hash__  # Enum's own hash has the same result, but is a call in Python
+    __hash__ = str.__hash__  # the hash of Enum has the same value, but is a call in Python
 
     IN_PROGRESS = "IN_PROGRESS"
     SUCCEEDED = "SUCCEEDED"
@@ -516,7 +516,7 @@ class Record:
       owner the work waits and is due at ``lease_until``; without both, the application does the
       work.
     - ``attempt``: counts claims, and fences every write of a worker.
-    - ``target``: the exclusive target, if there is one.
+    - ``target``: the exclusive target of the work, if it has one.
     - ``keys``: a JSON object of the indexed keys of the record, see ``Indexes``.
     - ``cancel_time``: when a caller first asked to cancel.
     - ``trace_context``: the W3C traceparent of the start, and after a space its tracestate, if any;
@@ -1129,7 +1129,7 @@ def _with_pending(change: Change, sends: Callable[[Record], bool], record: Recor
 
 
 def settle_notifications(claimed: Record, notify: str, notify_at: datetime | None) -> Change:
-    """Store the notifications still pending after a delivery, and when the next one is due.
+    """Store the notifications that are pending after a delivery, and when the next is due.
 
     ``claimed`` is the record that ``OutboxStore.claim_due`` returned. A ``notify_at`` of None means
     that no notification is pending. The update time stays, because callers see no change.

@@ -15,7 +15,7 @@ from lro.stores._rows import micros, moment
 _MINUTE: Final = 60_000_000
 
 PRUNED_ROWS: Final = 1000
-"""Maximum number of old rows that one call removes; a call for 300 methods adds fewer."""
+"""Maximum number of old rows that one call removes; a call for 300 methods adds fewer rows."""
 
 WAITS: Final = "owner = '' AND lease_until IS NOT NULL"
 """``Record.waits`` in SQL."""
@@ -68,7 +68,7 @@ LoadRow: TypeAlias = tuple[str, str, bool | int, int, int, int, str]
 
 
 def load_of(rows: Iterable[LoadRow]) -> Load:
-    """Sum up the work in progress from rows, each for one method, owner and state."""
+    """Sum up the work in progress from rows; each row is for one method, owner and state."""
     waiting: Counter[str] = Counter()
     running: Counter[str] = Counter()
     owners: Counter[str] = Counter()

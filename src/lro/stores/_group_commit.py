@@ -1,4 +1,4 @@
-"""Group commit: writes that arrive during a commit are committed together by the next one."""
+"""Group commit: writes that arrive during a commit are committed together by the next commit."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class GroupCommit(PerProcess, ABC, Generic[W]):
     def _submit(self, write: W) -> None:
         """Queue a write, and return when it has ended; this thread may lead its group.
 
-        Errors of :meth:`_lead` in this thread are raised here.
+        If this thread leads, errors of :meth:`_lead` propagate.
         """
         try:
             with self._lock:
@@ -200,7 +200,7 @@ class GroupCommit(PerProcess, ABC, Generic[W]):
         """
 
     def _choose(self, waiting: list[W]) -> tuple[list[W], list[W]]:
-        """Split the waiting writes into the next group, with the leader's write, and the rest."""
+        """Split the waiting writes: the next group, with the leader's write, and later groups."""
         return waiting, []
 
     def _take(self) -> Sequence[W]:

@@ -183,8 +183,8 @@ class ListQuery:
 
     ``order`` is an indexed column: ``"state"``, a metadata key, or empty for all records of the
     parent. If ``names`` are given, they are few, and each record is read by its name. ``low`` and
-    ``high`` bound the create time, in microseconds. Of the records created at ``at``, the list
-    has those whose names follow ``name``. ``nothing`` means that the test excludes every record.
+    ``high`` bound the create time, in microseconds. Of the records created at ``at``, the list has
+    the records whose names follow ``name``. ``nothing`` means that the test excludes every record.
     """
 
     order: str

@@ -257,10 +257,10 @@ class _Kept:
 
 
 class RecordCache(PerProcess):
-    """Cache of the records last seen; each may be outdated.
+    """Cache of the records last seen; any of them may be outdated.
 
-    A record is current if the stored record has the same stamp (:func:`stamp_of`). This stays true
-    after a database is restored to an older state, even if no connection notices. Only committed
+    A record is current if the stored record has the same stamp (:func:`stamp_of`). This rule holds
+    even after a database is restored to an older state and no connection notices. Only committed
     records may be cached: another change may reuse the stamp of a change that was rolled back.
 
     The record of an ended operation stays in the cache only if a caller asked for it. Otherwise a

@@ -215,7 +215,7 @@ def _delete_one(entries: list[_E], entry: _E) -> None:
 
 
 def _delete(entries: list[_E], gone: Collection[_E]) -> None:
-    # Delete all in one step: the entries after them, perhaps a million, are moved only once.
+    # Delete all these entries in one step, which moves later entries, perhaps a million, only once.
     places = sorted(bisect.bisect_left(entries, entry) for entry in gone)
     if places:
         first, last = places[0], places[-1] + 1
@@ -379,7 +379,7 @@ class _Work:
         return itertools.chain.from_iterable(lanes)
 
     def room(self, claim: Claim, method: str, lane: int, now: int) -> tuple[int, int | None]:
-        """Return how many operations of a lane a claim may take: at most one more than it wants.
+        """Return how many operations of a lane a claim may take, at most one more than wanted.
 
         If the rate is reached, also return the time at which more operations may begin.
         """
@@ -452,7 +452,7 @@ class _Work:
         return names, [moment(time) for _, time in rooms.values() if time is not None]
 
     def _in_turn(self, kind: tuple[str, bool], start: int) -> Iterator[_Lane]:
-        """Yield the lanes, by ascending rank; within a rank, those after ``start`` come first."""
+        """Yield the lanes, by ascending rank; within a rank, lanes after ``start`` come first."""
         order, begin = self._order.get(kind, []), 0
         while begin < len(order):
             rank = order[begin][0]
@@ -907,7 +907,7 @@ class MemoryStore(PerProcess):
         return Expired(names, Counter(record.method for record in removed), more)
 
     def add_counts(self, minute: datetime, counts: Counts) -> None:
-        """Add counts to those of a minute."""
+        """Add counts to the stored counts of a minute."""
         with self._lock:
             self._counts.add(minute, counts, oldest_minute(self._clock()))
 

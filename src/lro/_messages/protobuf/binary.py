@@ -231,7 +231,7 @@ class Binary:
             self._symbols.update((_full_name(said, one), said.name) for one in declared)
 
     def _leave_out_known(self, said: FileDescriptorProto) -> list[str]:
-        # Removes declarations that other files have, and returns the names of those files.
+        # Removes declarations that other files also have, and returns the names of these files.
         homes = []
         for declared in _declared(said):
             for at in reversed(range(len(declared))):
@@ -488,7 +488,7 @@ class StartOptions:
 
 
 def add_fields(message: DescriptorProto) -> Sequence[FieldDescriptorProto]:
-    """Add the option fields whose names a request message does not have, and return them."""
+    """Add the option fields whose names a request message lacks; return the added fields."""
     own = {field.name for field in message.field}
     for name, (json_name, number, kind) in _FIELDS.items():
         if name not in own:

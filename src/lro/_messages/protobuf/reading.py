@@ -72,7 +72,7 @@ class ProtoField:
 
     @property
     def kind(self) -> Kind:
-        """The kind of one value."""
+        """The kind of one value of the field."""
         return _KINDS[self.value.type]
 
     @property

@@ -20,7 +20,7 @@ from lro.stores.postgres._connections import ConnectionPool
 from lro.stores.postgres._statements import id_of, ids_of, lock_number, sql_array
 
 MORE_SEEN: Final = 64
-"""Number of records that a claim reads beyond those it wants, because some may be locked."""
+"""Number of records that a claim reads beyond the wanted number, because some may be locked."""
 
 _KEPT: Final = 1000
 """The most claims that are remembered by owner, time and lease."""
@@ -101,9 +101,9 @@ class WorkClaims:
     def _first_due(self, claim: Claim, now: int) -> Claimed | Sequence[Claim]:
         """Find the work due for longest, if the lanes that were read have nothing to claim.
 
-        Return claims to try: one that starts at the work's lane, then one for this work alone, in
-        case its rank in the lane is low. If nothing is due, return an empty result with the next
-        due time.
+        Return claims to try: a claim that starts at the lane of the work, then a claim for this
+        work alone, in case its rank in the lane is low. If nothing is due, return an empty result
+        with the next due time.
         """
         values = claim.after_lane, now, _limits_text(claim, claim.limits), ids_of([*claim.excluded])
         for until, lane, name in self._connections.rows(statements.FIRST_WAITING, values):

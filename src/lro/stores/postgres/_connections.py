@@ -58,8 +58,8 @@ class ServerClock:
     def measured(self, server: int, began: float, ended: float) -> None:
         """Adjust the clock: the server's time was ``server`` between ``began`` and ``ended``.
 
-        The clock is not changed if the new estimate agrees with the last one within the uncertainty
-        of both round trips, so that the clock does not jitter with the network.
+        The clock is not changed if the new estimate agrees with the last estimate within the
+        uncertainty of both round trips, so that the clock does not jitter with the network.
         """
         ahead = server - _micros((began + ended) / 2)
         slack = _micros((ended - began) / 2)
@@ -131,7 +131,7 @@ class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
             yield
 
     def wait(self, gen: PQGen[T], *args: Any, **options: Any) -> T:
-        """Wait as psycopg does, but with a time limit."""
+        """Wait for the server as psycopg does, but with a time limit."""
         return super().wait(_bounded(gen, self.patience), *args, **options)
 
 
@@ -302,7 +302,7 @@ ATTEMPTS: Final = 3
 """The most times that a statement is sent, when connections break or deadlocks occur."""
 
 REST_SECONDS: Final = 0.2
-"""Seconds without attempts to connect after a failed one; calls fail at once meanwhile."""
+"""Seconds between a failed attempt to connect and the next one; meanwhile, calls fail at once."""
 
 IDLE_SECONDS: Final = 300.0
 """Seconds after which an idle connection is closed."""

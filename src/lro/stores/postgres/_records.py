@@ -350,8 +350,8 @@ class RecordTable:
     def update(self, name: str, change: Change) -> Record | None:
         """Replace or remove a record, all or nothing.
 
-        The cached record is tried first: the statement writes only if the stored one is the same.
-        Otherwise, or if the change is refused, the record is read and changed again.
+        The cached record is tried first: the statement writes only if the stored record is the
+        same. Otherwise, or if the change is refused, the record is read and changed again.
 
         Raises:
             OperationNotFound: There is no record of this name.

@@ -296,7 +296,7 @@ def make_index(connection: BoundedConnection, schema: str, key: str) -> bool:
             connection.execute("SELECT set_config(%s, %s, false)", setting)
         lock_out(connection, schema)
         if not _is_valid(connection, name):
-            # An index that a process did not finish is never used, and its name is taken.
+            # PostgreSQL never uses an index that a process did not finish, but its name is in use.
             connection.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {name}".encode(), prepare=False)
             connection.execute(text.encode(), prepare=False)
     except psycopg.errors.InsufficientPrivilege:
@@ -357,7 +357,7 @@ class SchemaSetup:
             self._tried = self.keys = frozenset()
 
     def close(self) -> None:
-        """End the thread that makes indexes; a later process makes the missing ones."""
+        """End the thread that makes indexes; a later process makes the missing indexes."""
         self._closing.set()
         maker, until = self._maker, time.monotonic() + _JOIN_SECONDS
         # Cancel repeatedly: a cancel between two statements has no effect.

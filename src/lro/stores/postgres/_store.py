@@ -217,7 +217,7 @@ class PostgresStore(SQLStore, PerProcess):
         return ProcessResources(self._address, self._server, self._size, self._setup)
 
     def notify_others(self, name: str) -> None:
-        """Notify the other processes soon: by NOTIFY, together with other names."""
+        """Notify the other processes soon: several names share one NOTIFY."""
         self._resources.announcer.announce(name)
 
     def listen(self) -> NotifySubscription:
@@ -415,7 +415,7 @@ class PostgresStore(SQLStore, PerProcess):
         return Expired(names, methods, more)
 
     def add_counts(self, minute: datetime, counts: Counts) -> None:
-        """Add counts to those of a minute."""
+        """Add counts to the stored counts of a minute."""
         values = json.dumps(counts), json.dumps(steps_of(minute))
         self._rows(statements.PRUNE, oldest_minute(self._clock()))
         self._resources.connections.rows(statements.ADD_COUNTS, values, once=True)

@@ -175,7 +175,7 @@ class FileConnections(PerProcess):
     Connections do not survive a fork. In the child, SQLite would believe that it still has the
     parent's locks, although the child has none. Another process that closes the file would then
     count as its last user, and remove the log that the child still writes. So all connections are
-    closed before a fork, and the next call opens new ones.
+    closed before a fork, and the next call opens new connections.
 
     Raises:
         Unavailable: The file cannot be opened.

@@ -112,7 +112,7 @@ class DatabaseFile:
         """Called when the log is lost, to close the connections that no thread uses."""
 
     def open(self) -> sqlite3.Connection:
-        """Open a connection. Only the first one creates a missing file.
+        """Open a connection. Only the first connection creates a missing file.
 
         Raises:
             Unavailable: The store is closed, or the file was deleted or replaced.
@@ -182,14 +182,14 @@ class DatabaseFile:
     def log_opened(self) -> None:
         """Remember the current log; a connection keeps it open until :meth:`log_closing`.
 
-        SQLite does not remove the log meanwhile.
+        SQLite does not remove the log while a connection keeps it open.
         """
         self._log = self._log_identity()
 
     def log_closing(self) -> None:
         """Forget the log, which SQLite may now remove.
 
-        If another file has replaced this one, SQLite keeps the log, and this process sets it aside.
+        If another file has replaced this file, SQLite keeps the log, and this process renames it.
         """
         known, self._log = self._log, ()
         if _identity_of(self.path) not in (None, self._identity):
@@ -271,7 +271,7 @@ class FetchRecords(Protocol):
     ) -> tuple[list[Record], bool]:
         """Return the first records that a query finds, and True if there are more.
 
-        The records weigh at most ``max_bytes`` together, unless there is only one.
+        The records have a total weight of at most ``max_bytes``, unless there is only one record.
         """
         ...
 

@@ -175,7 +175,7 @@ def _result(write: ActionWrite[T]) -> T:
 def _run(write: ActionWrite[Any], connection: sqlite3.Connection, *, alone: bool) -> None:
     """Run an action without a savepoint, which would take as long as the action itself.
 
-    Most actions that fail do so before they have written anything.
+    Most actions that fail have not written anything before.
 
     Raises:
         HalfDone: The action failed after it had written, and is not alone in its group.

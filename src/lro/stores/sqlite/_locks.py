@@ -66,7 +66,7 @@ class WorkerLocks(PerProcess):
             return False
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:  # the process lives, or files cannot be locked here
+        except OSError:  # the process lives, or the system cannot lock the file
             return False
         finally:
             os.close(file)

@@ -477,7 +477,7 @@ class _Room:
         """Times at which rates allow more of the due work to begin."""
 
     def of(self, method: str, lane: int) -> int:
-        """Return the number for a lane, at most one more than the claim asks for."""
+        """Return how many operations may begin in a lane, at most one more than the claim wants."""
         group = method, lane if method in self._claim.keyed else 0
         if group not in self._known:
             self._known[group] = min(max(0, self._claim.max_count) + 1, *self._bounds(*group))
@@ -624,7 +624,7 @@ def sweep(writer: sqlite3.Connection, due: int, old: int, limit: int) -> list[tu
 
 
 def add_counts(writer: sqlite3.Connection, minute: datetime, counts: Counts, oldest: int) -> None:
-    """Add counts to the stored counts of the minute, and remove those before ``oldest``."""
+    """Add counts to the stored counts of the minute, and remove counts before ``oldest``."""
 
     for method, more in counts.items():
         for step in steps_of(minute).items():

@@ -344,7 +344,7 @@ class SQLiteStore(SQLStore):
         return Expired(names, methods, more=self._overdue(due, old))
 
     def add_counts(self, minute: datetime, counts: Counts) -> None:
-        """Add counts to those of a minute."""
+        """Add counts to the stored counts of a minute."""
         oldest = oldest_minute(self._clock())
         self._file.write(lambda writer: sql.add_counts(writer, minute, counts, oldest))
 

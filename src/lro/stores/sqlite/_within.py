@@ -66,7 +66,8 @@ class UserTransaction:
             if not writes:
                 yield
                 return
-            if begins:  # as the driver does, but IMMEDIATE: only then SQLite waits for locks
+            # Begin as the driver does, but IMMEDIATE, because only then SQLite waits for locks.
+            if begins:
                 self.execute("BEGIN IMMEDIATE")
             undo = ["ROLLBACK"] if begins else [f"ROLLBACK TO {SAVEPOINT}", f"RELEASE {SAVEPOINT}"]
             try:

@@ -28,9 +28,9 @@ _WITHOUT_SECONDS: Final = 1.0
 class FairLock:
     """The right to take SQLite's lock next; all processes on a file share one fair lock.
 
-    SQLite's own lock goes to whichever process asks when it is free: usually the one that has just
-    released it. With the fair lock, a process cannot write again while another one waits. The fair
-    lock does not protect the file: only SQLite's lock does.
+    SQLite's own lock goes to the first process that asks while the lock is free: usually the
+    process that has just released it. With the fair lock, a process cannot write again while
+    another one waits. Only SQLite's own lock protects the file; the fair lock does not.
     """
 
     def __init__(self, path: str) -> None:
@@ -79,7 +79,7 @@ class FairLock:
             self._held = True
         except BlockingIOError:
             return False
-        except OSError:  # the file cannot be made or locked here
+        except OSError:  # the lock file cannot be created or locked on this system
             pass
         return True
 
@@ -138,7 +138,7 @@ class Writer:
         """Begin a transaction as soon as no other connection writes; return the connection.
 
         ``until`` is the time limit, by :func:`time.monotonic`. A transaction that is not
-        ``durable`` reaches the disk with the next durable one, and may be lost until then.
+        ``durable`` reaches the disk with the next durable transaction, and may be lost until then.
 
         Raises:
             Unavailable: The store is closed, the file is missing, or other processes write for too
