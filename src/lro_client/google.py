@@ -96,7 +96,7 @@ class GoogleAuth(_Auth):
 
     ``httpx2`` clients accept it too. A token is fetched when it is needed, by one thread or task at
     a time, never on an event loop. After a reply with 401, the call is made again with a new token.
-    The credentials' quota project is sent. google-auth calls token endpoints with ``request``.
+    The credentials' quota project is sent too. google-auth calls token endpoints with ``request``.
 
     If a token endpoint cannot be reached, an ``httpx.ConnectError`` is raised, which clients retry.
     Permanent failures raise google-auth's own ``GoogleAuthError``.
@@ -144,7 +144,7 @@ class GoogleAuth(_Auth):
     def _fetch(self, request: Any, instead_of: str | None = None) -> None:
         with self._lock:
             if self._apply(request, instead_of):
-                return  # another thread has fetched it in the meantime
+                return  # another thread has fetched a token in the meantime
             headers: dict[str, str] = {}
             try:
                 if instead_of is not None and self.credentials.token == instead_of:

@@ -94,7 +94,7 @@ class ConformanceReport:
     outcomes: tuple[Outcome, ...]
     seconds: float
     cut: str = ""
-    """The reason why the run ended early; empty if it did not."""
+    """The reason why the run ended early; empty if the run was complete."""
 
     def counted(self, *, strict: bool = False) -> tuple[Outcome, ...]:
         """The failures that count: see :attr:`Outcome.counts`."""
@@ -102,7 +102,7 @@ class ConformanceReport:
 
     @property
     def unjudged(self) -> str:
-        """The reason why a run without failures does not prove conformance; empty if it does."""
+        """The reason why a run without failures proves no conformance; empty if there is none."""
         if self.cut:
             return f"was not judged whole: {self.cut}"
         if not any(one.verdict in (Verdict.PASSED, Verdict.FAILED) for one in self.outcomes):

@@ -36,7 +36,7 @@ _OWED: Final = contextvars.ContextVar("lro_client_owed", default=False)
 
 
 class LoopChannel:
-    """A channel to a coroutine, for one event loop."""
+    """A channel to a coroutine on one event loop."""
 
     def __init__(self, sleep: Callable[[float], Awaitable[None]]) -> None:
         self._sleep = sleep
@@ -86,7 +86,7 @@ class _Loop:
         self.woken, self.closed = asyncio.Event(), asyncio.Event()
 
     def close(self) -> None:
-        """End all pauses and calls. HTTP clients do not end calls that are still connecting."""
+        """End all pauses and calls; HTTP clients themselves do not end calls that still connect."""
         self.closed.set()
         for limit in self.limits:
             if not limit.expired():
@@ -122,7 +122,7 @@ class AsyncDriver:
         return made
 
     def place(self) -> object:
-        """Return the running event loop: background flows cannot move to another one."""
+        """Return the running event loop: background flows cannot move to another loop."""
         try:
             return asyncio.get_running_loop()
         except RuntimeError:  # no loop runs, for example during garbage collection
@@ -165,7 +165,7 @@ class AsyncDriver:
 
     def start(self, flow: Flow[None]) -> None:
         """Run a flow in the background."""
-        # Without the loop's task factory: an eager one would run a step now, under locks.
+        # Made without the loop's task factory: an eager factory would run a step now, under locks.
         task = asyncio.Task(self.run(flow), loop=asyncio.get_running_loop())
         tasks = self._loops.here().tasks
         tasks.add(task)

@@ -187,7 +187,8 @@ class Finished(Generic[R]):
 def advance(flow: Flow[R], found: object) -> Step | Finished[R]:
     """Send a flow the outcome of its last step, and return the next step.
 
-    The end is returned as a value, because a StopIteration cannot leave a coroutine (PEP 479).
+    The flow's end is returned as a value, because a StopIteration cannot leave a coroutine
+    (PEP 479).
     """
     try:
         return flow.throw(found) if isinstance(found, Exception) else flow.send(found)

@@ -19,7 +19,7 @@ _PASSING: Final = frozenset(
 def is_number(value: object, least: float) -> bool:
     """Return True if a value is a finite number of at least ``least``, and not a bool."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and least <= value < math.inf  # type: ignore[operator]  # it is a number
+    return number and least <= value < math.inf  # type: ignore[operator]  # ``value`` is a number
 
 
 def _is_count(value: object) -> bool:
@@ -32,8 +32,8 @@ class Retry:
 
     ``codes``: the codes to retry; a connection that fails before a reply means UNAVAILABLE.
     ``transport``: also retry failures of the transport, whatever their code: error pages of
-    proxies, truncated replies, timeouts. ``wait``: the pause before each retry; the server can
-    ask for a longer one. ``attempts``: the maximum number in a row (None: no limit).
+    proxies, truncated replies, timeouts. ``wait``: the pause before each retry; the server can ask
+    for a longer pause. ``attempts``: the maximum number of calls in a row (None: no limit).
     ``patience_seconds``: the maximum time with only failures (None: no limit); a wait with a
     timeout uses its deadline instead. A single call fails at once if the server asks for a pause of
     more than ``max_retry_after`` seconds (None: no limit); ``error.retry_after`` is that pause.
@@ -81,8 +81,8 @@ NO_RETRY: Final = Retry(codes=frozenset())
 class Polling:
     """Decides how a client waits for an operation.
 
-    ``wait``: the pause between polls. ``jitter``: each pause is shortened by a random share, at
-    most this one. ``wait_first``: use WaitOperation if the server has it, for at most
+    ``wait``: the pause between polls. ``jitter``: each pause is shortened by a random share of
+    at most this value. ``wait_first``: use WaitOperation if the server has it, for at most
     ``hold_seconds`` per call. ``retry``: the policy for failed polls. ``max_retry_after``: the
     longest Retry-After that is honoured, in seconds (None: no limit). ``connections``: the maximum
     number of calls in flight for operations that are waited for together.

@@ -54,11 +54,11 @@ class ServerState:
     proven: set[str] = attrs.field(factory=set)
     """The verbs that have worked."""
     lacking: dict[str, float] = attrs.field(factory=dict)
-    """The verbs that are missing, and the time at which each is tried again."""
+    """The verbs that are missing, and the time at which each verb is tried again."""
     paused_until: float = 0.0
-    """The time before which the server asked for no calls."""
+    """The time until which the server asked for no calls."""
     last_pause: float = 0.0
-    """Duration of the last pause because of overload."""
+    """Seconds of the last pause because of overload."""
     overloaded_at: float = -math.inf
     """The time when the server last reported overload."""
     refused: dict[str, int] = attrs.field(factory=dict)
@@ -85,7 +85,7 @@ class ServerState:
         self.lacking[verb] = now + seconds
 
     def forbids(self, verb: str) -> bool:
-        """Note that a verb was forbidden; return True if it seems to be forbidden for all names."""
+        """Note that a verb was forbidden; return True if it seems forbidden for every name."""
         self.refused[verb] = self.refused.get(verb, 0) + 1
         return verb not in self.proven and self.refused[verb] > _MAX_FORBIDDEN_TIMES
 

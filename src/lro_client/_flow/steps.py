@@ -95,7 +95,7 @@ class Call:
 class Stream:
     """A streaming call; ``sink`` gets each item until the stream ends.
 
-    An item is an operation, or the name of one that is gone, or None for a keep-alive.
+    An item is an operation, the name of a missing operation, or None for a keep-alive.
     ``call.budget`` is the maximum number of seconds without an item.
     """
 

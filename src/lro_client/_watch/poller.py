@@ -297,7 +297,7 @@ class Pollers:
             self._push(batch, now)
             return []
         passes = self._config.polling.retry.pause(error, 1, 0.0) is not None
-        if passes and not waiting:  # all deadlines have passed; the server is not to blame
+        if passes and not waiting:  # all deadlines have passed, so this is no fault of the server
             return []
         if batch.strategy in BATCH_STRATEGIES and (
             not passes or batch.strategy.value not in server.proven
@@ -322,7 +322,7 @@ class Pollers:
             self._halve(batch, fewest=1)
 
     def _halve(self, batch: PollBatch, fewest: int) -> None:
-        """Halve the batch size; below ``fewest``, each operation gets a call of its own."""
+        """Halve the batch size; if it falls below ``fewest``, each operation gets its own call."""
         half = len(batch.entries) // 2
         for entry in self._watched(batch):
             entry.asked_alone, entry.max_batch = entry.asked_alone or half < fewest, max(1, half)
@@ -366,7 +366,7 @@ class Pollers:
         return [entry for name, entry in batch.entries.items() if known.get(name) is entry]
 
     def _still_watched(self, batch: PollBatch) -> bool:
-        """Return True if an operation of the batch has a listener; drop operations without one."""
+        """Return True if an operation of the batch has a listener; drop operations before it."""
         known = self._registry.entries
         while batch.entries:
             name = next(iter(batch.entries))

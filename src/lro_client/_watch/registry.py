@@ -20,7 +20,7 @@ MAX_BATCH_NAMES: Final = 1000
 """Maximum number of names in one BatchGet or Watch (spec §3.11)."""
 
 GATHER_SECONDS: Final = 0.01
-"""Delay before new names are polled, so that names added at about the same time share a call."""
+"""Seconds until new names are polled, so that names added at about the same time share a call."""
 
 
 @attrs.frozen
@@ -57,7 +57,7 @@ class WatchOptions:
 
 
 class Listeners:
-    """The listeners of one operation, or of thousands with the same listeners. Immutable."""
+    """The listeners of one operation, or of all that have the same listeners. Immutable."""
 
     __slots__ = ("first_deadline", "last_deadline", "wants", "wants_progress")
 
@@ -91,7 +91,7 @@ class WatchedOperation(PollState):
     max_batch: int = MAX_BATCH_NAMES
     """Maximum batch size for this operation; halved each time the server refuses a batch."""
     asked_alone: bool = attrs.field(default=attrs.Factory(lambda self: not self.collection, True))
-    """True if the operation needs its own call: a batch was refused, or it has no collection."""
+    """True if the operation needs its own call: a batch was refused, or there is no collection."""
     streamed: bool = False
     """True while a stream watches the operation."""
     reported: bool = False
@@ -161,7 +161,7 @@ class WatchRegistry:
     def subscribe_all(
         self, listener: Listener, want: WatchOptions, known: Mapping[str, Operation | None]
     ) -> dict[str, WatchedOperation]:
-        """Subscribe to many names; pollers see none of them before all have been added."""
+        """Subscribe to many names; pollers see no name before all names have been added."""
         news: list[WatchEvent] = []
         with self.lock:
             now, alone = self.clock(), Listeners({listener: want})
@@ -319,7 +319,7 @@ class WatchRegistry:
         entry.failures = ANSWERED
         listeners, last = entry.listeners, entry.operation
         if operation.done or listeners.wants_progress or operation.metadata is not None:
-            # In other cases, an operation in progress may have only its name.
+            # Other states are not kept: they may have only the operation's name.
             entry.operation = operation
         if operation.done:
             self._drop(entry)
@@ -353,7 +353,7 @@ class WatchRegistry:
 
 
 def notify_all(notifications: Notifications) -> None:
-    """Call the listeners without the lock. If one fails, the others are still called."""
+    """Call the listeners without the lock. If a listener fails, call the remaining listeners."""
     for listeners, news in notifications:
         for listener in listeners:
             try:

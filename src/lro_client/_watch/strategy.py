@@ -52,7 +52,7 @@ _MAX_BROKEN_STREAMS: Final = 2
 """An operation is read in batches after this many streams broke before they reported it."""
 
 RECHECK_SECONDS: Final = 60.0
-"""Seconds until an operation is polled after a stream has reported that it is running."""
+"""Seconds until an operation is polled after a stream has reported the operation as running."""
 
 _MAX_STREAM_SILENCE_SECONDS: Final = 40.0
 """A stream without a keep-alive for this many seconds is closed; servers send one every 15 s."""

@@ -171,7 +171,7 @@ class ConsoleProxy:
         return self.http.auth is not None or "authorization" in self.http.headers
 
     def trouble(self) -> str:
-        """Call the server once; return the reason if that fails, or an empty string."""
+        """Call the server once; return the reason for a failure, or an empty string."""
         url = f"{self.server}{self.prefix}{self._collection}?pageSize=1"
         try:
             response = self._forward("GET", url, {}, b"", min(self.seconds, _CHECK_SECONDS))
@@ -208,7 +208,7 @@ class ConsoleProxy:
         }
 
     def _offers(self, verb: str, headers: Mapping[str, str]) -> bool:
-        """Return True if the server has this extension, even if it refuses a call without names."""
+        """Return True if the server has this extension, which may refuse a call without names."""
         url = f"{self.server}{self.prefix}{self._collection}:{_EXTENSIONS[verb]}"
         sent = {**headers, "content-type": "application/json"}
         try:

@@ -84,9 +84,9 @@ def conclude(
 ) -> Exit:
     """Wait for operations; show each when it ends, and report each that cannot be waited for.
 
-    With ``changes``, show each change too; otherwise a status line shows how many are left.
-    ``lose`` is called with the name of an operation that cannot be waited for; ``judge`` returns
-    the exit status for a state.
+    With ``changes``, show each change too; otherwise a status line shows the number of operations
+    that are left. ``lose`` is called with the name of an operation that cannot be waited for;
+    ``judge`` returns the exit status for a state.
 
     Returns:
         The worst exit status of all operations.

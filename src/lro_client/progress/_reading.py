@@ -178,7 +178,7 @@ def progress_of(metadata: object, types: TypeRegistry | None = None) -> Progress
     ``types`` reads messages that are packed in binary form.
 
     The function uses the first field with a sensible number: a percentage, a share from 0 to 1,
-    ``progress`` (an int is a percentage; a float is a share up to 1, a percentage above), a pair
+    ``progress`` (a float up to 1 is a share, any other number is a percentage), a pair
     such as ``done`` and ``total``, or a nested message, in this order. More than the whole is taken
     as the whole; negative numbers, a total of 0, infinities and texts that are not numbers are
     ignored. The function never raises.

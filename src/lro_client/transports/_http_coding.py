@@ -394,7 +394,7 @@ _FAILURES: Final = (
 )
 """Exception names, each with its code, and True if a retry can help. The first match is used.
 
-Names are compared instead of classes, because httpx2 has other classes of the same names.
+Names are compared instead of classes, because httpx2 has its own classes with the same names.
 """
 
 
@@ -514,7 +514,7 @@ class HttpCoder:
         return response.status_code == 200 and kind.lower().startswith("text/event-stream")
 
     def events(self, call: Call) -> Events[Operation | str]:
-        """Return a parser that turns a stream's chunks into operations and names of missing ones.
+        """Return a parser from a stream's chunks to operations and names of missing operations.
 
         The parser raises a CallError for an event that is not valid for the call.
         """

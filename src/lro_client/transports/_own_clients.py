@@ -184,7 +184,7 @@ def _without_certificates() -> ssl.SSLContext:
 
 
 def _certificates() -> ssl.SSLContext:
-    """Return a context that trusts the environment's certificates, or those of certifi."""
+    """Return a context that trusts the environment's certificates, by default certifi's."""
     try:
         if file := os.environ.get("SSL_CERT_FILE"):
             open(file, "rb").close()  # older versions of httpx ignore a missing file
@@ -347,7 +347,7 @@ class RequestCache:
     ) -> httpx.Request:
         """Build a request, as ``client.build_request`` does."""
         unusual = asked.keys() - {"method", "url", "timeout", "content", "headers"}
-        # Tracing adds other headers, which differ from call to call.
+        # Not cached: tracing adds other headers, which differ from call to call.
         if unusual or asked.get("headers", {}).keys() - {"content-type"}:
             return client.build_request(**asked)
         key = asked["method"], asked["url"], asked.get("content", b"")

@@ -110,7 +110,7 @@ class HttpTransport:
             raise CallError(call.verb, _CLOSED) from None
 
     def stream(self, call: Call, sink: Callable[[Operation | str | None], object]) -> None:
-        """Call ``sink`` with each operation that the server sends, or the name of one that is gone.
+        """Call ``sink`` with each operation that the server sends, or the name of a missing one.
 
         ``sink`` gets None for a keep-alive of the server. An exception raised by ``sink`` ends the
         stream. The method returns when the server ends the stream. If the server sends nothing for

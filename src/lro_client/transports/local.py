@@ -143,7 +143,7 @@ class AsyncLocalTransport:
             raise CallError(call.verb, status) from exc
 
     async def stream(self, call: Call, sink: Callable[[Operation | str | None], object]) -> None:
-        """Call ``sink`` with each operation that changed, or the name of one that is gone.
+        """Call ``sink`` with each operation that changed, or the name of a missing operation.
 
         Raises:
             CallError: The call failed.

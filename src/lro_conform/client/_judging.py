@@ -77,7 +77,7 @@ class OtherVerdict(Exception):
 
 @attrs.frozen
 class ScenarioCheck:
-    """A check, and the complaints that make a run fail it.
+    """A check, and the complaints that make a run fail the check.
 
     A run without an outcome fails the check, unless ``unfinished`` is true: then it is judged like
     any other run.

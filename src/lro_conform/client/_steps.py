@@ -50,7 +50,7 @@ class Refuses:
     body: bytes | None = None
     """The body over HTTP, instead of the usual body with code and details."""
     initial: bool = False
-    """Over gRPC, send initial metadata first, instead of only trailers."""
+    """True to send initial metadata first, over gRPC, instead of only trailers."""
 
     @property
     def message(self) -> str:

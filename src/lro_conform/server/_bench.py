@@ -241,7 +241,7 @@ class Bench:
     async def first(self, rpc: str) -> Answer:
         """Return the answer to the first call of a method, for an operation that exists.
 
-        Cancel and delete each get their own operation; ``subjects`` has their names.
+        Cancel and delete each get their own operation; ``subjects`` has the operations' names.
         """
         return await self._once(f"first {rpc}", lambda: self._first(rpc))
 
@@ -269,7 +269,10 @@ class Bench:
         return await self._once("whole page", make)
 
     async def disposable(self) -> str:
-        """Return the name of a new operation to delete; done if possible, as some servers need."""
+        """Return the name of a new operation to delete, which is done if possible.
+
+        Some servers delete only operations that are done.
+        """
         if not self.starter.offers(StartKind.SOON):
             return await self.start(StartKind.LONG)
         name = await self.start(StartKind.SOON)
