@@ -67,7 +67,7 @@ def test_policy_lists_promised_pythons() -> None:
 
 
 def test_missing_extras_can_be_installed() -> None:
-    """Each extra exists that an error message tells the user to install."""
+    """If an error message tells the user to install an extra, this extra exists."""
     sources = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
     named = re.findall(r'MissingExtra\([^()]*?"(\w+)"\)', sources)
     assert set(named) <= set(PROJECT["optional-dependencies"])

@@ -23,7 +23,7 @@ from tests.waiting import until_async
 
 _B, _W, _A = Moment.BEFORE, Moment.WITHIN, Moment.AFTER
 _TRIES: Final = 20
-"""The number of loads that a server may survive before its trap must have sprung."""
+"""The number of loads after which the trial fails if the server's trap has not sprung."""
 _WORKERS: Final = {"threads": 4, "loop": 4, "processes": 2, "celery": 2}
 """The number of workers of a server that is to die."""
 _ROOM: Final = {"threads": 12, "loop": 12, "processes": 4, "celery": 4}
@@ -35,8 +35,8 @@ class Row:
     """A row of the matrix: what the server is doing when it dies, and at which points it may die.
 
     The ``scene`` is "load", "drain", "orphans", "expiry", "child" (only a child dies), "any time"
-    or "stop" (SIGTERM, after which the server has time to stop). Each place ends with the highest
-    count of its trap.
+    or "stop" (SIGTERM, after which the server has time to stop). The
+    number in each place is the highest ``Trap.count`` that the seed may choose.
     """
 
     scene: str
@@ -197,7 +197,7 @@ async def _scanning(world: World, trap: Trap | None) -> Server:
 
 async def _occupy(world: World, host: Host, first_steps: int, steps: int = 25) -> None:
     workers = _WORKERS[world.ground.executor]
-    # The first story is not retried, and lasts until it is killed, however busy the machine is.
+    # The first operation is not retried; it runs until its server dies, even on a busy machine.
     stories = hold(world.journal, workers + 2, first_steps, steps)
     for story in stories[:2]:  # one story of each kind must begin
         await press(world, host.web, [story])

@@ -79,7 +79,7 @@ def released(service: Service, job: Job[Any]) -> None:
 
 
 def repeated(service: Service, body: Callable[[WorkRequest, Job[Any]], Any], **more: Any) -> Any:
-    """Run an operation whose function calls `body`, which may release it; return its end."""
+    """Run `body` in an operation, which `body` may release, and return the ended operation."""
 
     def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
         return WorkResponse(str(body(request, job)))
@@ -164,7 +164,7 @@ VALUES: dict[str, Any] = {
 
 @EACH_STORE
 def test_values_are_returned_as_stored(store: Store, make_service: MakeService) -> None:
-    """JSON values come back unchanged, messages in their class; each read returns a new object."""
+    """JSON values and messages come back equal, with the same type; each read makes a new one."""
     service = make_service(store, InlineExecutor(), types=TypeRegistry(Part))
     seen: list[dict[str, Any]] = []
 
@@ -318,7 +318,7 @@ def test_limits_bound_a_value_and_all_of_an_operation(make_service: MakeService)
     def body(_: WorkRequest, job: Job[Any]) -> str:
         if job.attempt == 1:
             for n in range(9):
-                job.checkpoint(str(n), "x" * 7)  # 110 bytes with the quotes and the key
+                job.checkpoint(str(n), "x" * 7)  # 110 bytes: text, quotes and key, plus 100
             hand_back(service, job)
         job.checkpoint("0", "y" * 7)
         with pytest.raises(MessageTooLarge) as one:

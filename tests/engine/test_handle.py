@@ -104,7 +104,7 @@ def test_result_on_loop_waits_without_limit(service, step):
 
 
 def test_service_bounds_on_callers_do_not_bind_handles(make_service, store, ask):
-    """A handle's wait, refresh and cancel ignore verbs, hooks, owners and limits of callers."""
+    """A handle ignores the service's rules for callers: verbs, hooks, ownership and limits."""
 
     def authorize(caller: str, verb: str, name: str) -> bool:
         return verb == NAME
@@ -136,7 +136,7 @@ def test_service_bounds_on_callers_do_not_bind_handles(make_service, store, ask)
 
 
 def test_failure_of_operation_is_raised_with_its_status(service, ask):
-    """The error has the operation's code, message and details, which an edge would return."""
+    """The error has the code, message and details that a caller would get over HTTP or gRPC."""
     started = declared(service).start(WorkRequest())
     detail = ErrorInfo(reason="NO_PAPER", domain="acme.test")
     error = lro.StatusError(lro.Code.ABORTED, "the printer is out of paper", why="NO_PAPER")
@@ -154,7 +154,7 @@ def test_failure_of_operation_is_raised_with_its_status(service, ask):
 
 
 def test_failure_without_details_has_reason_of_its_code(service, ask):
-    """Without details, the reason is that of the code; details of an unknown class stay packed."""
+    """Without details, the code's name is the reason; details of an unknown class stay packed."""
     started = declared(service).start(WorkRequest())
     odd = lro.AnyMessage("type.googleapis.com/other.v1.Odd", {"a": 1})
     service.reporter(started.name).fail(lro.Status(lro.Code.ABORTED, "no", (odd,)))
@@ -253,7 +253,7 @@ async def test_blocking_wait_on_event_loop_is_refused(service, verb):
 
 @pytest.mark.parametrize("verb", ["result", "wait", "refresh", "cancel"])
 def test_validation_has_no_operation_to_ask_for(service, ask, verb):
-    """The handle of a validation has no name, and its methods raise an error that says why."""
+    """With ``validate_only``, the handle has no name; its methods raise an error that says why."""
     checked = declared(service).start(WorkRequest(), validate_only=True)
     assert (checked.name, checked.done, checked.metadata) == ("", True, None)
     with pytest.raises(lro.DeclarationError, match="the start only checked the request"):

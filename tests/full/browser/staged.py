@@ -22,7 +22,7 @@ from tests.waiting import PATIENCE, until
 
 WORKERS: Final = 4
 _LOOK_SECONDS: Final = 0.02
-"""The interval at which work that waits for its next step checks for cancellation."""
+"""The interval between checks for cancellation while the work waits for its next step."""
 
 
 @attrs.frozen

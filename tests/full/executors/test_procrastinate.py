@@ -113,7 +113,7 @@ class Deployment:
             yield stack.enter_context(Client(f"http://127.0.0.1:{host.port()}"))
 
     def begun(self) -> list[int]:
-        """Return the IDs of the processes that have begun held work, in order."""
+        """Return the IDs of the processes that have called ``hold``, in the order of the calls."""
         file = self.folder / "begun"
         return [int(line) for line in file.read_text().split()] if file.exists() else []
 
@@ -158,7 +158,7 @@ def test_the_page_starts_follows_ends_and_cancels_work(page: Deployment) -> None
 
 
 def test_work_of_a_killed_worker_is_done_by_another(held: Deployment) -> None:
-    """After the lease, the killed worker's name is sent again, and its old job has no effect."""
+    """After the lease, the operation's name is sent again; the dead worker's job has no effect."""
     gate = held.folder / "gate"
     with held.served() as client, held.worker() as worker:
         operation = client.start("/v1/works:hold", {"path": str(gate)})
@@ -179,7 +179,7 @@ def test_work_of_a_killed_worker_is_done_by_another(held: Deployment) -> None:
 
 
 def test_names_that_were_lost_are_sent_again(held: Deployment) -> None:
-    """A lost name is sent again, and a name that arrives twice runs once."""
+    """If an operation's name is lost, it is sent again; if it arrives twice, the work runs once."""
     gate = held.folder / "gate"
     gate.touch()
     with held.served() as client:
@@ -199,7 +199,7 @@ def test_names_that_were_lost_are_sent_again(held: Deployment) -> None:
 
 
 def test_a_cancel_ends_work_that_no_worker_has_begun(held: Deployment) -> None:
-    """A cancel ends unclaimed work; the name in the queue then has no effect."""
+    """A cancel ends unclaimed work; the operation's name, still in the queue, has no effect."""
     with held.served() as client:
         operation = client.start("/v1/works:hold", {"path": "never"})
         assert operation.cancel_and_wait(timeout=PATIENCE).state == "CANCELLED"
