@@ -310,7 +310,7 @@ def test_document_has_every_route_and_the_messages_of_starts(counting: Counting)
     assert "steps" in document["components"]["schemas"]["lro__CountBody"]["properties"]
     assert list(references(reply["default"])) == ["lro__Error"]
     asked = schema_of(document, start["requestBody"])
-    assert asked["description"] == "What to count."
+    assert asked["description"] == "A request to count some steps."
     assert set(asked["properties"]) == {"steps", "label", "requestId", "validateOnly"}
     at_box = paths[BOX]["post"]
     assert [one["name"] for one in at_box["parameters"]] == ["label", "Prefer"]
