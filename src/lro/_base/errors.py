@@ -29,7 +29,7 @@ from lro._base.status import (
 OPERATION_TYPE = "google.longrunning.Operation"
 
 MAX_CHALLENGE: Final = 1000
-"""Maximum length of the challenge of an Unauthenticated, in characters."""
+"""Maximum length of the challenge of an :class:`Unauthenticated` error, in characters."""
 
 
 LONGEST: Final = timedelta(days=36_500)
@@ -833,6 +833,6 @@ def _code(function: object) -> CodeType | None:
         return None
     while isinstance(function, functools.partial):
         function = function.func
-    if not hasattr(function, "__code__"):  # methods have the code of their functions
+    if not hasattr(function, "__code__"):  # a method has the code of its function
         function = getattr(type(function), "__call__", None)  # noqa: B004 - its code is asked
     return getattr(function, "__code__", None)

@@ -49,7 +49,7 @@ class Hook:
     """A function of the application that decides who may act.
 
     ``awaited`` is true for a coroutine function, which only an event loop can call.
-    ``needs_native`` is true if it needs a second argument: the server's own request object.
+    ``needs_native`` is true if the hook needs a second argument: the server's own request object.
 
     Raises:
         DeclarationError: The hook cannot be called.
@@ -281,7 +281,7 @@ class Access:
         """Check that an edge identifies callers if the service depends on their names.
 
         ``option`` is the edge's option for the function that identifies the caller, ``none`` is
-        Python source for that option, for callers without names.
+        Python code for a value of that option that gives callers no names.
 
         A service with ``authorize`` only logs a warning: the hook may decide by the verb alone, or
         by a context variable that a middleware has set.
@@ -367,7 +367,7 @@ class Access:
         return {record.name: workers.get(record.owner, NOWHERE) for record in found}
 
     def read(self, name: str, caller: str) -> Operation:
-        """Return an operation that this caller can see; only if access is ``immediate``.
+        """Return an operation that this caller can see. Call this only if access is ``immediate``.
 
         Raises:
             InvalidOperationName: The name is malformed.

@@ -85,7 +85,7 @@ _FIRST_PAUSE_SECONDS: Final = 0.05
 _MAX_PAUSE_SECONDS: Final = 1.0
 """First and longest pause between retries while the store is unavailable."""
 _SKIPPED_AT_MOST: Final = 1_000
-"""Limit of the set of operations that this process skips."""
+"""Maximum number of operations that this process remembers to skip."""
 
 _NEVER_RETRIED: Final = (Cancelled, LeaseLost)
 """Errors that are never retried, whatever ``Retry.on`` says: the work was told to stop."""
@@ -142,7 +142,7 @@ _UNDER_WAY: Final = frozenset({Phase.CLAIMED, Phase.BEGINNING, Phase.RUNNING, Ph
 
 
 class StopRequest(enum.IntEnum):
-    """A request to stop an attempt; the highest request counts."""
+    """A request to stop an attempt; of several requests, the highest counts."""
 
     NOTHING = 0
     CANCEL = 1

@@ -52,7 +52,7 @@ class ExecutorUsage:
 
 
 class Task(Protocol):
-    """Work for an executor. It handles its own errors."""
+    """Work for an executor. A task handles its own errors."""
 
     @property
     def name(self) -> str:
@@ -78,7 +78,7 @@ class Task(Protocol):
         ...
 
     def release_later(self) -> None:
-        """Release the work, because it cannot continue here. Quick, in any thread."""
+        """Release the work, because it cannot continue here. Quick, and called in any thread."""
         ...
 
 

@@ -122,7 +122,7 @@ class _Queue:
         self._known: Sequence[_Waiting] = ()
 
     def read(self, methods: Collection[str]) -> Sequence[_Waiting]:
-        """Count the waiting work of each method: ``methods``, served, paused, and any with work."""
+        """Count waiting work by method; include served, paused, and ``methods`` without any."""
         with self._lock:
             at = self._runtime.clock()
             if at - self._read_at >= QUEUE_SECONDS:

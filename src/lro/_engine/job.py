@@ -706,7 +706,7 @@ class SwallowedError(Exception):
 
 
 class WorkerDied(Exception):
-    """Raised by a remote call of the function whose process died; the text says how."""
+    """Raised by a remote call of the function whose process died; the error text says how."""
 
 
 Outcome: TypeAlias = FinalResult | Literal["released", "superseded", "lost"]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("lro")
 
 WAIT_SECONDS: Final = 10.0
-"""Seconds that a call waits for bytes before it is refused."""
+"""How many seconds a call waits for bytes before the call is refused."""
 
 SLOW_SECONDS: Final = 5.0
 """A reply that takes longer to send is aborted as soon as another call waits for its bytes."""

@@ -42,7 +42,7 @@ _GRACE_SECONDS: Final = 1.0
 _LEAST_PAUSE_SECONDS: Final = 0.01
 """Minimum interval between two runs of the due tasks."""
 _TRIES: Final = 5
-"""Attempts to write in one grace period, while the store is unavailable."""
+"""How many times a write is tried in one grace period, while the store is unavailable."""
 _GRACES: Final = 4
 """A lease lasts for at least this number of grace periods."""
 LEAST_LEASE: Final = timedelta(seconds=_LEAST_PAUSE_SECONDS * _TRIES * _GRACES)
@@ -255,8 +255,8 @@ class Maintenance(PerProcess):
 
     def _scan_orphans(self) -> None:
         began = self._clock()
-        # The scan stays due until it succeeds. It may miss what other threads ask for from here on,
-        # so their requests make another scan due.
+        # The scan stays due until it succeeds. It may miss work that other threads report from here
+        # on: their requests make another scan due.
         self._scan_at, self._scan_asked_at = began, math.inf
         methods = [name for name, spec in [*self._specs.items()] if spec.function is not None]
         found = self._store.orphans(methods, _BATCH + self._stuck)

@@ -537,7 +537,7 @@ class MethodSpec:
         try:
             last = self.unpack_metadata(metadata)
             return metadata if last is None else self.pack_metadata(function(last, state))
-        except BaseException as exc:  # application code, in a thread that other work needs, too
+        except BaseException as exc:  # application code: other work still needs this thread
             raise FinalMetadataFailed(self.full_name) from exc
 
 

@@ -124,7 +124,7 @@ def no_longer_open(one: Closing) -> None:
 
 def _close_all() -> None:
     began, services = time.monotonic(), list(_open)
-    # In parallel: together they take no longer than the slowest.
+    # The services are closed in parallel: that takes no longer than the slowest service does.
     threads = [threading.Thread(target=_close, args=(one, began)) for one in services[1:]]
     try:
         for thread, one in zip(threads, services[1:], strict=True):

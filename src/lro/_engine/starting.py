@@ -468,7 +468,7 @@ class Starter:
         return functools.partial(insert, connection)
 
     def _tried(self, start: _Start, record: Record, key: RequestKey | None) -> Flow[Inserted]:
-        """Return what an insert of this record would return; nothing is inserted."""
+        """Return the result that an insert of this record would have; insert nothing."""
         store = self._runtime.store
         insert = start.insert or store.insert
         check = functools.partial(insert, record, start.packed, key, check_only=True)

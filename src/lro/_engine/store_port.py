@@ -14,11 +14,11 @@ from lro._model.operation import Change, Record
 from lro._model.page_tokens import Cursor
 
 SCAN: Final = 500
-"""Default of how many records a store reads for one page: a few milliseconds' worth."""
+"""Default number of records that a store reads for one page, in a few milliseconds."""
 
 
 READ_BYTES: Final = 1024 * 1024
-"""Default of how much a store reads in one call, in bytes of ``Record.weight``.
+"""Default limit of the records that a store reads in one call, in bytes of ``Record.weight``.
 
 Messages of many small objects take twelve times this memory until they are encoded.
 """
@@ -151,7 +151,8 @@ class Claimed:
 class Worker:
     """A process that uses a store, as it describes itself. All times are by the store's clock.
 
-    It renews its row three times within a lease while it has work, and once a minute without.
+    It renews its row three times within a lease while it has work, and once a minute while it has
+    none.
     """
 
     owner: str
@@ -165,7 +166,7 @@ class Worker:
     methods: Sequence[str]
     """The full names of the methods whose work the worker can do."""
     capacity: int | None
-    """The number of operations that the worker can run at once; None is no limit."""
+    """How many operations the worker can run at once: 0 if it runs no work, None for no limit."""
     start_time: datetime
     """When the worker first wrote to the store."""
     seen_time: datetime
@@ -377,7 +378,7 @@ class Store(Protocol):
         *,
         check_only: bool = False,
     ) -> Inserted:
-        """Add a record and its request; if the key was used within 24 hours, return that record.
+        """Add a record and its request, or return the record that used its key within 24 hours.
 
         ``check_only`` makes all checks and stores nothing (spec §9.7).
 

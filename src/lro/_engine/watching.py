@@ -126,8 +126,8 @@ class WatchStream:
     """A watch of operations: iterate over it, once, to get their states.
 
     It yields the state of each operation, and the state again whenever it has changed. Operations
-    that do not exist, or no longer exist, come as :class:`MissingOperation`. It ends when all are
-    done or gone. Of several changes in a row, it may yield only the last.
+    that do not exist, or no longer exist, come as :class:`MissingOperation`. The stream ends when
+    all operations are done or gone. Of several changes in a row, it may yield only the last.
     """
 
     def __init__(

@@ -75,7 +75,7 @@ class WebhookSender(Protocol):
         ...
 
     def notifies(self, record: Record) -> bool:
-        """Return True if the end of an operation is to be notified.
+        """Return True if webhooks are to be sent about the end of an operation.
 
         Called within the change that ends the operation, maybe more than once, so it must be quick
         and have no side effects.
