@@ -191,7 +191,7 @@ def named(cls: type[R], request: str | R) -> R:
     Raises:
         DeclarationError: The argument is neither a name nor a request, or the name is not valid.
     """
-    whole: Any = cls(request) if isinstance(request, str) else request  # type: ignore[call-arg]  # of a name
+    whole: Any = cls(request) if isinstance(request, str) else request  # type: ignore[call-arg]  # a name
     wanted = f"a name or a {cls.__name__}"
     check("name", request, wanted, fine=isinstance(whole, cls))
     check_name(whole.name)

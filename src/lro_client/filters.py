@@ -130,7 +130,7 @@ def step(key: str | int) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Return True if services accept a text unquoted: a name, not a keyword in any letter case."""
+    """Return True if a text needs no quotes: it is a name, and no keyword in any letter case."""
     return bool(_IDENTIFIER.fullmatch(text)) and text.upper() not in _KEYWORDS
 
 
@@ -289,10 +289,10 @@ class Operand:
 
     text: str
 
-    def __eq__(self, value: Value) -> Expression:  # type: ignore[override]  # not a bool
+    def __eq__(self, value: Value) -> Expression:  # type: ignore[override]  # returns no bool
         return self._compared("=", value)
 
-    def __ne__(self, value: Value) -> Expression:  # type: ignore[override]  # not a bool
+    def __ne__(self, value: Value) -> Expression:  # type: ignore[override]  # returns no bool
         return self._compared("!=", value)
 
     def __lt__(self, value: Value) -> Expression:
@@ -317,11 +317,11 @@ class Operand:
 
     def is_true(self) -> Expression:
         """``x = true``, for style guides that forbid ``== True``."""
-        return self == True  # noqa: E712  # builds the comparison
+        return self == True  # noqa: E712  # makes an Expression
 
     def is_false(self) -> Expression:
         """``x = false``; unlike ``~x.is_true()``, it does not match an operation without x."""
-        return self == False  # noqa: E712  # builds the comparison
+        return self == False  # noqa: E712  # makes an Expression
 
     def matches(self, text: str) -> Expression:
         """``x = "a*b"``: each ``*`` matches any text, even the empty text (spec §7.11).

@@ -110,7 +110,7 @@ class GoogleAuth(_Auth):
         self._turns = weakref.WeakKeyDictionary()
 
     def sync_auth_flow(self, request: Any) -> Generator[Any, Any, None]:
-        """Authenticate in a thread, as ``httpx.Auth`` specifies."""
+        """Authenticate a blocking request, as ``httpx.Auth`` specifies."""
         request.read()  # the request may have to be sent twice
         if not self._apply(request):
             self._fetch(request)

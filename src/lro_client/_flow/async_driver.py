@@ -243,7 +243,7 @@ class AsyncDriver:
                 await self._idle(seconds)
             case Stream():
                 with contextlib.suppress(StopStream):
-                    await self.transport.stream(step.call, step.sink)  # type: ignore[attr-defined]  # offered
+                    await self.transport.stream(step.call, step.sink)  # type: ignore[attr-defined]  # it streams
         return None
 
     async def _send(self, call: Call) -> Reply:

@@ -336,7 +336,7 @@ class Driver:
                 self._idle(seconds)
             case Stream():
                 with contextlib.suppress(StopStream):
-                    self.transport.stream(step.call, step.sink)  # type: ignore[attr-defined]  # offered
+                    self.transport.stream(step.call, step.sink)  # type: ignore[attr-defined]  # it streams
         return None
 
     def _gather(self, calls: Sequence[Call]) -> list[object]:

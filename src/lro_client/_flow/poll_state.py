@@ -183,8 +183,8 @@ class PollState:
     ) -> bool:
         """Record a failed poll; return True if a Get must follow at once, to check the Wait.
 
-        ``hold`` is the hold of a Wait, or None for a Get. ``took`` is the duration of the call in
-        seconds, ``budget`` its maximum.
+        ``hold`` is the timeout of a Wait, or None for a Get. ``took`` is the duration of the call,
+        ``budget`` its maximum. All are in seconds.
         """
         config.server.hear(error)
         if hold is not None and _may_lack_wait(config.polling, error):

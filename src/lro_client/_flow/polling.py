@@ -101,7 +101,7 @@ class _SingleWait(PollState):
 
     @property
     def left(self) -> float:
-        """Seconds to the deadline; infinite without one."""
+        """Seconds to the deadline; infinite without a deadline."""
         if self.timeout is None:
             return math.inf
         return self.since + self.timeout - self.config.clock()
@@ -131,7 +131,7 @@ class _SingleWait(PollState):
         return Sleep(max(0.0, min(seconds, self.left)))
 
     def after_reply(self, reply: Reply, hold: float | None, took: float) -> float | None:
-        """Return the pause before the next poll, or None if it follows at once."""
+        """Return the pause before the next poll, or None to poll at once."""
         self.check_deadline()
         if hold is not None and self.holds_again(hold, took):
             return None

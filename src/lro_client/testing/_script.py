@@ -49,7 +49,7 @@ class ServerCall:
 class Fault:
     """A fault of a reply.
 
-    ``error`` is an exception that the HTTP library raises instead, such as ``httpx.ConnectError``.
+    ``error`` is an exception that is raised instead of a reply, such as ``httpx.ConnectError``.
     ``status`` and ``body`` replace those of the reply. A status alone gets the interface's error
     body (spec §5.12), a body alone the status 200. ``headers`` are added. ``keep`` truncates the
     body to that many bytes. ``seconds`` delays the reply; calls with a shorter timeout fail.

@@ -140,10 +140,11 @@ class ScriptedServer:
     ) -> None:
         """Add an operation that begins now and ends ``ends_after`` seconds later (None: never).
 
-        It ends with ``response`` or ``error``, or with neither. ``metadata`` is a message, or a
-        function that makes a message from the run time in seconds. After ``gone_after`` seconds the
-        operation no longer exists. If it is cancelled, it ends ``cancels_after`` seconds later
-        (None: it continues). ``retry_after`` is a header of replies while it is in progress.
+        The operation ends with ``response`` or ``error``, or with neither. ``metadata`` is a
+        message, or a function that makes a message from the run time in seconds. The operation is
+        gone after ``gone_after`` seconds. A cancelled operation ends ``cancels_after`` seconds
+        later (None: it continues). Replies about an operation in progress have the header
+        ``retry_after``.
 
         Raises:
             EncodingError, DeclarationError: A message cannot be sent.
