@@ -224,7 +224,7 @@ class AsyncGroup(Generic[Resp, Meta]):
         return await self._driver.run(flow)
 
     async def outcomes(self, timeout: timedelta | float | None = None) -> list[Resp | Exception]:
-        """Return a result or, for a failure, the exception for each handle, in their order.
+        """Return a result or an exception for each handle, in the order of the handles.
 
         Raises:
             GroupTimeout: The timeout expired.

@@ -216,7 +216,7 @@ class Group(Generic[Resp, Meta]):
         return self._driver.run(flow)
 
     def outcomes(self, timeout: timedelta | float | None = None) -> list[Resp | Exception]:
-        """Return a result or, for a failure, the exception for each handle, in their order.
+        """Return a result or an exception for each handle, in the order of the handles.
 
         Raises:
             GroupTimeout: The timeout expired.

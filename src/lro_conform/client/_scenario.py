@@ -105,10 +105,10 @@ def rule(
     optional: bool = False,
     unfinished: bool = False,
 ) -> _Rule:
-    """Return a function that makes a check of clients; ``id`` is the check's, without ``client.``.
+    """Return a function that makes a check of clients; the check's id is ``client.`` and ``id``.
 
     A run fails the check if a complaint of ``fails`` applies or, unless ``unfinished`` is true, if
-    it has no outcome.
+    the run has no outcome.
     """
     complaints = fails if isinstance(fails, tuple) else (fails,)
 

@@ -81,7 +81,7 @@ Special: TypeAlias = Callable[[Any], Awaitable[None]]
 
 Answer: TypeAlias = Shows | Refuses | Lists | Acknowledges | Silent | Special
 Script: TypeAlias = Mapping[Verb, Sequence[Answer]]
-"""The answers to each verb, in order; the last answer is repeated. Without answers, a verb is
+"""The answers to each verb, in order; the last answer is repeated. A verb without answers is
 UNIMPLEMENTED."""
 
 NOT_OFFERED: Final = Refuses(code=RpcCode.UNIMPLEMENTED)
