@@ -73,7 +73,7 @@ class EdgeApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI interface."""
         if self.edge.service.edges.background.pending:
-            self.edge.service.edges.start_maintenance()  # here, because the first scope is lifespan
+            self.edge.service.edges.start_maintenance()  # the first call is for lifespan
         if scope["type"] == "http":
             path, found = self._find(scope)
             if self._fallback is None or not isinstance(found, RouteNotFound | MalformedRequest):
@@ -188,7 +188,8 @@ async def respond(
                 return
         except GoneAway as gone:
             if gone.__cause__ is not None:
-                raise gone.__cause__ from None  # the server must see the error of its connection
+                # Raise the error of the connection, which the server must see.
+                raise gone.__cause__ from None
             return
         if answer.reserved is None:
             await sender.send(answer)
@@ -232,7 +233,7 @@ class _Headers(Mapping[str, str]):
 
     @property
     def _decoded(self) -> dict[str, str]:
-        if self._values is None:  # not a cached_property, which takes a lock
+        if self._values is None:  # a cached_property would take a lock
             self._values = self._decode()
         return self._values
 
@@ -265,7 +266,7 @@ def request_of(
     caller: str | None = None,
     receive: Receive | None = None,
 ) -> HttpRequest:
-    """Return the request of a scope, with this raw path.
+    """Return the request of a scope; ``path`` is its raw path.
 
     After the body was read, ``receive`` reports that the caller disconnects.
     """
@@ -289,7 +290,8 @@ def _mount(request: HttpRequest) -> str | None:
     """Return the part of the path before ``request.path``, as the caller knows it.
 
     ``root_path`` is part of the path or, behind a proxy that strips a prefix, comes before the
-    path. It may consist of that prefix and of a mount point, which is always in the path.
+    path. ``root_path`` may consist of that prefix and of a mount point, which is always in the
+    path.
     """
     scope: Scope = request.native
     root = scope.get("root_path", "")
@@ -307,7 +309,7 @@ def raw_path(scope: Scope) -> str:
     """Return the raw path below the mount point of the application."""
     root, path = scope.get("root_path", ""), scope["path"]
     if not root and path.isascii() and scope.get("raw_path") == path.encode("ascii"):
-        return str(path)  # nothing is encoded or mounted
+        return str(path)  # the path has no escapes, and nothing is mounted
     raw = raw_form(wire_text(scope.get("raw_path") or b"").partition("?")[0], path)
     # Behind a proxy that strips a prefix, only the mount point is in the path.
     for mount in (root, root.removeprefix(scope.get("app_root_path", ""))):
@@ -414,7 +416,7 @@ class _Sender:
                     with _broken_off_if_slow(reply.held()):
                         message = {"type": "http.response.body", "body": piece, "more_body": True}
                         await self._send(message)
-            except asyncio.CancelledError:  # a disconnect, or the server is stopping
+            except asyncio.CancelledError:  # the caller has disconnected, or the server is stopping
                 await _in_time(self._end(b""))
                 raise
         await self._end(b"")

@@ -280,7 +280,7 @@ class AzureEdge(OperationsEdge):
             MalformedRequest: The query cannot be read, or the version is given twice.
             StatusError: The version is missing or not supported.
         """
-        read_parameters(query)  # checks limits and escapes
+        read_parameters(query)  # raises an error for a long query or a malformed escape
         pieces = [piece.partition("=") for piece in query.split("&") if piece]
         versions = [unquote_plus(text) for name, _, text in pieces if _is_version(name)]
         rest = "&".join("".join(piece) for piece in pieces if not _is_version(piece[0]))

@@ -80,7 +80,7 @@ class EachStep:
 
 @attrs.frozen
 class ListsStep:
-    """A step through all nested lists in a Struct, as for ``:``."""
+    """A step through all nested lists in a Struct, which the operator ``:`` needs."""
 
     def values(self, value: Json) -> Iterable[Json]:
         """Return the value and all elements of nested lists in it."""
@@ -103,7 +103,7 @@ class StructStep:
 
 
 class Cardinality(enum.Enum):
-    """The cardinality of a place."""
+    """The number of values at a place: one value, a list or a map."""
 
     ONE = "one"
     REPEATED = "repeated"
@@ -146,7 +146,8 @@ def descend(place: Place, parts: Iterable[Part], op: Op) -> Place:
         InvalidFilter: See :func:`below`.
     """
     steps = list(place.steps)
-    for part in parts:  # steps are collected in a list: a path may have thousands of them
+    # The steps are collected in a list, because a path may have thousands of steps.
+    for part in parts:
         place = below(attrs.evolve(place, steps=()), part, op)
         steps += place.steps
     return attrs.evolve(place, steps=tuple(steps))

@@ -253,7 +253,7 @@ class OperationsEdge:
         self._verbs = self._exchanges()
 
     def _exchanges(self) -> Mapping[str, Callable[[HttpRequest, str, str], Exchange]]:
-        """Return a function per verb, of the request, the name in the path, and the caller."""
+        """Return functions by verb; each takes the request, the name in the path and the caller."""
         return {
             "GetOperation": self._get,
             "ListOperations": self._list,
@@ -493,7 +493,7 @@ class OperationsEdge:
         query = _query_of(request, "GetOperation")
         access, view = self.service.edges.access, query.view
         if view == "BASIC" and access.immediate and not self.service.edges.background.pending:
-            operation = access.read(name, caller)  # the most frequent call
+            operation = access.read(name, caller)  # Get is the most frequent call
         else:
             operation = yield from flow_of(self.service.get)(name, view=view, caller=caller)
         return (yield from self._shown(operation, query, caller))

@@ -128,7 +128,8 @@ _IGNORED: Final = frozenset(
 _ENUM_NUMBERS: Final[Mapping[str, bool]] = {"json": False, "json;enum-encoding=int": True}
 """The valid values of ``alt``; True if enum values are then printed as numbers."""
 
-_PAGE_SIZE: Final = re.compile(r"(-?)0*([0-9]{1,10})")  # bounded: int() refuses very long texts
+# The length is bounded, because int() refuses very long texts.
+_PAGE_SIZE: Final = re.compile(r"(-?)0*([0-9]{1,10})")
 _INT32: Final = range(-(2**31), 2**31)
 
 
@@ -195,7 +196,8 @@ def read_parameters(query: str) -> tuple[list[tuple[str, str]], bool]:
 
 
 def _decode(text: str) -> str:
-    return percent_decode(text.replace("+", " "), "query")  # as HTML forms (spec §5.8(2))
+    # HTML forms write a space as "+" (spec §5.8(2)).
+    return percent_decode(text.replace("+", " "), "query")
 
 
 def _field(rpc: str, name: str) -> str:

@@ -98,7 +98,8 @@ def _bounded(status: Status, types: TypeRegistry) -> Status:
     details, room = [], MAX_DETAILS
     for detail in status.details:
         packed = detail
-        if packed.type_name.startswith(PACKAGE):  # cutting could make other types invalid
+        # Cutting texts could make messages of other packages invalid.
+        if packed.type_name.startswith(PACKAGE):
             packed = attrs.evolve(packed, payload=_cut(packed.payload))
         if packed.type_name == types.name_of(ErrorInfo) and size_of(packed) > room:
             # Every error must have an ErrorInfo (spec §6.3(1)).
@@ -210,7 +211,7 @@ def operation_reply_json(
     """
     try:
         return operation_to_json(operation, types)
-    except EncodingError:  # rare, so messages are not checked in advance
+    except EncodingError:  # this is rare, so messages are not checked in advance
         shown = with_stand_ins(operation, types, types.to_json, domain, alone=alone)
         return operation_to_json(shown, types)
 
@@ -270,7 +271,7 @@ def _json_of(
     value = operation_reply_json(operation, types, domain, alone=alone)
     if redact is None:
         return value
-    description = value.pop("description", None)  # has no messages to redact
+    description = value.pop("description", None)  # a description has no messages to redact
     # A copy, because the messages belong to the record.
     found: object = contained("redact", redact, copy.deepcopy(value))
     if not isinstance(found, dict):

@@ -189,7 +189,7 @@ class RouteTable:
             MalformedRequest: The path has a malformed escape or bytes that are not UTF-8, or is
                 too long to be read.
         """
-        if "%" not in path and len(path) <= MAX_PATH:  # most paths: nothing to decode
+        if "%" not in path and len(path) <= MAX_PATH:  # most paths have no escapes to decode
             stem, verb = self._cut(path) if ":" in path else (path, None)
             dispatch = self._dispatch.get((method, verb))
             match = dispatch.find(stem) if dispatch is not None else None

@@ -130,7 +130,7 @@ class StartHandler(Generic[Req]):
         Raises:
             MalformedRequest: The query is malformed, or has a parameter that is not allowed.
         """
-        if not query:  # the usual case
+        if not query:  # most starts have no query
             return (), False
         if self.rule.body != WHOLE:
             return read_parameters(query)

@@ -41,7 +41,8 @@ _WRITTEN: Final[Mapping[object, tuple[str, str]]] = {
     Kind.BOOL: ("v.__class__ is bool", "v"),
     Kind.INT32: (f"v.__class__ is int and {-(2**31)} <= v < {2**31}", "v"),
     Kind.INT64: (f"v.__class__ is int and {-(2**63)} <= v < {2**63}", "str(v)"),
-    Kind.DOUBLE: ("v.__class__ is float and v - v == 0.0", "v"),  # true only for finite numbers
+    # The difference is 0 only for finite numbers.
+    Kind.DOUBLE: ("v.__class__ is float and v - v == 0.0", "v"),
     datetime: ("v.__class__ is datetime", "datetime_text(v)"),
 }
 """By kind or Python class: a test of the value ``v``, and its JSON form if the test passes."""
@@ -127,7 +128,8 @@ def _write(field: Field, number: int) -> list[str]:
         test = ""
     other = "return slow(message)"
     some = "" if field.explicit else "if w: "
-    if field.label is Label.REPEATED:  # not an iterator: slow may read it again
+    # Iterators are excluded, because ``slow`` may read the value again.
+    if field.label is Label.REPEATED:
         return [
             f"if v.__class__ is not tuple and v.__class__ is not list: {other}",
             *(_each(test, form, list, other) if test else [f"w = h{number}(v)"]),
@@ -386,7 +388,7 @@ class JsonCodec:
 
         def dump(message: object) -> Json:
             nonlocal rows
-            if rows is None:  # not earlier, because a class may contain itself
+            if rows is None:  # found at the first call, because a class may contain itself
                 rows = [(field, self._field_dumper(field)) for field in shape.fields]
             if not isinstance(message, dict if is_dict else cls):
                 raise InvalidArgument("", f"must be a {cls.__name__}, got {got(message)}")

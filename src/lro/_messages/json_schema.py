@@ -208,7 +208,8 @@ class MessageSchemas:
         if found is not None:
             return found
         name = self._free(self._name(cls, package), suffix)
-        reference = self._references[key] = self.add(name, {})  # a message may contain itself
+        # Stored first, because a message may contain itself.
+        reference = self._references[key] = self.add(name, {})
         package = name.removesuffix(suffix).rpartition(".")[0]
         shown = [field for field in shape.fields if field.json_name not in without]
         fields: dict[str, Json] = {

@@ -1,8 +1,8 @@
 """JSON text (RFC 8259, spec §1.8): the only module that chooses a JSON library.
 
 The extra ``fast`` changes no result: the standard library defines all valid texts and values.
-orjson is used where both agree. Values that orjson refuses or may treat differently go to the
-standard library.
+orjson is used where it agrees with the standard library. Values that orjson refuses or may treat
+differently go to the standard library.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def dumps(value: Json) -> bytes:
     if orjson is not None:
         try:
             text: bytes = orjson.dumps(value, option=_OPTIONS)
-        except TypeError:  # integers over 64 bits, and other values
+        except TypeError:  # raised for integers over 64 bits, and other values
             return _standard_dumps(value)
         if not _written_otherwise(text):
             return text
@@ -175,7 +175,7 @@ def plain_copy(value: dict[Any, Any] | list[Any], limit: int | None = None) -> J
             raise TypeError
         text: bytes = orjson.dumps(value, option=_OPTIONS)
         copy: Json = orjson.loads(text)
-    except (ValueError, TypeError):  # integers over 64 bits, and other values
+    except (ValueError, TypeError):  # raised for integers over 64 bits, and other values
         try:
             text = _standard_dumps(value)
             if _BEYOND_DOUBLE in text.translate(_DIGITS):
@@ -304,7 +304,7 @@ def _text_deeper_than(text: bytes, value: Json, limit: int) -> bool:
     if len(brackets) <= 2 * limit:
         return False
     for _ in range(min(limit, 8)):
-        brackets = brackets.replace(b"{}", b"")  # the innermost level
+        brackets = brackets.replace(b"{}", b"")  # removes the innermost level
         if not brackets:
             return False
     return deeper_than(value, limit)

@@ -46,7 +46,7 @@ def declared(cls: Any) -> list[Declared]:
 
 
 def foreign(annotation: object) -> ForeignType | None:
-    """Return how msgspec writes a type, by its JSON Schema."""
+    """Return how msgspec writes a type, by the JSON Schema of the type; None if there is none."""
     if bare(annotation) is msgspec.Raw:
         return None
     try:
@@ -64,7 +64,7 @@ def foreign(annotation: object) -> ForeignType | None:
 
 
 def constraint(annotation: object, kind: Kind) -> Callable[[Any], object] | None:
-    """Return a function that checks a single value by the Meta in its annotation, or None."""
+    """Return a function that checks a value by the Meta in its annotation; None without a Meta."""
     single = kind not in (Kind.ENUM, Kind.MESSAGE) or bare(annotation) in _TIMES
     if not single or not any(isinstance(one, msgspec.Meta) for one in marks_of(annotation)):
         return None

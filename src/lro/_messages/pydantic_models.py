@@ -75,7 +75,7 @@ def declared(cls: Any) -> list[Declared]:
 
 
 def foreign(annotation: Any) -> ForeignType | None:
-    """Return how pydantic writes a type, by its JSON Schema."""
+    """Return how pydantic writes a type, by the JSON Schema of the type; None if there is none."""
     try:
         adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(annotation)
         kind = foreign_kind(adapter.json_schema(mode="serialization"))

@@ -252,7 +252,7 @@ class TypeRegistry:
 
     Message classes are attrs classes, dataclasses, pydantic models, msgspec Structs, TypedDicts,
     and classes of protobuf and proto-plus (with the extra ``protobuf``). ``factories`` make codecs
-    for classes of other libraries, and come before the built-in factories.
+    for classes of other libraries, and are asked before the built-in factories.
 
     Raises:
         DeclarationError: A class or a factory is not usable.
@@ -306,7 +306,7 @@ class TypeRegistry:
         name = declared_name(cls) or protobuf_name(cls) or full_name or known
         if name is None:
             if not is_message_class(cls):
-                self._make_codec(cls)  # raises an error if it is not a message class
+                self._make_codec(cls)  # raises an error if ``cls`` is not a message class
             raise DeclarationError(cls.__qualname__, "has no full name; decorate it: @lro.message")
         check_full_name(name)
         if known == name:
@@ -528,7 +528,7 @@ class TypeRegistry:
             if isinstance(shown, bytes):
                 return self.binary.to_json(self._names[cls], shown)
             return shown
-        except (UnknownType, MissingExtra):  # a binary payload, from the codec of an application
+        except (UnknownType, MissingExtra):  # the codec of an application made a binary payload
             raise EncodingError(cls.__qualname__, "", "has no JSON form") from None
         except InvalidArgument as exc:
             raise EncodingError(cls.__qualname__, exc.field, exc.description) from exc

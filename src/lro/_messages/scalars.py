@@ -130,7 +130,7 @@ def _whole(value: Json) -> int | None:
             return None
         try:
             exact = Decimal(value)  # a float would lose digits of long numbers
-        except InvalidOperation:  # for instance, an exponent of 20 digits
+        except InvalidOperation:  # raised for an exponent of 20 digits, for instance
             return None
         # A number with more digits exceeds every range, and converting it to an int would take
         # long.

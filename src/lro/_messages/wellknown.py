@@ -222,7 +222,7 @@ def _walk(value: object) -> Json:
 def _check_finite(value: float) -> None:
     try:
         finite = math.isfinite(value)
-    except OverflowError:  # an integer beyond the range of double
+    except OverflowError:  # raised for an integer beyond the range of double
         finite = False
     if not finite:
         raise InvalidArgument("", f"must be within the range of double, got {got(value)}")

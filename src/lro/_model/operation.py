@@ -469,7 +469,7 @@ def is_small(operation: Operation) -> bool:
     if (metadata is None or fits_by_estimate(metadata, SMALL)) and (
         result is None or (isinstance(result, AnyMessage) and fits_by_estimate(result, SMALL))
     ):
-        return True  # the usual case
+        return True  # most operations are small enough for this test
     found: list[Any] = [metadata, result]
     room = SMALL
     while found:
@@ -679,7 +679,7 @@ class Record:
 
     def _with(self, changes: dict[str, Any]) -> Record:
         fields = self.__dict__ | changes
-        fields.pop("_operation", None)  # cached for the old record
+        fields.pop("_operation", None)  # ``operation`` is cached for the old record
         fields.pop("_weight", None)
         return Record.of(fields)
 

@@ -116,7 +116,7 @@ def verify_webhook(
         version, _, signature = each.partition(",")
         if version == _VERSION:
             given_one = signature.encode("utf-8", "surrogateescape")
-            for one in wanted:  # no early exit, so the time does not reveal a match
+            for one in wanted:  # the loop has no early exit, so its time does not reveal a match
                 fine |= hmac.compare_digest(one, given_one)
     if not fine:
         raise WebhookError("no signature in it is right")

@@ -38,7 +38,7 @@ class HttpRule:
 
     @classmethod
     def of(cls, name: str, path: str, method: str = "POST", body: str | None = None) -> HttpRule:
-        """Make a rule from a declaration; errors call the path's argument ``name``.
+        """Make a rule from a declaration; in errors, the argument with the path is called ``name``.
 
         The default of ``body`` is ``"*"``, or empty for DELETE.
 

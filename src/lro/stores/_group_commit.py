@@ -175,7 +175,7 @@ class GroupCommit(PerProcess, ABC, Generic[W]):
                 self._thread, self._led = None, False
                 return False
             write = self._waiting[0] if self._waiting else None
-            if write is None or write.gate is not None:  # a waiting thread leads
+            if write is None or write.gate is not None:  # a thread that waits for its write leads
                 write = None
                 self._promote()
             else:
@@ -223,7 +223,7 @@ class GroupCommit(PerProcess, ABC, Generic[W]):
                 for one in self._group:
                     one.become(WriteState.MADE)
             if write.state is not WriteState.MADE and write in self._waiting:
-                self._waiting.remove(write)  # its thread was interrupted
+                self._waiting.remove(write)  # the thread of the write was interrupted
             write.become(WriteState.LEFT)
             if leads:
                 self._leading = None

@@ -49,7 +49,7 @@ class Dialect(Protocol):
         ...
 
     def key(self, name: str) -> str:
-        """Return the value of a key (an ASCII word), or ``UNKNOWN`` if the record lacks it."""
+        """Return an expression for the value of a key (an ASCII word); ``UNKNOWN`` if missing."""
         ...
 
     def contains(self, column: str, *, folded: bool) -> str:

@@ -204,7 +204,7 @@ class OrderedRecords:
 
 
 def _add(entries: list[_E], entry: _E) -> None:
-    if not entries or entries[-1] < entry:  # the common case: the entry is the newest
+    if not entries or entries[-1] < entry:  # in most cases, the entry is the newest
         entries.append(entry)
     else:
         bisect.insort(entries, entry)
@@ -513,7 +513,7 @@ def _taken(record: Record, claim: Claim, now: datetime) -> Record:
 
 
 class _Counts:
-    """Counts by steps. Used under the store's lock."""
+    """Counts by time step. Used under the store's lock."""
 
     def __init__(self) -> None:
         self._steps: dict[int, dict[int, dict[str, dict[str, float]]]]
@@ -550,7 +550,7 @@ class NoChanges:
         return ()
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Do nothing: there is nothing to free."""
         self._closed.set()
 
 
@@ -948,7 +948,7 @@ class MemoryStore(PerProcess):
             return self._lists.next_due()
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Do nothing: there is nothing to free."""
 
     def _after_fork(self) -> None:
         self._lock = threading.Lock()  # from now on, this forked process has its own records

@@ -169,7 +169,7 @@ class Binary:
                 if len(self._written) >= _KEPT:
                     self._written = {}  # replaced, not cleared: other threads may use the old dict
                 self._written[key] = text
-        return reread(text.decode())  # a new value for each call: callers may change it
+        return reread(text.decode())  # each call returns a new value, because callers may change it
 
     def _whole_numbers(self, value: Any, descriptor: Descriptor) -> Any:
         # Whole numbers in a Value are written as 1, not 1.0.
@@ -311,7 +311,7 @@ def check_values(payload: bytes, descriptor: Any, most: int = MAX_VALUES) -> Non
     Raises:
         InvalidArgument: The message has more values.
     """
-    if len(payload) * _OF_UNKNOWN // 2 <= most:  # two bytes are the shortest field
+    if len(payload) * _OF_UNKNOWN // 2 <= most:  # the shortest field has two bytes
         return
     with contextlib.suppress(IndexError, KeyError):  # invalid bytes; the parser raises the error
         if any(count > most for count in _count_values(payload, descriptor)):

@@ -170,7 +170,7 @@ def _ask_for_password(function: Callable[[], str]) -> str:
     else:
         empty = "a text that is empty or has a NUL character"
         wrong = f"returned {empty if isinstance(given, str) else type(given).__name__}"
-    raise NoPassword(f"the password function {wrong}")  # no cause: it may show a secret
+    raise NoPassword(f"the password function {wrong}")  # without its cause, which may show a secret
 
 
 @attrs.frozen(kw_only=True)
@@ -266,7 +266,7 @@ class ServerAddress:
             except NoAnswer:  # the connection has failed, and cannot be used
                 raise
             except psycopg.Error as exc:
-                if _NO_TRANSACTIONS not in str(exc):  # perhaps the pooler is full now
+                if _NO_TRANSACTIONS not in str(exc):  # perhaps the pooler has no free session now
                     line = "whether the pooler of the database keeps sessions is not known: %s"
                     log.info(line, exc)
                     return

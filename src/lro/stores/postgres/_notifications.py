@@ -79,7 +79,7 @@ class Announcer:
         )
         try:
             thread.start()
-        except RuntimeError:  # the interpreter is ending
+        except RuntimeError:  # no thread can start while the interpreter ends
             return None
         return thread
 
@@ -87,7 +87,8 @@ class Announcer:
         while (names := self._next()) is not None:
             try:
                 self._send(list(payloads(self._sender, names)))
-            except Exception as exc:  # not fatal: other processes poll every few seconds
+            # A lost payload is not fatal: other processes poll every few seconds.
+            except Exception as exc:
                 if self._failures.is_due():
                     log.warning("%d announcements were not sent: %s", len(names), exc)
             with self._changed:
@@ -145,7 +146,8 @@ class NotifySubscription(PerProcess):
         try:
             for file in (connection.fileno(), self._woken):
                 self._selector.register(file, selectors.EVENT_READ)
-            connection.add_notify_handler(self._notified)  # for notifications sent with a reply
+            # The handler gets notifications that arrive with a reply.
+            connection.add_notify_handler(self._notified)
             connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)), prepare=False)
         except psycopg.Error as exc:
             self.close()
@@ -198,7 +200,7 @@ class NotifySubscription(PerProcess):
             said = None
         if not isinstance(said, list) or not all(isinstance(word, str) for word in said):
             self._unnamed_changes = (
-                True  # another program's notification: anything may have changed
+                True  # another program has sent the notification, so any record may have changed
             )
         elif said[:1] != [self._sender]:
             self._names.update(str(name) for name in said[1:])

@@ -17,7 +17,7 @@ _NUMBER: Final = r"^-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]{1,3})?$"
 
 
 class PostgresDialect:
-    """Expressions of PostgreSQL."""
+    """The SQL expressions that PostgreSQL writes in its own way."""
 
     mark = "%s"
 
@@ -26,7 +26,7 @@ class PostgresDialect:
         return "id = ANY (%s::uuid[])", [ids_of(sorted(names))]
 
     def key(self, name: str) -> str:
-        """Return the value of a key."""
+        """Return an expression for the value of a key in a record."""
         return f"coalesce(keys::json ->> '{name}', '{UNKNOWN}')"
 
     def contains(self, column: str, *, folded: bool) -> str:

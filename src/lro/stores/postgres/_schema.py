@@ -417,7 +417,7 @@ class SchemaSetup:
             maker = threading.Thread(target=self._make_in_turn, name="lro-indexes", daemon=True)
             try:
                 maker.start()
-            except RuntimeError as exc:  # too many threads
+            except RuntimeError as exc:  # raised if the process has too many threads
                 line = "the indexes of schema %s are not made: %s"
                 log.warning(line, self._address.schema, exc)
             else:

@@ -221,7 +221,7 @@ class PostgresStore(SQLStore, PerProcess):
         self._resources.announcer.announce(name)
 
     def listen(self) -> NotifySubscription:
-        """Make a subscription on a separate connection; if that connection is lost, call again."""
+        """Subscribe to changes on a separate connection; if that connection is lost, call again."""
         return self._resources.listen()
 
     def poll_states(self, names: Collection[str]) -> StateSummary:
@@ -232,7 +232,7 @@ class PostgresStore(SQLStore, PerProcess):
         if names is not seen or not isinstance(names, frozenset):
             asked = list(names)
             ids = ids_of(asked)
-            self._polled = names, asked, ids  # usually the same names are polled again
+            self._polled = names, asked, ids  # most polls read the same names again
         rows = self._rows(statements.POLL_STATES, micros(self._clock()), ids)
         return StateSummary(
             finished=frozenset(asked[place - 1] for place, waited_for, _ in rows if not waited_for),
@@ -248,7 +248,8 @@ class PostgresStore(SQLStore, PerProcess):
         """Return the key of page tokens, stored in the database."""
         if self._setup.secret is None:
             self._resources.connections.make_ready()
-        assert self._setup.secret is not None  # set by _setup, or an error was raised
+        # The call of _setup either set the secret or raised an error.
+        assert self._setup.secret is not None
         return self._setup.secret
 
     def insert(

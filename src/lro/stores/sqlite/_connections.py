@@ -286,7 +286,7 @@ def _each(turn: Callable[[FileConnections], Any]) -> None:
         turn(connections)
 
 
-with contextlib.suppress(AttributeError):  # platforms without fork
+with contextlib.suppress(AttributeError):  # raised on platforms without fork
     os.register_at_fork(
         before=lambda: _each(FileConnections.pause),
         after_in_parent=lambda: _each(FileConnections.resume),

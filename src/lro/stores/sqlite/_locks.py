@@ -47,7 +47,7 @@ class WorkerLocks(PerProcess):
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.rename(f"{name}-new", name)
-            except OSError:  # files cannot be locked here
+            except OSError:  # the system cannot lock the file
                 os.unlink(f"{name}-new")
 
     def remove(self, owner: str) -> None:

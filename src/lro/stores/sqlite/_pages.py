@@ -19,7 +19,7 @@ _INDEXES: Final = {"": "operations_order", "state": "operations_states"}
 
 
 class SQLiteDialect:
-    """Expressions of SQLite."""
+    """The SQL expressions that SQLite writes in its own way."""
 
     mark = "?"
 
@@ -28,7 +28,7 @@ class SQLiteDialect:
         return among("name", sorted(filter(textual, names)), self.mark)
 
     def key(self, name: str) -> str:
-        """Return the value of a key."""
+        """Return an expression for the value of a key in a record."""
         return f"coalesce(json_extract(keys, '$.{name}'), '{UNKNOWN}')"
 
     def contains(self, column: str, *, folded: bool) -> str:

@@ -174,7 +174,7 @@ def prepare(writer: sqlite3.Connection, path: str, until: float) -> None:
             does not support a write-ahead log.
         sqlite3.Error: The file cannot be used.
     """
-    _version(writer, path)  # checked first, so that a file of another program is not changed
+    _version(writer, path)  # check first, so that a file of another program is not changed
     if _write_ahead(writer, until) != "wal":
         raise DeclarationError(path, "must be on a file system that supports SQLite's WAL mode")
     if _version(writer, path) in _BEFORE:

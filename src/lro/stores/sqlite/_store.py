@@ -335,7 +335,7 @@ class SQLiteStore(SQLStore):
         names: list[str] = []
         methods: Counter[str] = Counter()
         for left in range(limit, 0, -_SLICE):
-            if not self._overdue(due, old):  # nothing to write: no lock to wait for
+            if not self._overdue(due, old):  # with nothing to write, do not wait for the write lock
                 return Expired(names, methods, more=False)
             sweep = functools.partial(sql.sweep, due=due, old=old, limit=min(left, _SLICE))
             removed = self._file.write_undurably(sweep)
@@ -366,7 +366,8 @@ class SQLiteStore(SQLStore):
         This does not wait for the disk: claims lost in a power failure are repeated.
         """
         now = micros(self._clock())
-        if not self._file.rows(sql.ANY_DUE, (now,)):  # nothing to write: no lock to wait for
+        # With nothing to write, do not wait for the write lock.
+        if not self._file.rows(sql.ANY_DUE, (now,)):
             return []
         claim = functools.partial(sql.claim_due, now=now, until=micros(until), limit=limit)
         due = map(from_row, self._file.write_undurably(claim))
