@@ -104,7 +104,7 @@ _counters: Final[weakref.WeakKeyDictionary[Service, _EventCounter]] = weakref.We
 
 
 def _counter_of(service: Service) -> _EventCounter:
-    """Return the counter of a service; the first call begins to count."""
+    """Return the counter of a service; the first call starts the counting."""
     with _lock:
         if service not in _counters:
             counter = _counters[service] = _EventCounter()

@@ -26,7 +26,7 @@ CALLER: Final = "caller"
 
 
 class Indexes:
-    """The indexed paths of a service. Without declared paths it costs nothing."""
+    """The indexed paths of a service. If no paths are declared, it costs nothing."""
 
     def __init__(self, types: TypeRegistry) -> None:
         self._types = types
@@ -46,7 +46,7 @@ class Indexes:
         return frozenset(self._paths) | ({CALLER} if self._callers else frozenset())
 
     def declare_caller(self) -> None:
-        """Add a key for the caller."""
+        """Add a key for the name of the caller."""
         self._callers = self.declared = True
 
     def declare(self, path: str, type_name: str, shape: Shape | None) -> None:

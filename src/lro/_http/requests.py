@@ -560,5 +560,5 @@ def _word(text: str) -> str:
 
 
 def _seconds(text: str) -> int | None:
-    found = _SECONDS.fullmatch(text)  # nine digits exceed any wait
+    found = _SECONDS.fullmatch(text)  # nine digits exceed every limit of a wait
     return None if found is None else int(found[1] or 0)

@@ -1055,7 +1055,7 @@ def retry(attempt: int, due: datetime, now: datetime) -> Change:
 
 
 def with_failure(change: Change, failed: FailedAttempt) -> Change:
-    """Make a change also store a failed attempt."""
+    """Return a change that also stores a failed attempt."""
 
     def noted(record: Record) -> Record | None:
         changed = change(record)
@@ -1077,7 +1077,7 @@ def failure_text(text: str) -> str:
 
 
 def with_lost_attempts(change: Change, lost: int) -> Change:
-    """Make a change also store ``lost``, the number of attempts whose worker was lost."""
+    """Return a change that also stores ``lost``, the number of attempts whose worker was lost."""
 
     def counted(record: Record) -> Record | None:
         changed = change(record)
@@ -1102,7 +1102,7 @@ def if_unchanged_since(seen: Record, change: Change) -> Change:
 
 
 def with_derived(change: Change, stamp: Stamp) -> Change:
-    """Make a change also bring derived fields up to date."""
+    """Return a change that also brings derived fields up to date."""
     return functools.partial(_with_derived, change, stamp)
 
 
@@ -1114,7 +1114,7 @@ def _with_derived(change: Change, stamp: Stamp, record: Record) -> Record | None
 
 
 def with_pending(change: Change, sends: Callable[[Record], bool]) -> Change:
-    """Make a change that ends a record also mark notifications as pending, if ``sends``.
+    """Return a change that, if it ends a record and ``sends``, also marks notifications as pending.
 
     A deleted operation has no notifications, because its end removes the record.
     """

@@ -309,7 +309,7 @@ _Lane: TypeAlias = tuple[int, int]
 
 
 class _Work:
-    """Waiting work by due time, and work that has an owner; both by method.
+    """Waiting work by due time, and work that has an owner; each of them by method.
 
     Used under the store's lock.
     """

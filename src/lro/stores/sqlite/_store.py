@@ -70,7 +70,7 @@ _LOOK_SECONDS: Final = 1.0
 _DEATH_LOOK: Final = timedelta(seconds=1)
 """Time between two checks for ended processes of other workers."""
 _DEATH_LOOK_ALONE: Final = timedelta(seconds=5)
-"""Time between two such checks while no other worker has work."""
+"""Time between two checks for ended processes while no other worker has work."""
 _SLICE: Final = 10
 """The most records that one transaction of a sweep removes, so that writers wait only briefly."""
 
