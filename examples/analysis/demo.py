@@ -81,7 +81,7 @@ def _positions(response: m.TrackResponse) -> str:
 
 
 def sample(verb: str) -> Any:
-    """Return the request of the demo, or a different one if that would show too little."""
+    """Return the demo's request, or a different request if the demo's would show too little."""
     names = ("astronaut", "brick", "coffee", "grass")
     astronaut, brick, coffee, grass = (decode(picture(f"{one}.png"), one) for one in names)
     match verb:
@@ -104,7 +104,7 @@ def sample(verb: str) -> Any:
 
 
 def request_of(verb: str, files: Sequence[Image], options: str = "{}") -> Any:
-    """Return the sample request, changed by the given pictures, if any, and fields in JSON."""
+    """Return the sample request with the given pictures, if any, and with these fields in JSON."""
     types, found, fields = TypeRegistry(), sample(verb), json.loads(options)
     body, pictures = types.dump(found), [types.dump(file) for file in files]
     if not isinstance(body, dict) or not isinstance(fields, dict):

@@ -25,7 +25,7 @@ _SQLITE: Final = "sqlite:///"
 
 @attrs.frozen(kw_only=True)
 class Deployment:
-    """``store``: ``sqlite:///PATH`` or ``postgresql://...``. ``executor``: one of EXECUTORS.
+    """``store`` is ``sqlite:///PATH`` or ``postgresql://...``; ``executor`` is one of EXECUTORS.
 
     ``broker`` is the URL of Celery's broker. ``concurrency`` is the number of analyses that run at
     once in a process; Celery's worker has its own option. A worker that is silent for ``lease``

@@ -69,7 +69,7 @@ def _box(box: BoundingBox, label: str, color: str = YELLOW, frame: int = -1) -> 
 
 
 def _grid(result: m.VerifyResponse, size: tuple[int, int]) -> Iterator[Shape]:
-    """Yield the outline and a grid of the reference, mapped into the picture."""
+    """Yield the outline of the reference picture and a grid, mapped into the picture."""
     ends = [[(at, 0.0), (at, 1.0)] for at in (0.0, 0.25, 0.5, 0.75, 1.0)]
     for line in [*ends, *([(y, x) for x, y in end] for end in ends)] if result.verified else ():
         flat = np.array([(x * size[0], y * size[1], 1) for x, y in line])
@@ -89,7 +89,7 @@ def _trail(result: m.TrackResponse, _: tuple[int, int]) -> Iterator[Shape]:
 
 
 def _overlay(result: Any) -> str:
-    """Return a PNG of regions with edges, weighted parts (red is against), or the palette."""
+    """Return a PNG of regions with edges, of weighted parts (red: negative), or of the palette."""
     file, colors = getattr(result, "label_map", getattr(result, "heatmap", None)), COLORS
     if file is not None:
         levels = np.asarray(Pillow.open(io.BytesIO(file.content))).astype(int)

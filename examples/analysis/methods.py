@@ -33,7 +33,7 @@ def first_metadata(verb: str, request: Any) -> AnalysisMetadata:
     return AnalysisMetadata(verb=verb, target=target_of(first_picture(request)), stage=QUEUED)
 
 
-# Functions of the module, because worker processes import them by name.
+# Defined in the module, because worker processes import these functions by name.
 
 
 def detect(request: m.DetectRequest, job: _Job) -> m.DetectResponse:
@@ -95,7 +95,7 @@ def _declare(service: Service, function: Callable[..., Any]) -> AnalysisMethod:
 
 def _work(verb: str, _: type[_Response], request: Any, job: _Job) -> _Response:
     module = _module(verb)
-    # job.metadata may be of an attempt of a lost worker; its progress must not fall.
+    # job.metadata may come from an attempt of a lost worker, and the progress must not fall.
     progress = Progress(job, job.metadata or first_metadata(verb, request), module.STAGES)
     response: _Response = getattr(module, verb)(request, progress)
     return response
@@ -103,5 +103,5 @@ def _work(verb: str, _: type[_Response], request: Any, job: _Job) -> _Response:
 
 @functools.cache
 def _module(verb: str) -> Any:
-    # Imported at the first call: scikit-image takes a second, and health checks must not wait.
+    # Imported at the first call: this takes a second, for which health checks must not wait.
     return importlib.import_module(f"examples.analysis.verbs.{verb}")

@@ -99,7 +99,7 @@ def is_animated(image: Image) -> bool:
     """Return True if the headers of a file say that it has more than one picture."""
     try:
         with PIL.Image.open(io.BytesIO(image.content), formats=tuple(MIME_TYPES)) as picture:
-            if picture.format == "TIFF":  # its is_animated would read all pages
+            if picture.format == "TIFF":  # is_animated would read all pages
                 picture.seek(1)
                 return True
             return _format(picture) != "JPEG" and bool(getattr(picture, "is_animated", False))
@@ -251,16 +251,16 @@ def _or(names: Iterable[str]) -> str:
 
 
 def _format(picture: PIL.Image.Image) -> str:
-    # Pillow calls a JPEG of a phone MPO if it has a second picture.
+    # The format of a phone's JPEG with a second picture is "MPO" in Pillow.
     return "JPEG" if picture.format == "MPO" else picture.format or ""
 
 
 def _upright_size(picture: PIL.Image.Image) -> tuple[int, int]:
     width, height = picture.size
-    if picture.format == "TIFF":  # Pillow has already turned the picture
+    if picture.format == "TIFF":  # Pillow's size is that of the upright picture
         return width, height
     try:
-        # PngImageFile.getexif would decode all pixels to find a tag after them.
+        # PngImageFile.getexif would decode all pixels to find tags after the pixels.
         orientation = PIL.Image.Image.getexif(picture).get(ExifTags.Base.Orientation)
     except Exception:  # an unreadable tag is ignored, see _upright
         return width, height

@@ -150,7 +150,7 @@ class Router:
 
 
 def _at(path: str, app: App) -> App:
-    """Return the application, called with this path however the request spells it."""
+    """Wrap an application: it always gets this path, however the request spells the path."""
 
     async def call(scope: Scope, receive: Receive, send: Send) -> None:
         await app({**scope, "path": path, "raw_path": path.encode()}, receive, send)
@@ -170,7 +170,7 @@ def _start(verb: str, method: AnalysisMethod) -> Start[Any]:
 
 
 def _parent(request: HttpRequest) -> str:
-    # The application chooses the project of an operation; here it takes the caller's choice.
+    # An application decides the project of an operation; this one takes the caller's choice.
     parent = parse_qs(request.query).get("parent", [""])[0]
     if parent and not any(re.fullmatch(p.replace("*", "[^/]+"), parent) for p in PARENTS):
         raise InvalidParent("parent", f"must be like {' or '.join(PARENTS)}, got {parent!r}")
@@ -237,8 +237,8 @@ def worker_app() -> Starlette:
 def serve(service: Service, listener: socket.socket, grpc_address: str = "") -> None:
     """Serve on this socket, and over gRPC if an address is given, until a signal stops it.
 
-    The exit status is 0 after SIGTERM, even if this is the first process of a container, which only
-    gets signals that it handles. uvicorn has its own handler while it runs.
+    The exit status is 0 after SIGTERM, even in the first process of a container, which only gets
+    signals that it handles. uvicorn has its own handler while it runs.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     config = uvicorn.Config(make_app(service, grpc_address), **_OPTIONS)

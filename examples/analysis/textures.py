@@ -37,7 +37,7 @@ MIN_SIDE: Final = 64
 LONGEST: Final = 2048
 BUILT_IN: Final = ("brick", "grass", "gravel")
 BUILT_IN_ROWS: Final = 256
-"""Only the upper halves are learned, so that the lower halves can be classified unseen."""
+"""Upper halves of pictures are learned, so that the lower halves can be classified unseen."""
 
 SCALES: Final = ((8, 1), (16, 2), (24, 3))
 """Each scale's number P of neighbours and their distance in pixels; P + 2 uniform patterns."""
@@ -84,13 +84,13 @@ class Textures:
     """A learned model of the labels, and the tiles that it comes from."""
 
     def __init__(self, labels: Sequence[str], tiles: Floats) -> None:
-        """``tiles`` has a description per row, ``labels`` a label per row; two labels differ."""
+        """``tiles`` has a description per row, ``labels`` its label; not all labels are equal."""
         self.labels = tuple(sorted(set(labels)))
         self.tile_count = len(tiles)
         self._model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
         self._model.fit(tiles, [self.labels.index(label) for label in labels])
         self._tree = KDTree(tiles)
-        nearest, _ = self._tree.query(tiles, k=2)  # the nearest is the tile itself
+        nearest, _ = self._tree.query(tiles, k=2)  # the nearest tile is the tile itself
         self._usual = max(float(np.percentile(nearest[:, 1], 99)), _LEAST_DISTANCE)
 
     def probabilities(self, descriptions: Floats) -> Floats:
@@ -99,7 +99,7 @@ class Textures:
         return scores
 
     def novelty(self, description: Floats) -> float:
-        """Return the distance to the nearest tile; 99 % of the tiles are within 1 of another.
+        """Return the distance to the nearest tile; 99 % of tiles have another tile within 1.
 
         The model alone finds a texture in every picture: it is sure that a portrait is brick.
         """

@@ -1,1 +1,1 @@
-"""The ten verbs: each module has ``check`` (at the POST), ``STAGES``, and the work itself."""
+"""The ten verbs: each module has ``check`` (called at the POST), ``STAGES``, and the work."""

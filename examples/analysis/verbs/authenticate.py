@@ -20,7 +20,7 @@ STAGES: Final[tuple[str, ...]] = (HASHING, VERIFYING)
 
 MIN_SIDE: Final = 1
 LONGEST: Final = MAX_PIXELS
-"""Longest side of the working copy, which no picture exceeds: the original is used."""
+"""Longest side of the working copy; no picture has a longer side, so the original is used."""
 
 SIGNATURE_BYTES: Final = 64
 KEY_BYTES: Final = 32

@@ -75,7 +75,7 @@ def _ssim(picture: PIL.Image.Image, reference: PIL.Image.Image) -> float:
 
 
 def _difference(picture: PIL.Image.Image, reference: PIL.Image.Image) -> npt.NDArray[np.int16]:
-    """Return rows x columns x channels, 0..255; three channels if either picture has colour."""
+    """Return rows x columns x channels of differences, 0..255; 3 channels if either has colour."""
     if picture.mode != reference.mode:
         picture, reference = picture.convert("RGB"), reference.convert("RGB")
     return np.atleast_3d(np.abs(array(picture).astype(np.int16) - array(reference)))
@@ -85,7 +85,7 @@ def _regions(changed: npt.NDArray[np.bool_]) -> list[tuple[Edges, int]]:
     """Return left, top, right, bottom and area of the changed regions, largest first."""
     joined = ndimage.binary_dilation(changed, np.ones((3, 3)), iterations=2)
     labels = np.asarray(label(joined))
-    labels[~changed] = 0  # dilated only to join pieces; boxes still bound the changed pixels
+    labels[~changed] = 0  # the dilation only joins pieces; boxes still bound the changed pixels
     areas = np.bincount(labels.ravel())[1:]
     boxes = [
         (columns.start, rows.start, columns.stop, rows.stop)

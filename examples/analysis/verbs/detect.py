@@ -60,7 +60,7 @@ def _scan(levels: Grey, smallest: float, progress: Progress) -> Boxes:
             scale_factor=GROWTH,
             step_ratio=1,
             min_size=(size, size),
-            max_size=(size * 1.05, size * 1.05),  # exclusive, and below the next size
+            max_size=(size * 1.05, size * 1.05),  # an exclusive bound below the next size
             min_neighbor_number=1,
             intersection_score_threshold=1.1,  # above 1, so the library merges no windows
         )

@@ -81,7 +81,7 @@ def explain(request: ExplainRequest, progress: Progress) -> ExplainResponse:
 
 
 def _cuts(length: int, side: int) -> list[int]:
-    """Return the positions that cut ``length`` pixels into ``side`` parts, with both ends."""
+    """Return the positions, including both ends, that cut ``length`` pixels into ``side`` parts."""
     return [round(length * place / side) for place in range(side + 1)]
 
 

@@ -44,10 +44,10 @@ from lro import InvalidArgument
 STAGES: Final[tuple[str, ...]] = tuple(feature.value for feature in Feature)
 MIN_SIDE: Final = 1
 LONGEST: Final = MAX_PIXELS
-"""Longest side of the working copy, which no picture exceeds: extract uses the original."""
+"""Longest side of the working copy; no picture has a longer side, so the original is used."""
 SAMPLED_PIXELS: Final = 20_000
 MAX_ROUNDS: Final = 1000
-"""Maximum rounds of the clustering, which took at most 160 for the measured pictures."""
+"""Maximum rounds of the clustering, of which the measured pictures took at most 160."""
 MAX_TAGS: Final = 256
 MAX_TAG_CHARS: Final = 1000
 _POINTERS: Final = frozenset({ExifTags.IFD.Exif, ExifTags.IFD.GPSInfo, ExifTags.IFD.Interop})
@@ -90,7 +90,7 @@ def extract(request: ExtractRequest, progress: Progress) -> ExtractResponse:
 
 
 def _palette(picture: PIL.Image.Image, size: int) -> tuple[PaletteColor, ...]:
-    """Return the mean colours of clusters in CIELAB, which matches the eye, largest share first."""
+    """Return the mean colours of clusters in CIELAB (distances as the eye sees), largest first."""
     pixels = array(picture.convert("RGB")).reshape(-1, 3)
     if len(pixels) > SAMPLED_PIXELS:
         chosen = np.random.default_rng(0).choice(
@@ -107,7 +107,7 @@ def _palette(picture: PIL.Image.Image, size: int) -> tuple[PaletteColor, ...]:
         tol=0,
         max_iter=MAX_ROUNDS,
     )
-    with threadpool_limits(1, user_api="openmp"):  # threads would add in random order
+    with threadpool_limits(1, user_api="openmp"):  # several threads would add in random order
         labels: npt.NDArray[np.int32] = clusters.fit_predict(lab, sample_weight=counts)
     shares: dict[str, float] = {}
     for label in np.unique(labels):

@@ -27,7 +27,7 @@ Matrix: TypeAlias = npt.NDArray[np.float64]
 
 @attrs.frozen
 class Keypoints:
-    """Places (x, y in working pixels) and their descriptors, in rows."""
+    """Positions (x, y in working pixels) and their descriptors, one keypoint per row."""
 
     places: Matrix
     descriptors: npt.NDArray[np.uint8]
@@ -72,7 +72,7 @@ def _keypoints(levels: Grey) -> Keypoints:
     sift = SIFT(upsampling=1)
     try:
         sift.detect_and_extract(levels)
-    except RuntimeError:  # raised if it finds no keypoint
+    except RuntimeError:  # SIFT has found no keypoint
         return Keypoints(np.empty((0, 2)), np.empty((0, 128), np.uint8))
     first = np.argsort(-np.asarray(sift.sigmas), kind="stable")[:MAX_KEYPOINTS]
     places = np.asarray(sift.positions, dtype=np.float64)[first, ::-1]
@@ -80,7 +80,7 @@ def _keypoints(levels: Grey) -> Keypoints:
 
 
 def _matches(here: Keypoints, there: Keypoints, ratio: float) -> tuple[Matrix, Matrix]:
-    """Return matched places, row by row, of ``here`` and ``there``."""
+    """Return the matched positions in ``here`` and in ``there``, row by row."""
     if not (len(here.places) and len(there.places)):
         return np.empty((0, 2)), np.empty((0, 2))
     pairs = match_descriptors(

@@ -63,7 +63,7 @@ class _Kept(Generic[T]):
         self._known: dict[int, tuple[float, T]] = {}
 
     def get(self, key: int, read: Callable[[T | None], T]) -> T:
-        """Return the cached answer, or call ``read`` with the old one; other callers wait."""
+        """Return the cached answer, or the answer of ``read(old)``; other callers wait for it."""
         with self._lock:
             at, answer = self._known.pop(key, (0.0, None))
             if answer is None or self._clock() - at >= KEPT_SECONDS:
@@ -84,7 +84,7 @@ class _Window:
 
     @classmethod
     def read(cls, store: StatisticsStore, minutes: int, before: _Window | None) -> _Window:
-        """Read the window that ends now; reuse counts of ``before`` that cannot have changed."""
+        """Read the window that ends now; copy counts from ``before`` that cannot have changed."""
         now = store.now()
         first = since = now - timedelta(minutes=minutes)
         step = 1 if minutes <= _FINE else 5 if minutes <= _MIDDLE else 30

@@ -150,7 +150,7 @@ class Schedules:
         return max(left, entry.not_before - self._clock())
 
     def run(self, *, apart: bool) -> None:
-        """Start the operations that are due; if ``apart``, in a thread, because hooks can block."""
+        """Start the operations that are due; if ``apart``, in a thread, as user hooks can block."""
         if self.due_in() > 0:
             return
         if not apart:

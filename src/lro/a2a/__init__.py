@@ -1,8 +1,9 @@
 """Operations as tasks of A2A, the protocol between agents, in versions 1.0 and 0.3.
 
-:class:`Handler` answers calls for the servers of ``a2a-sdk``; :func:`agent_card` makes the card,
-:func:`routes` the routes of both HTTP bindings, and :func:`add_to` serves gRPC. Needs the extra
-``a2a``, and for gRPC also the extra ``grpc``. "A2A 3.1" is a section of the A2A specification.
+:class:`Handler` answers calls for the servers of ``a2a-sdk``; :func:`agent_card` makes the agent
+card, :func:`routes` makes the routes of both HTTP bindings, and :func:`add_to` serves gRPC. Needs
+the extra ``a2a``, and for gRPC also the extra ``grpc``. "A2A 3.1" is a section of the A2A
+specification.
 """
 
 from lro.errors import MissingExtra

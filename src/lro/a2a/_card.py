@@ -39,11 +39,11 @@ def agent_card(
     text: bool = False,
     push: bool = False,
 ) -> AgentCard:
-    """Make the card of an agent whose skills are these methods; you may change it.
+    """Make the card of an agent whose skills are these methods; you may change the result.
 
     The id of a skill is the full name of its method, and its description is the docstring of the
-    function. ``url`` is the URL of the server of :func:`routes`, with a path only if they are
-    mounted below one: ``https://agent.example.com``. ``grpc`` is the ``host:port`` of gRPC, if
+    function. ``url`` is the URL of the server of :func:`routes`, with a path only if the routes are
+    mounted below a path: ``https://agent.example.com``. ``grpc`` is the ``host:port`` of gRPC, if
     :func:`add_to` serves it. Set ``text`` if the handler has ``read``, and ``push`` if it has
     ``webhooks``. The card lists both protocol versions for each binding (A2A 8.3.1).
 

@@ -100,7 +100,7 @@ Read: TypeAlias = Callable[
     [Message],
     tuple[Method[Any, Any, Any], object] | Awaitable[tuple[Method[Any, Any, Any], object]],
 ]
-"""A hook: takes a message without a data part, such as a text; returns a method and a request.
+"""A hook for a message without a data part, such as a text: it returns a method and a request.
 
 It may raise :class:`lro.errors.InvalidArgument` or :class:`lro.errors.UnsupportedMediaType`.
 """
@@ -125,17 +125,19 @@ class Handler(RequestHandler):
 
     ``authenticate`` returns the caller, as for :class:`lro.http.OperationsEdge`: over gRPC the
     headers are the metadata of the call, and the optional second argument is the SDK's
-    ``ServerCallContext``. It is called once per call, before the request is read. Without it, the
-    caller is the user in the SDK's context, as a middleware of Starlette sets it; if there is none,
-    a service with ``owner_only`` refuses the call. ``card`` says which features are offered.
-    SendMessage waits for ``wait``, at most the ``max_wait`` of the service, though A2A has no such
-    limit (3.2.2); then it returns the unfinished task, which can be polled.
+    ``ServerCallContext``. The hook is called once per call, before the request is read. Without
+    ``authenticate``, the caller is the user in the SDK's context, as a middleware of Starlette sets
+    it; if there is no user, a service with ``owner_only`` refuses the call. ``card`` says which
+    features are offered. SendMessage waits for at most ``wait``, and at most the ``max_wait`` of
+    the service, though A2A has no such limit (3.2.2). After that time it returns the unfinished
+    task, which can be polled.
 
-    Each task is a context of its own, and its id is the ``contextId``; a message with another
-    ``contextId`` is refused (A2A 3.4.1). Tasks take no further messages, and have no history.
+    Each task is a context of its own, whose ``contextId`` is the id of the task; a message with
+    another ``contextId`` is refused (A2A 3.4.1). Tasks take no further messages, and have no
+    history.
 
-    ``webhooks`` are those of the service, with a :class:`PushFormat` under the name ``PUSH``. They
-    notify the URLs of clients when tasks end. The card must offer push notifications.
+    ``webhooks`` are those of the service, with a :class:`PushFormat` under the name ``PUSH``. These
+    webhooks notify the URLs of clients when tasks end. The card must offer push notifications.
 
     Raises:
         DeclarationError: An argument is wrong; or a method is of another service, or has its own
@@ -226,7 +228,7 @@ class Handler(RequestHandler):
             return self._writer.task(await self._task(params.id, caller))
 
     async def on_cancel_task(self, params: CancelTaskRequest, context: ServerCallContext) -> Task:
-        """Request the cancellation of a task, which may still be working then (A2A 3.1.5)."""
+        """Request the cancellation of a task, which may continue for a while (A2A 3.1.5)."""
         async with self._call("CancelTask", params, context) as caller:
             operation = await self._task(params.id, caller)
             if operation.done:
@@ -341,7 +343,7 @@ class Handler(RequestHandler):
     async def _call(
         self, verb: str, params: ProtoMessage, context: ServerCallContext
     ) -> AsyncIterator[str]:
-        """Check a call, yield its caller, and convert errors to those of the protocol."""
+        """Check a call, yield its caller, and convert errors to errors of the protocol."""
         try:
             self.service.edges.start_maintenance()
             call: A2ACall | None = context.state.get(CALL)
@@ -355,7 +357,7 @@ class Handler(RequestHandler):
             await refuse(exc, context, self.service, f"A2A {verb}")
 
     async def identify(self, context: ServerCallContext) -> str:
-        """Return the caller of a call. The servers call this once, before they read the request.
+        """Return the caller of a call; done once for each call, before its request is read.
 
         Raises:
             Unauthenticated: The call has no caller, and the service is ``owner_only``.
@@ -417,7 +419,7 @@ class Handler(RequestHandler):
         method = chosen(self._methods, self._key, message.metadata, params.metadata)
 
         def load() -> Flow[object]:
-            yield from ()  # a flow without steps, as no hook is called
+            yield from ()  # no step, because no hook is called
             return self.service.types.load(json_of(data), method.spec.request)
 
         try:
@@ -441,7 +443,7 @@ class Handler(RequestHandler):
         receive = None if call is None else call.receive
         await waited(
             self.service, name, self._wait, caller, receive
-        )  # the wait may end before the task
+        )  # the wait may end before the task does
 
     async def _task(self, task_id: str, caller: str) -> Operation:
         with _hidden(task_id):
@@ -494,7 +496,7 @@ class Handler(RequestHandler):
 
 
 class _Wanted:
-    """The checked request of ListTasks, with the functions that write its page.
+    """The checked request of ListTasks, with the functions that write the page of the reply.
 
     Raises:
         InvalidArgument: A field is wrong.
@@ -520,7 +522,7 @@ class _Wanted:
 
     @property
     def filter(self) -> str:
-        """The store's filter for operations that may match; :meth:`matches` decides."""
+        """A store's filter for operations that may belong to the list; :meth:`matches` decides."""
         tests = [FILTERS[self._state]] if self._state else []
         if self._since is not None:  # unfinished tasks have no end time
             since = self._since.isoformat().replace("+00:00", "Z")
@@ -543,7 +545,7 @@ class _Wanted:
         return [None for one in some if self.matches(one)]
 
     def page(self, tasks: Sequence[Task], token: str, total: int) -> ListTasksResponse:
-        """Return the reply with these tasks."""
+        """Return the reply to ListTasks with these tasks."""
         return ListTasksResponse(
             tasks=tasks, next_page_token=token, page_size=self.size, total_size=total
         )
@@ -572,9 +574,9 @@ def _headers(context: ServerCallContext) -> Mapping[str, str]:
 
 
 def _check_version(context: ServerCallContext) -> None:
-    """Refuse versions of A2A that are not served; over HTTP the SDK refuses them (A2A 3.6.2)."""
+    """Refuse versions of A2A that are not served, as the SDK does over HTTP only (A2A 3.6.2)."""
     version = _headers(context).get("a2a-version", "")
-    major, minor, *_ = [*version.split("."), ""]  # a patch number does not matter
+    major, minor, *_ = [*version.split("."), ""]  # the patch number is ignored
     if version and major != "1" and (major, minor) != ("0", "3"):
         wanted = "1.0 and 0.3 are served"
         raise VersionNotSupportedError(message=f"A2A version {got(version)}: {wanted}")

@@ -17,7 +17,7 @@ from lro.errors import InvalidArgument, got
 from lro.types import Json
 
 _EXACT: Final = 2**53
-"""Below this number, a double can represent each integer exactly."""
+"""Below this number, a double can represent every integer exactly."""
 
 
 class _Rounded(float):
@@ -72,10 +72,10 @@ def _number(number: float, path: str) -> Json:
 
 
 def check_required(params: ProtoMessage) -> None:
-    """Raise the SDK's error if a required field is missing (A2A 5.7).
+    """Raise the SDK's error if a message lacks a required field (A2A 5.7).
 
-    The SDK checks value by value, and would block the event loop for many seconds with a megabyte
-    of parts. So it gets a copy without the parts, in which no field is required.
+    The SDK checks value by value: a megabyte of parts would block the event loop for many seconds.
+    So the SDK checks a copy without the parts, in which no field is required.
     """
     outline = params
     if isinstance(params, SendMessageRequest) and params.HasField("message"):
@@ -104,17 +104,17 @@ def not_supported(why: str, modes: frozenset[str]) -> ContentTypeNotSupportedErr
 
 
 def data_of(message: Message) -> Value | None:
-    """Return the data of the first data part of a message; None without one."""
+    """Return the data of the first data part of a message; None if it has no data part."""
     return next((part.data for part in message.parts if part.HasField("data")), None)
 
 
 def chosen(
     methods: Mapping[str, Method[Any, Any, Any]], key: str, *said: Struct
 ) -> Method[Any, Any, Any]:
-    """Return the method that ``key`` of the metadata names, or the only one.
+    """Return the method that ``key`` of the metadata names, or the only method if there is one.
 
     Raises:
-        InvalidArgument: The name is missing although there are several methods, or is unknown.
+        InvalidArgument: The name is unknown, or is missing although there are several methods.
     """
     named = next((struct.fields[key] for struct in said if key in struct.fields), None)
     known = ", ".join(methods)

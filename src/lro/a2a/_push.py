@@ -37,7 +37,7 @@ MAX_ID: Final = 110
 MAX_OTHERS: Final = MAX_ENDPOINTS // 2
 """Maximum number of an operation's endpoints that callers other than its starter can add.
 
-So they cannot use up the endpoints and bytes that the starter may need.
+So other callers cannot use up the endpoints and bytes that the starter may need.
 """
 
 Edit = Callable[[Sequence[Endpoint], str], Sequence[Endpoint]]
@@ -61,7 +61,7 @@ class PushFormat:
         endpoint: Endpoint,  # noqa: ARG002
         event: WebhookEvent,  # noqa: ARG002
     ) -> tuple[str, bytes]:
-        """Return the content type and the body."""
+        """Return the content type and the body of a notification."""
         body = self._body(operation, artifacts=True)
         if len(body) > MAX_BODY:
             body = self._body(operation, artifacts=False)
@@ -73,10 +73,11 @@ class PushFormat:
 
 
 def _mark(caller: str) -> str:
-    """Return the prefix that is put before the ids that a caller chooses.
+    """Return the prefix of a caller, which is put before the endpoint ids that the caller chooses.
 
     If two endpoints had the same id, only one would be notified. With the prefix, no caller can
-    replace an endpoint of someone else, or of the application, and callers see only their own.
+    replace an endpoint of another caller or of the application, and callers see only their own
+    endpoints.
     """
     digest = hashlib.blake2b(caller.encode(), digest_size=9).digest()  # 12 characters in base64
     return f"{_PREFIX}{base64.urlsafe_b64encode(digest).decode()}_"
@@ -111,7 +112,7 @@ class PushConfigs:
             raise _of_config(exc) from None
 
     def shown(self, task_id: str, endpoint: Endpoint, caller: str) -> TaskPushNotificationConfig:
-        """Return the config of an endpoint without its secrets."""
+        """Return the push notification config of an endpoint, without its secrets."""
         id = endpoint.id.removeprefix(_mark(caller))
         return TaskPushNotificationConfig(task_id=task_id, id=id, url=endpoint.url)
 
@@ -130,7 +131,8 @@ class PushConfigs:
 
         Raises:
             NotApplied: The operation has ended.
-            InvalidArgument: The operation has too many endpoints, in total or not of its starter.
+            InvalidArgument: The operation has too many endpoints, in total or from callers other
+                than its starter.
         """
 
         def edit(kept: Sequence[Endpoint], starter: str) -> Sequence[Endpoint]:
@@ -173,5 +175,5 @@ class PushConfigs:
 
 def _of_config(error: InvalidArgument) -> InvalidArgument:
     field = error.field.removeprefix("notify[0]").removeprefix("notify")
-    text = error.description.partition("; ")[0]  # without hints for the application
+    text = error.description.partition("; ")[0]  # without the hint, which is for the application
     return InvalidArgument(_FIELD + field, text)

@@ -1,8 +1,8 @@
 """Convert errors to errors of A2A (A2A 3.3.2, 5.4).
 
 Errors that the protocol defines become exceptions of the SDK. The SDK cannot send the statuses of
-the remaining errors, such as 409, 429 or 503: for those, our reply replaces the SDK's over HTTP,
-and over gRPC the call is aborted.
+all other errors, such as 409, 429 or 503. Over HTTP, our reply with that status replaces the SDK's
+reply; over gRPC, the call is aborted with the status.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ async def _shown(
 
 
 def _invalid_params(status: Status, types: TypeRegistry, *, over_grpc: bool) -> InvalidParamsError:
-    """Return the SDK's error for invalid fields, with its texts cut to the usual size."""
+    """Return the SDK's error for invalid fields, with texts cut to the usual length."""
     bad = detail_of(status, types, BadRequest) or BadRequest()
     found = [{"field": one.field, "message": one.description} for one in bad.field_violations]
     message, room = status.message, MAX_DETAILS

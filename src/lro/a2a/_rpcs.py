@@ -1,4 +1,4 @@
-"""The services of gRPC, with a check of each call before the SDK reads its request (A2A 10)."""
+"""The gRPC services of A2A, with a check of each call before the SDK reads its request (A2A 10)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def add_guarded(
 
 
 class _ContextBuilder(DefaultGrpcServerCallContextBuilder):
-    """Put the :class:`A2ACall` of a checked request into the context of its call."""
+    """Put the :class:`A2ACall` of a checked request into the SDK's context of the call."""
 
     def __init__(self) -> None:
         self.calls: dict[Any, A2ACall] = {}
@@ -55,7 +55,7 @@ class _ContextBuilder(DefaultGrpcServerCallContextBuilder):
 
 @attrs.frozen(eq=False)
 class _Guard:
-    """A server to which the SDK adds its RPCs; it adds them to the real server, with a check."""
+    """Takes the place of a server: it adds the SDK's RPCs to the real server, each with a check."""
 
     _server: grpc.aio.Server
     _handler: Handler

@@ -65,7 +65,7 @@ _MEDIA_TYPES: Final = frozenset({"", "application/json", "application/a2a+json"}
 _OWN_STATUS: Final = frozenset(
     {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.REQUEST_ENTITY_TOO_LARGE}
 )
-"""HTTP statuses that refusals keep over JSON-RPC; all other replies have the status 200."""
+"""The HTTP statuses that our refusals keep over JSON-RPC; all other replies have status 200."""
 
 
 def routes(
@@ -78,9 +78,9 @@ def routes(
 ) -> list[BaseRoute]:
     """Return the routes of the card, JSON-RPC and HTTP+JSON for Starlette or FastAPI.
 
-    ``jsonrpc`` is the path of JSON-RPC, ``rest`` the prefix of HTTP+JSON; change them in the card
-    too. Both serve A2A 1.0, and A2A 0.3 to callers that send no version. The SDK's routes for
-    tenants are left out, because they would match the paths of other routes.
+    ``jsonrpc`` is the path of JSON-RPC, and ``rest`` is the prefix of HTTP+JSON; if you change
+    them, change the card too. Both serve A2A 1.0, and A2A 0.3 to callers that send no version. The
+    SDK's routes for tenants are left out, because they would match the paths of other routes.
 
     A body must be strict JSON in UTF-8, of at most ``max_request`` bytes and 25,000 values. Calls
     from pages of other sites are refused, except from ``trusted_origins``, as for
@@ -142,7 +142,7 @@ def add_to(
 
 
 class _ContextBuilder(DefaultServerCallContextBuilder):
-    """Put the :class:`A2ACall` of a request into the context of its call."""
+    """Put the :class:`A2ACall` of a request into the SDK's context of the call."""
 
     def build(self, request: Request) -> ServerCallContext:
         context = super().build(request)
@@ -200,7 +200,7 @@ class _Guard:
             nonlocal start, begun
             if message["type"] == "http.response.start":
                 start = (
-                    message  # held back until the first piece, since a stream may fail before it
+                    message  # held back until the first piece, since a stream may fail before that
                 )
             elif not begun and (refusal := self._instead(call, start["status"])) is not None:
                 await replace(refusal)
@@ -212,7 +212,7 @@ class _Guard:
 
         try:
             await self._app(scope, _replayed(body, receive), sent)
-        except Exception:  # raised by the SDK in a stream of 0.3 over HTTP+JSON
+        except Exception:  # the SDK raises it in a 0.3 stream over HTTP+JSON
             found = self._instead(call, HTTPStatus.INTERNAL_SERVER_ERROR)
             if found is None:
                 raise
@@ -244,7 +244,7 @@ class _Guard:
         if len(request.body) > self._max_request:
             raise RequestTooLarge("body", f"must have at most {self._max_request} bytes")
         if not self._rpc and not request.body.strip():
-            return None  # a cancel needs no body
+            return None  # a call to cancel needs no body
         kind, charset = media_type(request.headers.get("content-type", ""))
         if kind not in _MEDIA_TYPES or charset not in ("", "utf-8", "utf8"):
             wanted = "must be application/json or application/a2a+json, in UTF-8"

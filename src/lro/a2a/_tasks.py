@@ -44,7 +44,7 @@ FILTERS: Final = {
     TaskState.TASK_STATE_FAILED: "state() = FAILED",
     TaskState.TASK_STATE_CANCELED: "state() = CANCELLED",
 }
-"""The filter for the operations of each task state; operations have only these states."""
+"""The filter for the operations in each task state; tasks of operations have no other states."""
 
 
 def state_of(operation: Operation) -> TaskState:
@@ -73,13 +73,13 @@ def moment_of(stamp: Timestamp) -> datetime:
 
 @attrs.frozen
 class TaskWriter:
-    """Write operations as tasks; ``domain`` is the service's domain, which begins metadata keys."""
+    """Convert operations to tasks; metadata keys begin with ``domain``, the service's domain."""
 
     types: TypeRegistry
     domain: str
 
     def task(self, operation: Operation, *, artifacts: bool = True, alone: bool = True) -> Task:
-        """Convert an operation to a task without history; ``alone``: the reply has no other task.
+        """Convert an operation to a task without history; ``alone`` if it is a reply's only task.
 
         An ErrorInfo replaces a message that cannot be printed.
 
@@ -100,7 +100,7 @@ class TaskWriter:
         return task
 
     def events(self, operation: Operation) -> list[TaskArtifactUpdateEvent | TaskStatusUpdateEvent]:
-        """Return the events of a change: first the artifact, as the final status ends the stream.
+        """Return the events of a change: the artifact first, since the final status ends a stream.
 
         Raises:
             MessageUnreadable: As for :meth:`task`.

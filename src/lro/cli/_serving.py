@@ -31,7 +31,7 @@ GRACE_SECONDS: Final = 5
 """Seconds for calls in flight after the signal to stop, so that slow callers can read replies."""
 
 LINK_BYTE: Final = b"."
-"""The byte on a link: from a process that now serves, or from its supervisor to stop it."""
+"""The byte on a link: a process sends it when it serves, its supervisor to stop the process."""
 _ASKED_AT_ONCE: Final = 16
 """Maximum number of requests to stop that are read at once."""
 
@@ -62,7 +62,7 @@ _NO_WORKER: Final = "readyz"
 R = TypeVar("R")
 
 ServeHttp = Callable[[App, socket.socket, asyncio.Event, float], Awaitable[None]]
-"""A function that serves an application until the event is set, and then ends within seconds."""
+"""A function that serves an application on a socket until the event, with a time limit to end."""
 
 
 def http_server() -> ServeHttp:

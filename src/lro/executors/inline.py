@@ -78,7 +78,7 @@ class InlineExecutor(PerProcess, LocalExecutor):
             self.tell_freed()
 
     def join(self, seconds: float) -> bool:
-        """Wait at most ``seconds`` seconds for tasks of other threads; return True if none runs."""
+        """Wait up to ``seconds`` seconds for other threads' tasks; return True if no task runs."""
         own = threading.get_ident()
         with self._idle:
             return self._idle.wait_for(lambda: set(self._inside) <= {own}, seconds)

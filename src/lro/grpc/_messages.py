@@ -1,4 +1,4 @@
-"""Requests and replies of the gRPC edge: binary form in and out, and errors (spec §12.2)."""
+"""Reads requests and writes replies of the gRPC edge in binary form, and errors (spec §12.2)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _PARTIAL_SUCCESS: Final = 5
 
 
 def read_name(cls: type[Message], payload: bytes) -> str:
-    """Return the name in a request that has only this field.
+    """Return the operation name in a request that has only the field ``name``.
 
     Raises:
         MalformedRequest: The bytes are not such a request.
@@ -59,7 +59,7 @@ def read_list(payload: bytes) -> ListOperationsRequest:
         PartialSuccessNotSupported: ``return_partial_success`` is set (spec §1.6(2)).
     """
     found: ListOperationsRequest = from_proto(_parsed(pb.ListOperationsRequest, payload))
-    # Older versions of the package lack the field, so it is read by its number.
+    # Older versions of the protobuf package lack the field, so it is read by its number.
     asked: Any = _parsed(_PARTIAL, payload)
     if asked.return_partial_success:
         raise PartialSuccessNotSupported()
@@ -77,10 +77,10 @@ def read_wait(payload: bytes) -> WaitOperationRequest:
 
 
 def read_start(payload: bytes, cls: type[Any], types: TypeRegistry) -> tuple[Any, StartOptions]:
-    """Read the request message of a method, and the options of the start next to its fields.
+    """Read a method's request message, and the options of the start in the same bytes.
 
     Raises:
-        InvalidArgument: The bytes are not such a message, or the class does not allow it.
+        InvalidArgument: The bytes are not such a message, or its class refuses the values.
         DeclarationError: Proto cannot express the registered classes.
     """
     name = types.name_of(cls)
@@ -93,7 +93,7 @@ def read_start(payload: bytes, cls: type[Any], types: TypeRegistry) -> tuple[Any
 
 
 def _own(message: Message, name: str, beside: T) -> T:
-    """Return the value of a field, or ``beside`` if the message's class does not have the field."""
+    """Return the value of a field, or ``beside`` if the message's class has no such field."""
     if name not in message.DESCRIPTOR.fields_by_name:
         return beside
     found = getattr(message, name)
@@ -160,7 +160,7 @@ class Refusal:
 
 
 Answer: TypeAlias = bytes | Refusal
-"""The answer to a call: the response message in binary form, or an error."""
+"""The reply to a call: the response message in binary form, or an error."""
 
 
 class OperationWriter:
@@ -177,12 +177,12 @@ class OperationWriter:
         self._kept: dict[int, tuple[Operation, bytes]] = {}
 
     def operation(self, operation: Operation, *, alone: bool = True) -> bytes:
-        """Write a ``google.longrunning.Operation``; ``alone``: the reply has no other operation.
+        """Write a ``google.longrunning.Operation``; if ``alone``, the reply has no other operation.
 
         An ErrorInfo replaces a message without a binary form (spec §1.14(3)).
 
         Raises:
-            MessageUnreadable: It is ``alone``, and its response has no binary form.
+            MessageUnreadable: The operation is ``alone``, and its response has no binary form.
         """
         kept = self._kept.get(id(operation))
         if kept is not None:  # the cache keeps the object alive, so its id is unique
@@ -204,11 +204,11 @@ class OperationWriter:
         return bytes(written)
 
     def operations(self, operations: Iterable[Operation]) -> list[bytes]:
-        """Write each of these operations, which share a reply."""
+        """Write each of these operations for one reply that contains all of them."""
         return [self.operation(one, alone=False) for one in operations]
 
     def page(self, written: Iterable[bytes], token: str) -> bytes:
-        """Make a ``google.longrunning.ListOperationsResponse`` of written operations."""
+        """Make a ``google.longrunning.ListOperationsResponse`` of operations in binary form."""
         made = pb.ListOperationsResponse(next_page_token=token)
         for one in written:
             made.operations.add().MergeFromString(one)
@@ -218,7 +218,7 @@ class OperationWriter:
 def refusal(error: Exception, service: Service, *, asked: str) -> Refusal:
     """Return the error that a caller gets: code, message and details, as over HTTP.
 
-    ``asked`` names the request in the log.
+    ``asked`` is the name of the request in the log.
     """
     types = service.types
     status = public_error(error, types, service.domain, asked=asked).status
@@ -243,7 +243,7 @@ def _details(status: Status, types: TypeRegistry, asked: str) -> list[AnyProto]:
 
 
 def _shorter(detail: AnyProto) -> Iterator[AnyProto]:
-    if detail.TypeName() == ErrorInfo.DESCRIPTOR.full_name:  # mandatory (spec §6.3(1))
+    if detail.TypeName() == ErrorInfo.DESCRIPTOR.full_name:  # every Status needs it (spec §6.3(1))
         info = ErrorInfo.FromString(detail.value)
         info.ClearField("metadata")
         yield AnyProto(type_url=detail.type_url, value=info.SerializeToString())

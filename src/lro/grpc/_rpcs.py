@@ -51,11 +51,11 @@ plain functions in a thread, and awaits coroutine functions; a server of threads
 """
 
 Exchange: TypeAlias = Flow[Answer]
-"""The flow that answers a call, like the flows of :mod:`lro.http`."""
+"""The flow of steps that answers a call, like the flows of :mod:`lro.http`."""
 
 
 class Context(Protocol):
-    """The part of a call's context that servers of both kinds offer."""
+    """The part of a call's context that both threaded and asyncio servers offer."""
 
     def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]] | None:
         """The metadata that the caller sent."""
@@ -86,7 +86,7 @@ class StartMethod(Generic[Req]):
 
 
 class Rpc(abc.ABC):
-    """One RPC of the edge. ``holds``: True if it waits for an operation."""
+    """One RPC of the edge. ``holds`` is True if the RPC waits for an operation."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class Rpc(abc.ABC):
     def exchange(self, payload: bytes, context: Context, most: float | None = None) -> Exchange:
         """Answer a call; every failure becomes a refusal.
 
-        ``most``: the maximum number of seconds to wait for an operation.
+        ``most`` is the maximum number of seconds to wait for an operation.
         """
         try:
             return (yield from self._answer(payload, context, most))
@@ -126,9 +126,9 @@ class Rpc(abc.ABC):
             raise RequestTooLarge("request", f"must have at most {self._max_request} bytes")
 
     def _shown(self, operation: Operation, caller: str, *, started: bool = False) -> Exchange:
-        """Reply with an operation; a large one is read again when there is room.
+        """Reply with an operation; a large operation is read again when a large reply is allowed.
 
-        ``started``: the call started the operation, so it succeeds even if the read fails.
+        If ``started``, the call started the operation, and succeeds even if that read fails.
         """
         if is_small(operation):
             return self._writer.operation(operation)
@@ -198,7 +198,7 @@ class OperationsRpc(Rpc):
 
     def _list(self, payload: bytes, _: float | None, caller: str) -> Exchange:
         wanted = read_list(payload)
-        # Not in the threads that make replies: a blocking hook must not occupy one of those.
+        # Not in the few threads that make replies: a blocking hook must not occupy such a thread.
         begin = self.service.edges.begin_list(wanted, caller=caller)
         listing: Listing = yield InThreads(begin)
 
@@ -230,7 +230,7 @@ class OperationsRpc(Rpc):
 
 
 class StartRpc(Rpc):
-    """A method that callers can start: its request in binary form, an Operation as reply."""
+    """The RPC of a method that callers can start; the reply is an Operation."""
 
     def __init__(
         self,

@@ -27,7 +27,7 @@ from lro.grpc._rpcs import (
 )
 
 _NO_TIME: Final = 1e-6
-"""Seconds of a deadline that has not passed, but is too short for a wait."""
+"""Seconds for which a call may wait if no thread is free: above 0, but too short for a wait."""
 
 Methods = bool | Sequence[StartMethod[Any]]
 
@@ -50,16 +50,16 @@ def add_to(
     (``grpc.max_receive_message_length``, 4 MiB).
 
     On a ``grpc.Server``, a waiting call holds a thread of the pool. So at most ``max_waiting``
-    calls wait; further ones get the present state at once (spec §4.7, §4.8). Choose a number below
-    that of the threads. On a ``grpc.aio.Server``, waiting calls hold no thread, and ``max_waiting``
-    has no effect. The service's maintenance begins here: call this in the server's process, and do
-    not fork the process afterwards. The application must close the service.
+    calls wait; further calls get the present state at once (spec §4.7, §4.8). Choose a number below
+    the number of threads. On a ``grpc.aio.Server``, waiting calls hold no thread, and
+    ``max_waiting`` has no effect. The service's maintenance begins here: call this in the server's
+    process, and do not fork the process afterwards. The application must close the service.
 
     Raises:
         DeclarationError: Proto cannot express a registered message class, a method belongs to
             another service, an argument is of a wrong type or out of bounds, a hook is a coroutine
-            function and the server a ``grpc.Server``, or the service has ``owner_only`` and there
-            is no ``authenticate``.
+            function and the server is a ``grpc.Server``, or the service has ``owner_only`` and
+            there is no ``authenticate``.
     """
     served = (grpc.Server, grpc.aio.Server)
     check_instance("server", server, served, "a grpc.Server or grpc.aio.Server, made already")
@@ -71,7 +71,7 @@ def add_to(
     check("methods", methods, wanted, fine=several or isinstance(methods, bool))
     check_count("max_request", max_request)
     check_count("max_waiting", max_waiting, least=0)
-    _ = service.types.binary  # fail now, not at each call
+    _ = service.types.binary  # raise errors now, not at each call
     serving: Callable[[Rpc], Callable[..., Any]] = _on_asyncio
     if not isinstance(server, grpc.aio.Server):
         serving = _Threaded(max_waiting)
@@ -86,7 +86,7 @@ def add_to(
 
 
 class _Handlers(grpc.GenericRpcHandler):
-    """Find the handler of a path."""
+    """The handlers of the RPCs, found by path."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class _Handlers(grpc.GenericRpcHandler):
         return self._add(path_of(name), rpc)
 
     def _add(self, path: str, rpc: Rpc) -> grpc.RpcMethodHandler[bytes, bytes]:
-        # Without (de)serialisers: bytes that are not a message are the fault of the caller.
+        # No deserialiser: if the bytes are not a message, the error must name the caller's fault.
         made: grpc.RpcMethodHandler[bytes, bytes]
         made = grpc.unary_unary_rpc_method_handler(self._serving(rpc))
         self._found[path] = made
@@ -166,12 +166,12 @@ class _Threaded:
 
 
 def _held(exchange: Exchange, context: grpc.ServicerContext) -> Answer:
-    # In an event loop of its own, which can be woken when the caller disconnects (spec §4.8).
+    # The call gets an event loop, which can be woken when the caller disconnects (spec §4.8).
     async def serve() -> Answer:
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None
 
-        def ended() -> None:  # called by gRPC in a thread, even after a successful call
+        def ended() -> None:  # gRPC calls this in a thread, even after a successful call
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(task.cancel)
 

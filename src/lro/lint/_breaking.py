@@ -11,7 +11,7 @@ from lro.lint._lint import BREAKING_CODES, SEVERITIES, Allowances, Breaking, Fin
 
 
 def renumbered(old: DescriptorSet, new: DescriptorSet, messages: Iterable[str]) -> Iterator[str]:
-    """Yield a text for each changed field number in these messages, and in messages nested in them.
+    """Yield a text for each changed field number in these messages or their fields' messages.
 
     Fields are compared by name. Fields and messages in only one of the sets are ignored.
     """
@@ -38,14 +38,15 @@ def breaking(
 ) -> list[Breaking | Finding]:
     """Find changes from ``old`` to ``new`` that break callers of long-running methods (spec §8.5).
 
-    Types are compared by full name, so a different spelling of a type is not a change. Beyond spec
-    §8.5, a changed number of a field of a method's messages is ``field-number-changed``.
-    ``old_targets`` and ``new_targets`` are the files to compare, by default all that declare a
-    service; ``allow`` is as for :func:`lro.lint.lint`.
+    Types are compared by full name, so a different spelling of a type is not a change. In addition
+    to spec §8.5, a changed field number in a method's messages is a finding,
+    ``field-number-changed``. ``old_targets`` and ``new_targets`` are the files to compare, by
+    default all files that declare a service; ``allow`` is as for :func:`lro.lint.lint`.
 
     Returns:
         The findings, sorted by method, then code: :class:`Breaking`, and a :class:`Finding` for
-        each unused entry of ``allow``. Lines are of the new set, or the old for removed methods.
+        each unused entry of ``allow``. Line numbers are those of the new set, or of the old set for
+        removed methods.
 
     Raises:
         InvalidArgument: A set cannot be read, a target is not in its set, or an entry of ``allow``

@@ -28,10 +28,10 @@ from lro.protobuf import HOW_TO_MAKE_A_SET
 from lro.types import MethodName, OperationInfo
 
 OPERATION: Final = "google.longrunning.Operation"
-_OPERATION_INFO: Final[Any] = operation_info  # untyped if its module has no stubs
+_OPERATION_INFO: Final[Any] = operation_info  # Any, because the module may lack stubs
 _RESOURCE: Final[Any] = resource
 _INTERFACE: Final = "google.longrunning.Operations."
-"""The prefix of the interface's own methods, which return operations of other methods."""
+"""The prefix of the verbs over operations, which are not long-running methods themselves."""
 _SERVICE: Final = FileDescriptorProto.SERVICE_FIELD_NUMBER
 _NEAREST: Final = 3
 """Number of similar file names in the error for an unknown file."""
@@ -40,7 +40,7 @@ _METHOD: Final = 2  # ServiceDescriptorProto.method, in the path of a method's l
 
 @attrs.frozen(kw_only=True)
 class MethodDescriptor:
-    """A method of a service; ``info`` has the type names as they are written."""
+    """A method of a service; ``info`` has the type names as they are written in the file."""
 
     name: MethodName
     file: str
@@ -57,7 +57,7 @@ class MethodDescriptor:
 
 
 class DescriptorSet:
-    """The files of a set by name, and an index of their messages; errors call the set ``named``.
+    """The files of a set by name, and an index of their messages; errors name the set ``named``.
 
     Raises:
         InvalidArgument: The bytes are not a FileDescriptorSet, or the set has no file, or two files
@@ -97,11 +97,11 @@ class DescriptorSet:
         return [rpc for rpc in rpcs if not str(rpc.name).startswith(_INTERFACE)]
 
     def homes(self, message: str) -> Collection[str]:
-        """Return the files that declare a message; none if the set does not have it."""
+        """Return the files that declare a message; empty if no file of the set declares it."""
         return self._messages.get(message, {})
 
     def fields(self, message: str) -> Mapping[str, tuple[int, str]]:
-        """Return each field's number and type name (or ``""``); nothing for an unknown message.
+        """Return each field's number and type name (or ``""``); empty if the message is unknown.
 
         Raises:
             InvalidArgument: A name is not valid UTF-8.
@@ -142,7 +142,7 @@ class DescriptorSet:
     def ending_in(self, name: str, package: str) -> str:
         """Return the message whose full name ends in a dot and ``name``, or "".
 
-        If there are several, it is the one in the package closest to ``package``.
+        If there are several such messages, return the one in the package closest to ``package``.
         """
         parts = package.split(".")
 
@@ -196,7 +196,7 @@ def _declared(file: FileDescriptorProto) -> bytes:
 
 
 def _messages(files: Collection[FileDescriptorProto]) -> dict[str, dict[str, DescriptorProto]]:
-    """Index messages by full name and file; only in an invalid set, two files declare a name."""
+    """Index messages by full name and file. Two files declare one name only in an invalid set."""
     found: dict[str, dict[str, DescriptorProto]] = {}
     for file in files:
         prefix = _text(file.package) + "." if file.package else ""
@@ -248,7 +248,7 @@ UNRESOLVED: Final = "unresolved"
 
 @attrs.frozen
 class Resolution:
-    """A written type name, its problem, and its message.
+    """A type name as written, its problem if any, and the message that it refers to.
 
     ``problem`` is the end of a finding's code. ``full_name`` is the name of the message; with a
     problem, it is the name of the message that was probably meant, or "".
@@ -267,7 +267,8 @@ class Resolution:
     def compared(self) -> str:
         """The name that :func:`lro.lint.breaking` compares (spec §8.5).
 
-        It is the full name, even if the import is missing; for an unknown type, it is as written.
+        This is the full name, even if the import is missing, or, for an unknown type, the written
+        name.
         """
         if self.problem in (FOUND, NOT_IMPORTED):
             return self.full_name
@@ -292,7 +293,7 @@ def resolve(files: DescriptorSet, rpc: MethodDescriptor, written: str) -> Resolu
 
 
 def candidates_for(rpc: MethodDescriptor, written: str) -> list[str]:
-    """Return the full names to look up, in order (spec §8.3(1))."""
+    """Return the full names to look up for a written name, in order (spec §8.3(1))."""
     if written.startswith("."):
         return [written[1:]]
     package = rpc.name.package

@@ -64,9 +64,9 @@ SEVERITIES: Final = {**LINT_CODES, **BREAKING_CODES, UNUSED_ALLOWANCE: Severity.
 class Finding:
     """A problem of a method.
 
-    ``method`` is its full name, ``message`` a sentence about the problem and the fix, ``file`` the
-    name of its file in the set. ``line`` and ``column`` are the start of the method, from 1; None
-    if the set has no source information.
+    ``method`` is the method's full name, ``message`` is a sentence about the problem and the fix,
+    and ``file`` is the name of the method's file in the set. ``line`` and ``column`` are the start
+    of the method, counted from 1; None if the set has no source information.
     """
 
     method: str
@@ -80,7 +80,7 @@ class Finding:
 
 @attrs.frozen(kw_only=True)
 class Breaking(Finding):
-    """A finding of a comparison; if a type has changed, ``old`` and ``new`` are the two types."""
+    """A finding of a comparison; if a type has changed, ``old`` and ``new`` are its two names."""
 
     old: str | None = None
     new: str | None = None
@@ -107,7 +107,7 @@ class Allowance:
         """Read an entry.
 
         Raises:
-            InvalidArgument: It is malformed, or its code is unknown.
+            InvalidArgument: The entry is malformed, or its code is unknown.
         """
         method, colon, code = entry.partition(":")
         if not method or " " in entry or (method == "*" and not code) or (colon and not code):
@@ -173,16 +173,16 @@ def lint(
 ) -> list[Finding]:
     """Find problems of the long-running methods of a ``FileDescriptorSet`` (spec §8.2).
 
-    ``targets`` are the names of the files to lint, by default all that declare a service; other
-    files are only used for their types. The methods of ``google.longrunning.Operations`` itself are
-    ignored. ``allow`` removes findings: ``METHOD:CODE``, ``METHOD`` or ``*:CODE``; an entry without
-    a finding is a warning, ``unused-allowance``.
+    ``targets`` are the names of the files to lint, by default all files that declare a service;
+    other files are only used for their types. The methods of ``google.longrunning.Operations``
+    itself are ignored. ``allow`` removes findings: ``METHOD:CODE``, ``METHOD`` or ``*:CODE``; an
+    entry that matches no finding is a warning, ``unused-allowance``.
 
     Returns:
         The findings, sorted by method, then code.
 
     Raises:
-        InvalidArgument: The bytes are not such a set, a target is not in it, or an entry of
+        InvalidArgument: The bytes are not such a set, a target is not in the set, or an entry of
             ``allow`` is malformed.
     """
     return examine(DescriptorSet(descriptor_set), targets=targets, allow=allow)
@@ -202,7 +202,7 @@ def examine(
 
 
 def resolved_info(files: DescriptorSet, rpc: MethodDescriptor) -> OperationInfo | None:
-    """Return the full names of a method's types, "" if unresolved; None without operation_info."""
+    """Return the full names of a method's types ("" if unresolved); None without operation_info."""
     if not rpc.returns_operation or rpc.info is None:
         return None
     response = resolve(files, rpc, rpc.info.response_type)

@@ -86,25 +86,26 @@ class TasksExtension(Extension):
     """Offer methods as tools of an ``mcp.server.MCPServer``, and operations as its tasks.
 
     ``MCPServer("name", extensions=[TasksExtension(service)])``. The server may have other tools.
-    ``methods`` become tools; by default all methods declared by now. ``tool_name`` makes the name
-    of a tool from the full name of its method. By default it is ``Service_Method``, cut to 64
-    characters, since the APIs of models allow neither dots nor more characters.
+    ``methods`` become tools; by default all methods that the service has declared by then.
+    ``tool_name`` makes the name of a tool from the full name of its method. By default it is
+    ``Service_Method``, cut to 64 characters, since the APIs of models allow neither dots nor more
+    characters.
 
     A call of such a tool starts an operation. A client that declares the tasks extension gets a
-    task with the id of the operation, or the result if the work has ended already. Other clients
-    wait for the result for up to ``wait`` seconds, at most the service's ``max_wait``. If the work
-    takes longer, ``without_tasks="handle"`` returns a text that tells the model to call the tool
-    ``read_tool``; ``"refuse"`` starts nothing for such clients.
+    task with the id of the operation, or the result if the work has ended already. For other
+    clients the call waits for the result for up to ``wait`` seconds, at most the service's
+    ``max_wait``. If the work takes longer, ``without_tasks="handle"`` returns a text that tells the
+    model to call the tool ``read_tool``; ``"refuse"`` starts nothing for such clients.
 
     ``authenticate`` returns the caller of a request, as for :class:`lro.http.OperationsEdge`. It
     takes the HTTP headers, and optionally the ASGI scope, where the SDK's own authentication puts
     ``user``. Over stdio and in process there are no headers, and the scope is None. ``parent``
-    returns the parent of a caller's operations, which is not part of a task's id. ``poll_seconds``
-    is the recommended polling interval.
+    returns the parent of a caller's operations; the id of a task does not contain the parent.
+    ``poll_seconds`` is the recommended polling interval.
 
     Raises:
-        DeclarationError: An option is not of its type or out of its bounds; or a method cannot be
-            such a tool; or the service has ``owner_only`` and there is no ``authenticate``.
+        DeclarationError: An option is not of its type or out of its bounds; or a method cannot be a
+            tool; or the service has ``owner_only`` and there is no ``authenticate``.
 
     Source: MCP 2026-07-28, SEP-2663 (``io.modelcontextprotocol/tasks``), SEP-2243 (headers).
     """
@@ -259,7 +260,7 @@ class TasksExtension(Extension):
         # With JSON replies the SDK does not notice that a client has disconnected.
         receive = None if ctx.request is None else ctx.request.receive
         ended = await waited(self._service, operation.name, self._wait, caller, receive)
-        return ended or operation  # None: a caller without permission to wait may still read
+        return ended or operation  # a caller who may not wait may still read
 
     def _shown(self, operation: Operation) -> wire.Result:
         if operation.done:
@@ -319,7 +320,7 @@ class TasksExtension(Extension):
             return (yield from flow_of(self._service.get)(name, view="FULL", caller=caller))
 
     async def _answered(self, answer: Awaitable[wire.Result], ctx: _Context) -> wire.Result:
-        # To clients of earlier revisions, the SDK would send the text of any other exception.
+        # Convert every exception: the SDK would send its text to clients of earlier revisions.
         try:
             return await answer
         except wire.ToolsRefusal:
@@ -333,7 +334,7 @@ def _asked(ctx: _Context) -> str:
 
 
 def _headers(ctx: _Context) -> Mapping[str, str]:
-    """Return the HTTP headers, with names in lower case; none over stdio or in process."""
+    """Return the HTTP headers, with names in lower case; empty over stdio or in process."""
     return {} if ctx.request is None else request_of(ctx.request.scope, "").headers
 
 

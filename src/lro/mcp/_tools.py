@@ -32,7 +32,7 @@ ToolName: TypeAlias = Callable[[str], str]
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}", re.ASCII)
 """Matches names that the protocol allows (SEP-986)."""
 _COMMON_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
-"""Matches names that the APIs of models allow; clients refuse a server with any other name."""
+"""Matches tool names that the APIs of models allow: for any other name, clients refuse a server."""
 _MOST_CHARACTERS: Final = 64
 _WANTED: Final = "names of 1 to 128 of A-Z a-z 0-9 _ . -"
 _REFERENCE: Final = "#/"
@@ -43,7 +43,7 @@ _OPERATION: Final[Schema] = {
     "required": ["operation"],
     "additionalProperties": False,
 }
-"""The result while the work continues, for a client without tasks."""
+"""The schema of the result that a client without tasks gets while the work continues."""
 _READ: Final = "Wait a little for work that another tool has begun, and return its result."
 _ID: Final[Mapping[str, Json]] = {
     "type": "object",
@@ -63,8 +63,8 @@ def named_tools(
     The default name is ``Service_Method``, or the full name if two methods would share it.
 
     Raises:
-        DeclarationError: ``methods`` is empty, or has other objects than methods of the service; or
-            two tools have the same name, or a name is not allowed.
+        DeclarationError: ``methods`` is empty, or contains an object that is not a method of the
+            service; or two tools have the same name, or a name is not allowed.
     """
     if methods is None:
         specs = list(service.edges.specs.values())
@@ -107,7 +107,7 @@ def _names(full_names: Sequence[str]) -> Mapping[str, str]:
 
 
 def _marked(full_name: str, cut: str) -> str:
-    """Return a unique name for a method whose name, when cut, is not unique."""
+    """Return a unique tool name for a method whose cut name is also that of another method."""
     mark = hashlib.sha256(full_name.encode()).hexdigest()[:8]
     return f"{cut}_{mark}"[-_MOST_CHARACTERS:]
 
@@ -122,7 +122,7 @@ def _spec(service: Service, method: object) -> MethodSpec:
 def method_binding(
     name: str, spec: MethodSpec, types: TypeRegistry, *, handles: bool
 ) -> ToolBinding:
-    """Make the tool of a method; with ``handles`` it may return an operation in progress.
+    """Make the tool of a method; if ``handles``, the tool may return an operation in progress.
 
     Raises:
         DeclarationError: The request is not a JSON object, as the arguments of a tool must be.
@@ -152,7 +152,7 @@ def read_binding(name: str) -> ToolBinding:
 def _binding(
     name: str, text: str, given: Mapping[str, Json], returned: Mapping[str, Json]
 ) -> ToolBinding:
-    async def call(**_: object) -> Any:  # the extension intercepts the calls
+    async def call(**_: object) -> Any:  # the extension intercepts MCP's calls
         raise ToolError("this tool is only there for clients of MCP")
 
     properties, needed = given.get("properties") or {}, given.get("required") or []
@@ -160,7 +160,7 @@ def _binding(
     assert isinstance(needed, list)
     parameters = [
         inspect.Parameter(
-            f"argument_{number}",  # the alias is the JSON name: it may be no identifier
+            f"argument_{number}",  # JSON names, the aliases, need not be identifiers
             inspect.Parameter.KEYWORD_ONLY,
             annotation=Annotated[Any, Field(alias=key, json_schema_extra=_replacing(schema))],
             default=inspect.Parameter.empty if key in needed else None,
@@ -195,7 +195,7 @@ def _model(schema: Mapping[str, Json]) -> type[BaseModel]:
 
 
 def _inlined(types: TypeRegistry, cls: type, *, reading: bool) -> Schema:
-    """Return the schema of a message class without references, which many clients ignore.
+    """Return the schema of a message class with all references resolved: many clients ignore them.
 
     A message nested in a message of its own class is described as any object.
     """

@@ -17,7 +17,7 @@ from lro.wire import dumps, parse_name, status_to_json
 
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _NO_TASK: Final = "task not found: there is no operation with this id"
-"""The message for a missing or hidden operation, which does not reveal which it is."""
+"""The message for a missing operation, and for a hidden one, so that callers cannot tell."""
 _CODES: Final = {
     Code.UNAUTHENTICATED: wire.INVALID_REQUEST,
     Code.UNIMPLEMENTED: wire.METHOD_NOT_FOUND,
@@ -28,7 +28,7 @@ _CODES: Final = {
     Code.FAILED_PRECONDITION: wire.INVALID_PARAMS,
     Code.OUT_OF_RANGE: wire.INVALID_PARAMS,
 }
-"""The error code of MCP for each code; the rest become INTERNAL_ERROR."""
+"""The error code of MCP for each of these codes; all other codes become INTERNAL_ERROR."""
 _FOR_THE_MODEL: Final = frozenset(
     code for code, number in _CODES.items() if number == wire.INVALID_PARAMS
 ) | {Code.ABORTED, Code.RESOURCE_EXHAUSTED}
@@ -37,7 +37,7 @@ _FOR_THE_MODEL: Final = frozenset(
 
 @attrs.frozen
 class Translation:
-    """Translates for one service.
+    """Translates the operations and errors of one service.
 
     ``poll_seconds`` is the recommended polling interval, ``read_tool`` the tool that reads an
     operation.
@@ -57,7 +57,7 @@ class Translation:
         meta: dict[str, Json] = {}
         shown = operation_reply_json(found, self.types, self.domain, alone=True)
         if "metadata" in shown:
-            dumps(shown["metadata"])  # raises an error if the SDK could not send it
+            dumps(shown["metadata"])  # raises if the SDK could not send the metadata
             meta[self._key("metadata")] = shown["metadata"]
         if not found.done:
             return wire.detailed(self._task(found, "working"), {}, meta)
@@ -118,7 +118,7 @@ class Translation:
         return wire.tool_result(text, {"operation": operation_id})
 
     def tool_error(self, error: Exception, asked: str) -> wire.Result:
-        """Return the result of a tool that failed to start or read.
+        """Return the result of a tool call that failed to start or read an operation.
 
         Raises:
             ToolsRefusal: The model cannot correct the error, so the client gets it.
@@ -129,7 +129,7 @@ class Translation:
         meant = not isinstance(error, InvalidRequestId | RequestIdConflict)
         if (
             status.code not in _FOR_THE_MODEL or not meant
-        ):  # the client chooses request ids, not its model
+        ):  # request ids are chosen by the client, not by its model
             raise self._refusal(status)
         text = status.message
         retry = detail_of(status, self.types, RetryInfo)

@@ -141,7 +141,7 @@ def failed(error: MCPError) -> Result:
 
 
 NO_VALUE: Final = object()
-"""Marks a result without structured content, since null is a value."""
+"""Stands for no structured content, because null would be a value of the content."""
 
 
 def tool_result(
@@ -162,7 +162,7 @@ def tool_result(
 
 
 def as_of(version: str, result: Result) -> Result:
-    """Adapt a tool's result to a revision; older ones require objects as structured content."""
+    """Adapt a tool's result: older revisions allow only objects as structured content."""
     if version in VERSIONS or isinstance(result.get("structuredContent", {}), dict):
         return result
     return {key: each for key, each in result.items() if key != "structuredContent"}

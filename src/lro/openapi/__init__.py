@@ -2,7 +2,7 @@
 
 An application of :mod:`lro.asgi` or :mod:`lro.wsgi` serves its document with the option
 ``openapi=Document()``. :func:`describe` makes the document of an application, or of a service
-alone. :func:`add_to` adds the paths of an application to those that FastAPI describes.
+alone. :func:`add_to` adds the paths of an application to the paths that FastAPI describes.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ __all__ = ["Document", "Served", "add_to", "describe"]
 def add_to(app: Any, operations: Served, *, prefix: str = "") -> None:
     """Add the paths of an application of this library to the OpenAPI document of a FastAPI app.
 
-    FastAPI then shows them in ``/openapi.json`` and ``/docs``. If both applications describe the
-    same call, FastAPI's is kept. ``prefix`` is the path at which ``operations`` is mounted.
+    FastAPI then shows these paths in ``/openapi.json`` and ``/docs``. If both applications describe
+    the same call, FastAPI's description is kept. ``prefix`` is the path at which ``operations`` is
+    mounted.
 
     Raises:
         DeclarationError: An argument is not of its type.

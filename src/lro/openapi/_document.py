@@ -150,10 +150,11 @@ _MANY: Final[_Part] = {
 class Document:
     """The parts of an OpenAPI document that are not paths, and the path that serves it.
 
-    GET of ``path`` returns the document without asking ``authenticate``. ``title`` is by default
+    GET of ``path`` returns the document without a call of ``authenticate``. ``title`` is by default
     the domain of the service, ``version`` is the version of the API. ``servers`` are URLs, such as
     ``/api`` for an application that is mounted there. ``security`` has security schemes of OpenAPI
-    by name, such as ``{"token": {"type": "http", "scheme": "bearer"}}``; any one of them is enough.
+    by name, such as ``{"token": {"type": "http", "scheme": "bearer"}}``; a caller needs only one of
+    them.
 
     Raises:
         DeclarationError: A value is not of its type, or ``path`` has variables.
@@ -242,7 +243,7 @@ def describe(
 
 
 def _nobody(headers: Mapping[str, str]) -> None:
-    """A placeholder for a hook; it is never called."""
+    """A placeholder for the hook ``authenticate``, which a description never calls."""
 
 
 class OperationSchemas(MessageSchemas):
@@ -296,7 +297,7 @@ class OperationSchemas(MessageSchemas):
 class Describer:
     """Collect the paths of a document, and the schemas that they refer to.
 
-    It may describe several edges of a service for one document, each by a call of :meth:`add`.
+    One object may describe several edges of a service, each by a call of :meth:`add`.
     ``paths`` has the paths of the last edge; ``schemas`` and the ids are shared by all edges.
     """
 
@@ -328,7 +329,7 @@ class Describer:
     def add(self, edge: OperationsEdge, heading: str = "Operations") -> None:
         """Describe the verbs and the starts of an edge.
 
-        ``heading`` is the tag of the verbs; their ids begin with it.
+        ``heading`` is the tag of the verbs, and the beginning of their ids.
         """
         self.paths, self._heading = {}, heading
         for route in edge.verb_routes:
@@ -396,7 +397,7 @@ class Describer:
         return path
 
     def started(self, response: object, metadata: object, full_name: str = "") -> _Part:
-        """Describe the reply of a start with these classes, and its header Prefer.
+        """Describe the reply to a start with these classes, and the request header Prefer.
 
         ``full_name`` is by default the name of the first method with these classes.
         """
@@ -464,7 +465,7 @@ class Describer:
             single = field.label is not Label.REPEATED and field.message_name not in WRAPPED_TYPES
             if single and field.python not in (
                 one.python for one in above
-            ):  # a message may contain its own class
+            ):  # not again: a message may contain its own class
                 yield from self._query(field.shape, package, path, given)
 
     def _add(self, path: str, method: str, words: Sequence[str], said: _Part) -> str:
@@ -537,7 +538,7 @@ class Describer:
     def _watch(self) -> _Part:
         text = "Server-sent events: operation, with an operation as JSON; missing, with the name of"
         text += " one that is gone. They end when all are done or gone."
-        # No schema type, as tools disagree if it describes the whole text or a single event.
+        # No schema: tools disagree whether a schema describes the whole stream or a single event.
         reply = {"description": text, "content": {"text/event-stream": {"schema": {}}}}
         return {"summary": "Watch an operation.", "responses": {"200": reply}}
 

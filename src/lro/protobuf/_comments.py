@@ -41,7 +41,7 @@ def comments_of(service: Service, files: ProtoFiles) -> dict[str, str]:
 
 
 def _below_attributes(cls: type) -> Iterator[tuple[str, str]]:
-    """Yield each attribute of a class and its bases with the text below it in the source."""
+    """Yield the attributes of a class and its bases, each with the text below it in the source."""
     for one in reversed(cls.__mro__):
         if one is cls or is_message_class(one):
             yield from _texts(one).items()

@@ -109,7 +109,7 @@ def to_proto(message: object, types: TypeRegistry) -> Any:
     """Convert an API message to a protobuf message.
 
     Raises:
-        InvalidArgument: It is not an API message, or a text in it is not valid Unicode.
+        InvalidArgument: The argument is not an API message, or a text in it is not valid Unicode.
         UnknownType, EncodingError: As for :func:`operation_to_proto`.
     """
     if isinstance(message, Operation):
@@ -139,7 +139,7 @@ def from_proto(proto: Message) -> Any:
     """Convert a protobuf message to an API message.
 
     Raises:
-        InvalidArgument: It is not an API message.
+        InvalidArgument: The argument is not an API message.
     """
     name = proto.DESCRIPTOR.full_name
     if name in _RICH:

@@ -55,7 +55,7 @@ def register_file_set(types: TypeRegistry, file_set: bytes | FileDescriptorSet) 
         The full names of the newly registered messages.
 
     Raises:
-        InvalidArgument: It is not a valid set, has no file, or an imported file is missing.
+        InvalidArgument: The set is not valid, has no file, or lacks an imported file.
     """
     files = [*_parsed(file_set).file]
     if not files:
@@ -131,7 +131,7 @@ class _Pool:
             self._add(imported, name)
         try:
             self.pool.AddSerializedFile(file.SerializeToString())
-        except TypeError as exc:  # protobuf raises it for any fault
+        except TypeError as exc:  # raised by protobuf for any fault
             raise InvalidArgument("", f"{name}: {exc}") from exc
 
 
@@ -152,7 +152,7 @@ def descriptor_set(service: Service) -> bytes:
         classes = (spec.request, spec.response, spec.metadata)
         names = map(service.types.name_of, classes)
         needed |= {binary.known[name] for name in names if name in binary.known}
-    # Without the service's own files, which come last in the set.
+    # Leave out the service's own files, which come last in the set.
     needed -= {*(file.name for file in API_FILES), *(file.name for file in files)}
     imported = [*API_FILES, *map(binary.pool.FindFileByName, sorted(needed))]
     whole = FileDescriptorSet(file=[*with_imports(imported).values(), *files])
@@ -245,7 +245,7 @@ def _add_languages(file: FileDescriptorProto) -> None:
 
 
 def _is_there(spec: MethodSpec, pool: DescriptorPool) -> bool:
-    # The author of the messages' file may have declared the service in it.
+    # An imported file of messages may already declare the service.
     name = MethodName.parse(spec.full_name)
     service = f"{name.package}.{name.service}" if name.package else name.service
     try:
@@ -301,7 +301,7 @@ class _Printer:
         self._file = file
         self._comments = comments
         self._inside = f".{file.package}." if file.package else "."
-        # A type name without a leading dot could be resolved to one of these names.
+        # A type name without a leading dot could wrongly be resolved to one of these names.
         self._near = {*file.package.split(".")[1:], *_names(file.message_type)}
         self._near |= {enum.name for enum in file.enum_type}
 

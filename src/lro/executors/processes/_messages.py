@@ -157,7 +157,7 @@ class AttemptReplaced:
 
 @attrs.frozen
 class FunctionNotFound:
-    """The function or one of its classes could not be imported; ``in_main``: the main module."""
+    """An import of the function or its classes failed; ``in_main``: that of the main module."""
 
     in_main: bool = False
 
