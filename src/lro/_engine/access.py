@@ -280,7 +280,7 @@ class Access:
     ) -> None:
         """Check that an edge identifies callers if the service depends on their names.
 
-        ``option`` is the edge's option for the function that identifies the caller, ``none`` is
+        ``option`` is the edge's option for the function that identifies the caller; ``none`` is
         Python code for a value of that option that gives callers no names.
 
         A service with ``authorize`` only logs a warning: the hook may decide by the verb alone, or
@@ -334,7 +334,7 @@ class Access:
     def permit_each(
         self, caller: str | None, verb: str, names: Sequence[str], *, refuse: bool = True
     ) -> Flow[Collection[str]]:
-        """Ask ``authorize`` about each of these names; return those that it allows.
+        """Ask ``authorize`` about each of these names; return the names that it allows.
 
         Raises:
             NameRefused: A name is refused, and ``refuse`` is true; the error contains the name.

@@ -1,6 +1,6 @@
 """One attempt at one operation: call the function, store its reports, store its result.
 
-The life of an attempt is a table: ``NEXT`` gives the phases that may follow each :class:`Phase`.
+A table defines the life of an attempt: ``NEXT`` has the phases that may follow each :class:`Phase`.
 Two threads change the phase: the worker thread, and the thread that stops the process and releases
 unfinished work. If both change it, the first change counts, and ``Attempt._become`` refuses the
 second. Any thread may ask an attempt to stop, in any phase; a ``StopRequest`` is only ever replaced
@@ -169,7 +169,7 @@ class HeldWork(PerProcess):
         self._attempts: dict[str, Attempt] = {}
         self._to_release: list[Attempt] = []
         self.skipped: set[str] = set()
-        """Names of operations whose requests only another release can read: not claimed here."""
+        """Names of operations not claimed here: only another release can read their requests."""
 
     def attempts(self) -> Collection[Attempt]:
         """Return the attempts of this process."""
@@ -190,7 +190,7 @@ class HeldWork(PerProcess):
         self.skipped.add(name)
 
     def announce_work(self) -> None:
-        """Wake the processes that claim work, this one included."""
+        """Wake the processes that claim work, including this process."""
         self.runtime.store.notify_others(WORK_WAITS)
         self._claim_soon()
 
@@ -227,7 +227,7 @@ class Attempt:
     _awaited_by: tuple[asyncio.AbstractEventLoop, asyncio.Task[Outcome]] | None = None
     """The event loop and the task that await the function."""
     _began_at: float | None = None
-    """Start, in seconds of the runtime's clock; None if the end needs no event."""
+    """When the attempt began, in seconds of the runtime's clock; None if its end needs no event."""
     _trace: AttemptTrace = NO_ATTEMPT_TRACE
 
     def __init__(
@@ -308,7 +308,7 @@ class Attempt:
             control = self._control
             if control is None or control.cancel_requested:
                 return
-            control.stop()  # before task.cancel(): a coroutine that begins now checks this
+            control.stop()  # before task.cancel(), for a coroutine that begins just now
             awaited = self._awaited_by
             if awaited is not None:
                 loop, task = awaited
@@ -412,7 +412,7 @@ class Attempt:
     def _begin(self) -> Flow[JobControl | None]:
         """Prepare the call of the function; return None if the function must not be called."""
         with self._lock:
-            if not self._become(Phase.BEGINNING):  # released before a worker was free
+            if not self._become(Phase.BEGINNING):  # the work was released meanwhile
                 return None
         control = self._control_of(self._record)
         self._observe_begin(control)

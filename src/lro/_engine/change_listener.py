@@ -24,7 +24,7 @@ LINGER_SECONDS: Final = 5.0
 """How long an unused subscription stays open: opening one may take a connection."""
 
 _PAUSE_FACTOR: Final = 10
-"""After a full read, wait this factor times its CPU time, and at least as long as it took.
+"""After a full read, wait this factor times its CPU time, and at least as long as the read took.
 
 So however much other processes write, this process spends little CPU on reading, and reads at most
 half of the time. Wall time alone is no measure: on a busy machine a short read can take long.

@@ -52,7 +52,7 @@ class Claims(PerProcess):
         self._work = work
         self._clock = runtime.clock
         self.older_waits: bool = False
-        """True if waiting work may be due: new starts wait, too, and a freed worker claims it."""
+        """True if waiting work may be due: then new starts wait, too, and freed workers claim."""
         self._look_at = -math.inf
         self._heard_at = math.inf
         self._not_before = -math.inf
@@ -194,7 +194,7 @@ class Claims(PerProcess):
         return slots
 
     def _claim(self, slots: Sequence[Slot]) -> bool:
-        """Claim work for these workers; return True if more may be due."""
+        """Claim work for these workers; return True if more work may be due."""
         self.older_waits = False
         try:
             found = self._claim_for(slots)

@@ -47,7 +47,7 @@ def store_stop(
         The record afterwards; None if the record is gone.
 
     Raises:
-        LroError: The store or the change refuses.
+        LroError: The store or the change refuses the write.
     """
     attempt, now = record.attempt, runtime.store.now()
     error: StatusError | None = None
@@ -66,7 +66,7 @@ def store_loss(runtime: Runtime, spec: MethodSpec, record: Record) -> Flow[Recor
         The record afterwards; None if the record is gone.
 
     Raises:
-        LroError: The store or the change refuses.
+        LroError: The store or the change refuses the write.
     """
     attempt, lost, now = record.attempt, record.lost_attempts + 1, runtime.store.now()
     options = spec.options
@@ -111,7 +111,7 @@ def store_retry(
         The record afterwards; None if the record is gone.
 
     Raises:
-        LroError: The store or the change refuses.
+        LroError: The store or the change refuses the write.
     """
     change = with_failure(retry(record.attempt, due, runtime.store.now()), failed)
     return (yield from _wait_again_or_end(runtime, spec, record, change, None))
@@ -133,7 +133,7 @@ def store_expiry(runtime: Runtime, spec: MethodSpec | None, record: Record) -> F
         The record afterwards; None if the record is gone.
 
     Raises:
-        LroError: The store or the change refuses; the work may have begun meanwhile.
+        LroError: The store or the change refuses the write; the work may have begun meanwhile.
     """
     error = too_late(record, runtime.store)
     assert error is not None  # the store selected the record by its begin_before
@@ -212,7 +212,7 @@ def ended_by(
     metadata.
 
     Raises:
-        LroError: The store or the change refuses.
+        LroError: The store or the change refuses the write.
     """
     try:
         return (yield from runtime.updater.ended(spec, name, change, state))

@@ -197,11 +197,11 @@ ServiceEvent: TypeAlias = (
 class Observer:
     """Receives the events of operations in this process; override the methods that you need.
 
-    They are called after the reported change is stored, in the threads that do the work (also
-    those of event loops), maybe several at once. They must be quick: count, or hand the event on.
-    An exception from them, even ``SystemExit``, is logged and changes nothing; only a
-    ``KeyboardInterrupt``, as from Control-C, passes. Events hold names and numbers, never messages.
-    See :class:`lro.Service`.
+    The methods are called after the reported change is stored, in the threads that do the work
+    (including threads of event loops), maybe several at once. They must be quick: count, or hand
+    the event on. An exception from a method, even ``SystemExit``, is logged and changes nothing;
+    only a ``KeyboardInterrupt``, as from Control-C, passes. Events hold names and numbers, never
+    messages. See :class:`lro.Service`.
     """
 
     def started(self, event: OperationStarted) -> None:
@@ -214,7 +214,7 @@ class Observer:
         """A worker has replaced the metadata of an operation."""
 
     def attempt_over(self, event: AttemptOver) -> None:
-        """An attempt of this process is over."""
+        """An attempt of this process has ended."""
 
     def ended(self, event: OperationEnded) -> None:
         """This process has stored the end of an operation."""

@@ -27,7 +27,7 @@ class CancelSupport(enum.Enum):
     NOT = "not"
     """A cancel request cannot stop the function: it runs to its end."""
     COOPERATIVE = "looks"
-    """The function has to check: ``job.report()``, ``job.raise_if_cancelled()`` raise an error."""
+    """The function must check: ``job.report()`` and ``job.raise_if_cancelled()`` raise an error."""
     AT_AWAIT = "awaits"
     """An async function is interrupted at its next ``await``; a plain one has to check."""
     FORCED = "kills"
@@ -45,7 +45,7 @@ REACHES: Final[Mapping[CancelSupport, str]] = {
 
 @attrs.frozen
 class ExecutorUsage:
-    """The number of tasks that an executor runs, and the most it can run; None: no limit."""
+    """The number of tasks that an executor runs, and the most that it can run (None: no limit)."""
 
     running: int
     workers: int | None = None

@@ -342,7 +342,7 @@ def _advance(
 
 
 def run_all(flows: Sequence[Flow[R]]) -> list[R | BaseException]:
-    """Follow these flows in this thread; return what each of them returns or raises.
+    """Follow these flows in this thread; return the result or the error of each.
 
     A flow that has handed in a write waits for it while the other flows go on, so that the store
     can commit their writes together.
@@ -584,7 +584,7 @@ class Receipt:
         self._results = _results_for(loop)
 
     def done(self, answer: Any, error: BaseException | None) -> None:
-        """Take the answer or the error. Any thread may call this."""
+        """Receive the answer or the error. Any thread may call this."""
         # Made before the lock is taken: an allocation may start a garbage collection, which may
         # close the waiting task, which then calls continue_with(), which takes the same lock.
         over = answer, error
@@ -612,7 +612,7 @@ class Receipt:
             self._then, over = then, self._over
         if over is not None:
             if self.future.done() and not self.future.cancelled():
-                self.future.exception()  # or asyncio warns that it was never retrieved
+                self.future.exception()  # else asyncio warns about an error never retrieved
             CONTINUATIONS.run_soon(then, *over)
 
 

@@ -122,7 +122,7 @@ class _Queue:
         self._known: Sequence[_Waiting] = ()
 
     def read(self, methods: Collection[str]) -> Sequence[_Waiting]:
-        """Count waiting work by method; include served, paused, and ``methods`` without any."""
+        """Count waiting work by method; served and paused methods and ``methods`` may have 0."""
         with self._lock:
             at = self._runtime.clock()
             if at - self._read_at >= QUEUE_SECONDS:

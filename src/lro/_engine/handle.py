@@ -62,8 +62,8 @@ class HandleCalls:
 class Handle(Generic[Resp, Meta]):
     """A started operation, for the code that started it.
 
-    The properties show the last state read, at first that of the start; the methods read again.
-    Safe to share between threads. ``operation`` is the operation as callers see it.
+    The properties show the last state read, at first that of the start; the methods read the store
+    again. Safe to share between threads. ``operation`` is the operation as callers see it.
     """
 
     __slots__ = ("__weakref__", "_calls", "_operation", "_spec")

@@ -189,8 +189,8 @@ class Job(Generic[M]):
     def step(self, key: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call a function and store its result; if the result is stored already, only return it.
 
-        A completed step does not run again in a later attempt. An interrupted step does. In a loop,
-        give each step its own key. Steps and checkpoints share one set of keys.
+        A completed step does not run again in a later attempt. An interrupted step does run again.
+        In a loop, give each step its own key. Steps and checkpoints share one set of keys.
 
         Raises:
             Cancelled, DeadlineExceeded: The work was told to stop; the function is not called.

@@ -34,7 +34,7 @@ SLOW_SECONDS: Final = 5.0
 """A reply that takes longer to send is aborted as soon as another call waits for its bytes."""
 
 LARGE_AT_ONCE: Final = 1
-"""How many large replies are made at once: in memory, messages may take ten times their text."""
+"""Large replies that are made at once: in memory, a message may take ten times its JSON size."""
 
 _LOOK_SECONDS: Final = 0.5
 
@@ -123,7 +123,7 @@ class CallCount(PerProcess):
 
 
 class ReplyReservation:
-    """Bytes reserved for one reply, from its reading until it is sent."""
+    """Bytes reserved for one reply, from the read until the reply is sent."""
 
     def __init__(self, budget: ByteBudget, size: int, *, large: bool) -> None:
         self._budget = budget
@@ -295,7 +295,7 @@ class Limits:
     """The limits of a service for its callers and workers (docs/reference/limits.md).
 
     The defaults protect a server with 512 MB of memory. Sizes are in bytes: of a message in JSON,
-    or in binary form if it is kept so.
+    or in binary form if the message is kept in that form.
 
     ``metadata_bytes`` and ``response_bytes`` bound one message of an operation; ``response_bytes``
     also bounds an error with its details. ``page_bytes`` bounds a page of List, a reply to

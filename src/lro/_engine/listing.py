@@ -164,7 +164,7 @@ class CheckedList:
         """Check the arguments of a request.
 
         Raises:
-            InvalidParent, InvalidPageSize, InvalidFilter: The argument of that name is wrong.
+            InvalidParent, InvalidPageSize, InvalidFilter: The parent, page size or filter is wrong.
             InvalidPageToken, PageTokenExpired: The token is of another list, or too old.
         """
         parent = normalise_parent(request.name)

@@ -12,24 +12,24 @@ from lro._engine.store_port import WaitingWork, Worker
 IDLE_RENEWAL: Final = timedelta(minutes=1)
 """How often a process without work renews its row in the store."""
 _LEASES: Final = 2
-"""That renewal may be late by this number of leases, while the store is slow or unavailable."""
+"""Leases by which an idle process may renew late, while the store is slow or unavailable."""
 
 
 class WorkerState(StrEnum):
-    """The states of a worker, as its store knows it."""
+    """The states of a worker, as the store knows them."""
 
     WORKING = "working"
-    """It has work, and its lease is valid."""
+    """The worker has work, and its lease is valid."""
     IDLE = "idle"
-    """It has no work."""
+    """The worker has no work."""
     FRONT = "front"
-    """It has no workers, so it runs no work."""
+    """The process has no workers, so it runs no work."""
     OVERDUE = "overdue"
-    """It has work, and its lease has expired; other processes find out whether it is lost."""
+    """The worker has work and an expired lease; other processes find out whether it is lost."""
     SILENT = "silent"
-    """It has no work, and has not renewed its row for a minute plus two leases."""
+    """The worker has no work, and has not renewed its row for a minute plus two leases."""
     LOST = "lost"
-    """It counts as lost: other processes have its work, or will claim it."""
+    """The worker counts as lost: other processes have its work, or will claim that work."""
 
     @classmethod
     def of(cls, worker: Worker, now: datetime) -> WorkerState:

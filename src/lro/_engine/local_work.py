@@ -160,7 +160,7 @@ class LocalWork(HeldWork):
         )
 
     def read_paused(self) -> None:
-        """Read which methods are paused; their work is not begun.
+        """Read which methods are paused; work of a paused method is not begun.
 
         Raises:
             Unavailable: The store cannot be read now.
@@ -363,7 +363,7 @@ class LocalWork(HeldWork):
         self._requeue(name)
 
     def _requeue(self, name: str) -> None:
-        """Have the name of work that could not begin sent again when a worker has room.
+        """Have the name of work that could not begin sent again when a worker is free.
 
         The name of work that only another release can read is sent again after ``redelivery``.
         """
@@ -392,7 +392,7 @@ class LocalWork(HeldWork):
 
         stamp = spec.stamp if spec else None
         after = yield from self._updater.applied(record.name, change, stamp)
-        assert after is not None  # the request removes nothing
+        assert after is not None  # a cancel request removes no record
         events = self.runtime.events
         if after.cancel_pending and not before.cancel_requested:
             method = events.renamed.get(record.method, record.method)
@@ -470,7 +470,7 @@ class LocalWork(HeldWork):
                 log.info("stopped: operations released: %d of %d", back, len(attempts))
 
     def end_drain(self) -> None:
-        """Make :meth:`stop` wait for no work: a call in another thread, now or later."""
+        """Make :meth:`stop`, if called in another thread now or later, wait for no work."""
         self._drain_over.set()
 
     def _drained(self, seconds: float) -> bool:

@@ -135,7 +135,7 @@ class Maintenance(PerProcess):
         """Run now: renew the lease, and release the work that this process cannot do.
 
         Called when a record was stored with little of its lease left, and when work was added to
-        what :meth:`LocalWork.release_queued` releases.
+        the queue of :meth:`LocalWork.release_queued`.
         """
         self._renew_asked_at = -math.inf
         self._wake.set()
@@ -167,12 +167,13 @@ class Maintenance(PerProcess):
             self._follow_outage()
         elif self._renewal_at() <= at:
             self._renew()
-        if self._renewal_at() > self._clock():  # the lease comes first
+        if self._renewal_at() > self._clock():  # the lease is renewed first
             self._work.release_queued()
             for task, due in self._due().items():
                 if due <= self._clock():
                     task()
-        # New work does not wake this thread: it checks often enough, without reading the store.
+        # New work does not wake this thread: the thread checks often enough, without reading the
+        # store.
         next_at = min(self._renewal_at(), *self._due().values(), at + self._period)
         return max(_LEAST_PAUSE_SECONDS, next_at - self._clock())
 
@@ -290,7 +291,7 @@ class Maintenance(PerProcess):
         before, self._overdue = self._overdue, {}
         lost = False
         for owner, until in found.overdue.items():
-            if owner == self._work.owner:  # this process: late, or not aware of the work
+            if owner == self._work.owner:  # this process, late or unaware of the work
                 self._renew()
                 continue
             known = before.get(owner)
@@ -333,7 +334,7 @@ class Maintenance(PerProcess):
                 log.info("%s: not ended as too late: %s", record.name, found, extra=facts)
             else:
                 emit_stored_end(self._runtime.events, found, expired=True)
-                self._scan_asked_at = -math.inf  # that scan finds when more is too late
+                self._scan_asked_at = -math.inf  # that scan finds when to scan next
 
     def _recovered(self, record: Record) -> Flow[None]:
         after = yield from store_loss(self._runtime, self._specs[record.method], record)

@@ -346,7 +346,7 @@ class MethodSpec:
     keep_for: timedelta
     indexes: Indexes
     instances: Mapping[type, type]
-    """The Python class of the messages of each of these classes: dict for a TypedDict."""
+    """For each of these classes, the Python class of its messages: dict for a TypedDict."""
     limits: Limits = DEFAULT_LIMITS
     around: Around | None = None
     default_metadata: OperationMetadata | None = None

@@ -251,7 +251,7 @@ class Method(Generic[Req, Resp, Meta]):
 
         Returns:
             For each request, the handle that :meth:`start` would return, or the error that it would
-            raise: if one is refused, the others are started all the same.
+            raise: if one start is refused, the other operations are started all the same.
 
         Raises:
             InvalidArgument: There are request ids, but not one for each request; or an argument is

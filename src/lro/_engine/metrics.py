@@ -24,8 +24,8 @@ class Metric:
     """A metric; ``attributes`` are the names of its attributes, each of which has few values.
 
     The values of an ``observed`` metric are read when they are collected; other metrics count
-    events. A metric that is ``opt_in`` exists only if an option asks for it. In the counts of a
-    store, the names of its series begin with ``series``.
+    events. A metric that is ``opt_in`` exists only if an option asks for it. In the counts that a
+    store keeps, the names of the metric's series begin with ``series``.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Metric:
 
     @property
     def prometheus_name(self) -> str:
-        """The Prometheus name: ``_seconds`` is added for that unit, ``_total`` to counters."""
+        """The Prometheus name, with ``_seconds`` for the unit ``s``, ``_total`` for counters."""
         name = self.name.replace(".", "_") + ("_seconds" if self.unit == "s" else "")
         return f"{name}_total" if self.kind == "counter" else name
 

@@ -72,8 +72,8 @@ _is_worker_process = False
 def is_worker_process() -> bool:
     """Return True if this process only runs functions for another one.
 
-    It imports the application, whose service must not run a second time here: no maintenance, no
-    operations of its own, no further processes.
+    Such a process imports the application, whose service must not run a second time there: no
+    maintenance, no operations of its own, no further processes.
     """
     return _is_worker_process
 
@@ -87,7 +87,7 @@ def mark_worker_process() -> None:
 @functools.cache
 def installed_version() -> str:
     """Return the installed version of this library, or the empty string."""
-    import importlib.metadata  # imported late: it costs half as much as importing lro
+    import importlib.metadata  # imported late: this import costs half as much as that of lro
 
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version("lro")

@@ -22,8 +22,8 @@ from lro._model.operation import Change, State, end, report
 class Reporter:
     """The worker's side of an operation whose work is done outside this library.
 
-    Each method returns False if it came too late: the operation has ended, was deleted, or has
-    expired (spec §2.3, §2.7, §2.8). Messages may be passed packed or not.
+    Each method returns False if the call came too late: the operation has ended, was deleted, or
+    has expired (spec §2.3, §2.7, §2.8). Messages may be passed packed or not.
 
     Raises (each of them):
         DeclarationError: A message is not of the class that the method declares.

@@ -108,7 +108,7 @@ class RecordUpdater:
         self.events: EventDispatch = EventDispatch() if events is None else events
         self.notifier: Notifier = Notifier()
         self.unnamed_changes = 0
-        """Number of notifications from other processes that did not name what has changed."""
+        """Number of notifications from other processes that did not name the changed operation."""
 
     def apply(self, name: str, change: Change, stamp: Stamp | None = None) -> Record | None:
         """Store a change as :meth:`applied` does, in this thread."""
@@ -152,7 +152,7 @@ class RecordUpdater:
 
         Raises:
             FinalMetadataFailed: The final metadata cannot be computed.
-            LroError: The store or the change refuses.
+            LroError: The store or the change refuses the write.
         """
         if spec.options.final_metadata is None:
             return self.applied(name, change, spec.stamp)
@@ -180,7 +180,7 @@ class RecordUpdater:
     def deleted(self, name: str, caller: str, lost_owners: Collection[str] = ()) -> Flow[None]:
         """Delete a record and its pending webhooks, and log the caller.
 
-        The work of ``lost_owners`` ends with it; the empty owner stands for waiting work.
+        The work of ``lost_owners`` ends with the record; the empty owner stands for waiting work.
 
         Raises:
             OperationNotFound: There is no such record, or callers cannot see it.

@@ -116,8 +116,9 @@ class ServiceParts:
     An edge checks its methods by :meth:`check_own`, starts them by :meth:`start_flow`, and asks
     ``access`` which verbs are offered and what callers may do. :meth:`begin_list` and
     :meth:`begin_batch` check the arguments, call the hooks, and return an object, which then reads
-    the operations in a thread. ``replies`` bounds the bytes of replies, ``waiters`` the waits.
-    Servers call :meth:`start_maintenance` when they start, and :meth:`end_waits` before they stop.
+    the operations in a thread. ``replies`` bounds the bytes of replies, and ``waiters`` bounds the
+    waits. Servers call :meth:`start_maintenance` when they start, and :meth:`end_waits` before they
+    stop.
     """
 
     def __init__(self, service: Service, executor: Executor, given: ServiceOptions) -> None:
@@ -368,7 +369,7 @@ class Service(PerProcess):
         if given.statistics and keeps_statistics(store):
             self.statistics = Statistics(store, given.clock)
         self.edges: ServiceParts = ServiceParts(self, working, given)
-        """The parts of the service that edges use, such as those of :mod:`lro.http`."""
+        """The parts of the service that edges use, such as the edges of :mod:`lro.http`."""
         self.types: TypeRegistry = self.edges.types
         self._closing_by: int | None = None
         self._closing = threading.Lock()
@@ -403,7 +404,7 @@ class Service(PerProcess):
 
         Raises:
             TypeError: There is no such option.
-            DeclarationError: The method or a message class cannot be declared so.
+            DeclarationError: The declaration of the method or a message class is not valid.
             Unavailable: ``indexed_paths`` need an index, which the store cannot make now. (A store
                 that connects at its first use makes the index then.)
         """
@@ -451,8 +452,8 @@ class Service(PerProcess):
         """Declare a method whose work is done elsewhere, and reported through :meth:`reporter`.
 
         Raises:
-            DeclarationError: The method or a message class cannot be declared so, or an option
-                applies only to methods with a function.
+            DeclarationError: The declaration of the method or a message class is not valid, or an
+                option applies only to methods with a function.
             Unavailable: ``indexed_paths`` need an index, which the store cannot make now. (A store
                 that connects at its first use makes the index then.)
         """
@@ -531,7 +532,7 @@ class Service(PerProcess):
         return found
 
     async def schedules_async(self) -> Sequence[Schedule]:
-        """:meth:`schedules` for coroutines: a thread reads where the store may block."""
+        """:meth:`schedules` for coroutines: a thread reads, if the store may block."""
         return await on_loop(flow_of(self.schedules)())
 
     @blocking
@@ -592,7 +593,7 @@ class Service(PerProcess):
 
     @blocking
     def rerun_all(self, filter: str, *, parent: str = "", dry_run: bool = False) -> Flow[int]:
-        """Rerun all operations that match and failed or were cancelled; return how many.
+        """Rerun all operations that match and failed or were cancelled; return their number.
 
         Each is rerun with a request id made from its name, so a second call within 24 hours finds
         and counts the reruns of the first. Operations that cannot be rerun are left out, and the
@@ -617,7 +618,7 @@ class Service(PerProcess):
         return count
 
     async def rerun_all_async(self, filter: str, *, parent: str = "", dry_run: bool = False) -> int:
-        """:meth:`rerun_all` for coroutines: threads do it."""
+        """:meth:`rerun_all` for coroutines: threads do the work."""
         return await in_threads(flow_of(self.rerun_all)(filter, parent=parent, dry_run=dry_run))
 
     def reporter(self, name: str) -> Reporter:
@@ -695,7 +696,7 @@ class Service(PerProcess):
 
     @blocking
     def delete(self, name: str, *, caller: str = "") -> Flow[None]:
-        """Remove the record; its work goes on, but callers can no longer see it (spec §2.7).
+        """Remove the record; its work goes on, but callers cannot see the operation (spec §2.7).
 
         If no live worker declares the method, waiting work and work of a lost worker are dropped.
 
@@ -716,7 +717,7 @@ class Service(PerProcess):
         await on_loop(flow_of(self.delete)(name, caller=caller))
 
     def delete_all(self, filter: str, *, parent: str = "", dry_run: bool = False) -> int:
-        """Delete all operations of a parent that match a filter; return how many.
+        """Delete all operations of a parent that match a filter; return their number.
 
         Each operation is deleted as by :meth:`delete`, a page at a time, the newest first.
         Operations created meanwhile are not deleted, and operations removed meanwhile are not
@@ -734,13 +735,13 @@ class Service(PerProcess):
     async def delete_all_async(
         self, filter: str, *, parent: str = "", dry_run: bool = False
     ) -> int:
-        """:meth:`delete_all` for coroutines: a thread does it."""
+        """:meth:`delete_all` for coroutines: a thread does the work."""
         delete = functools.partial(self.delete_all, filter, parent=parent, dry_run=dry_run)
         return await in_thread(delete)
 
     @blocking
     def cancel(self, name: str, *, caller: str = "") -> Flow[None]:
-        """Request that the work stops; the operation shows whether it does (spec §2.6).
+        """Request that the work stops; the operation shows whether it stopped (spec §2.6).
 
         Work that no worker has ends at once. This is waiting work, and lost work of a method that
         no live worker declares.
@@ -762,7 +763,7 @@ class Service(PerProcess):
         await on_loop(flow_of(self.cancel)(name, caller=caller))
 
     def cancel_all(self, filter: str, *, parent: str = "", dry_run: bool = False) -> int:
-        """Request that the work of all matching operations in progress stops; return how many.
+        """Request that the work of all matching operations in progress stops; return their number.
 
         Each operation is cancelled as by :meth:`cancel`; all else is as for :meth:`delete_all`.
 
@@ -776,7 +777,7 @@ class Service(PerProcess):
     async def cancel_all_async(
         self, filter: str, *, parent: str = "", dry_run: bool = False
     ) -> int:
-        """:meth:`cancel_all` for coroutines: a thread does it."""
+        """:meth:`cancel_all` for coroutines: a thread does the work."""
         cancel = functools.partial(self.cancel_all, filter, parent=parent, dry_run=dry_run)
         return await in_thread(cancel)
 
@@ -894,7 +895,7 @@ class Service(PerProcess):
         return found[0] if all else live(*found)
 
     async def workers_async(self, *, all: bool = False) -> Sequence[Worker]:
-        """:meth:`workers` for coroutines: a thread reads where the store may block."""
+        """:meth:`workers` for coroutines: a thread reads, if the store may block."""
         return await on_loop(flow_of(self.workers)(all=all))
 
     @blocking
@@ -912,7 +913,7 @@ class Service(PerProcess):
         return found
 
     async def stranded_async(self) -> Sequence[WaitingWork]:
-        """:meth:`stranded` for coroutines: a thread reads where the store may block."""
+        """:meth:`stranded` for coroutines: a thread reads, if the store may block."""
         return await on_loop(flow_of(self.stranded)())
 
     @blocking
@@ -933,7 +934,7 @@ class Service(PerProcess):
         yield MayBlock(change, blocks=self.store.writes_block)
 
     async def pause_async(self, method: str) -> None:
-        """:meth:`pause` for coroutines: a thread writes where the store may block."""
+        """:meth:`pause` for coroutines: a thread writes, if the store may block."""
         await on_loop(flow_of(self.pause)(method))
 
     @blocking
@@ -949,7 +950,7 @@ class Service(PerProcess):
         yield MayBlock(change, blocks=self.store.writes_block)
 
     async def resume_async(self, method: str) -> None:
-        """:meth:`resume` for coroutines: a thread writes where the store may block."""
+        """:meth:`resume` for coroutines: a thread writes, if the store may block."""
         await on_loop(flow_of(self.resume)(method))
 
     @blocking
@@ -967,7 +968,7 @@ class Service(PerProcess):
         return dict(sorted(found.items()))
 
     async def paused_async(self) -> Mapping[str, datetime]:
-        """:meth:`paused` for coroutines: a thread reads where the store may block."""
+        """:meth:`paused` for coroutines: a thread reads, if the store may block."""
         return await on_loop(flow_of(self.paused)())
 
     def run_maintenance(self) -> float:

@@ -161,7 +161,7 @@ class StartSettings:
 
         Raises:
             DeclarationError: ``delay`` or ``at`` is not valid.
-            InvalidArgument: Both are given.
+            InvalidArgument: ``delay`` and ``at`` are both given.
         """
         if self.delay is not None:
             check_span("delay", self.delay, zero=True)
@@ -555,7 +555,7 @@ def _lane(key: str) -> int:
 
 @functools.lru_cache(maxsize=256)
 def _prefix(parent: str) -> str:
-    # A name is valid if its parent is: new ids are all alike.
+    # The name is valid if its parent is: new ids all have the same valid form.
     probe = new_id(bytes, datetime.max.replace(tzinfo=UTC))
     return join_name(parent, probe).removesuffix(probe)
 

@@ -46,7 +46,7 @@ SCOPE: Final = "lro"
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
 
 MAX_CONTEXT: Final = 600
-"""Maximum characters of a stored trace context: a traceparent, and a tracestate of 512, fit."""
+"""Maximum characters of a stored trace context: a traceparent and 512 of tracestate fit."""
 
 Propagation: TypeAlias = Literal["link", "child", "none"]
 
@@ -64,7 +64,8 @@ class Telemetry:
     ``propagation`` says how the span of an attempt relates to the span of the start: by a link, as
     is right for work that may take hours; as its child, for short work; or not at all. ``baggage``
     lists baggage keys: their entries are stored with an operation, and its function can read them.
-    Entries with other keys are dropped. ``store_calls`` measures the calls of the store.
+    Entries with other keys are dropped. If ``store_calls`` is true, the calls of the store are
+    measured.
 
     Raises:
         DeclarationError: An option has a wrong type.

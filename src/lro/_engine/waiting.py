@@ -175,7 +175,7 @@ class Waiters(PerProcess):
         return await self._read_async(name)
 
     def watch(self, names: Sequence[str], see: See, caller: str = "") -> WatchStream:
-        """Watch operations; ``see`` reads those that the caller can see.
+        """Watch operations; ``see`` reads the operations that the caller can see.
 
         Raises:
             Unavailable: The service is stopping.
@@ -196,12 +196,12 @@ class Waiters(PerProcess):
 
     @property
     def waits(self) -> int:
-        """How many calls of Wait are held, by threads and coroutines."""
+        """How many calls of Wait are in progress, in threads and coroutines."""
         return self._waits.held
 
     @property
     def streams(self) -> int:
-        """How many calls of Watch are held."""
+        """How many calls of Watch are in progress."""
         return self._streams.held
 
     @property

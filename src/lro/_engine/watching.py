@@ -59,9 +59,9 @@ class _Sent:
 class WatchList:
     """The operations of a stream that have not ended, and the last edition of each that was sent.
 
-    It keeps a name and a few bytes for each, however large the operations are and however slow the
-    reader is: a state is read when the reader asks for it. An operation that was sent as done or
-    gone is removed, since it cannot change.
+    The list keeps a name and a few bytes for each operation, however large the operations are and
+    however slow the reader is: a state is read when the reader asks for it. An operation that was
+    sent as done or gone is removed, since it cannot change.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -367,7 +367,7 @@ class LoopWatchers:
         try:
             while names := self._take_ended():
                 await self._answer_those(names)
-        except asyncio.CancelledError:  # all tasks were; some may still wait in their cleanup
+        except asyncio.CancelledError:  # all tasks were cancelled; some may still wait
             for watched in filter(None, map(self._watched.get, names)):
                 self.notified(watched, True)
             raise
@@ -433,7 +433,7 @@ class LoopWatchers:
         for name, operation in ends.items():
             watched = self._watched.get(name)
             if watched is None:
-                continue  # all waits have ended since
+                continue  # all waits have ended meanwhile
             for future in watched.waits:
                 _answer(future, operation)
             watched.waits.clear()
@@ -539,7 +539,7 @@ class LoopWatchers:
             self._call_soon(self._gather_soon)
 
     def unlisten_if_unused(self, watched: Watched) -> None:
-        """Stop listening for a name that is not waited for or watched here any more."""
+        """Stop listening for a name that no wait or stream of this event loop uses any more."""
         if not watched.waits and not watched.streams:
             del self._watched[watched.name]
             self._notifier.unlisten(watched.name, watched)
