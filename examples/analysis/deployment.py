@@ -71,7 +71,7 @@ class Deployment:
         import celery
 
         app = celery.Celery("analysis", broker=self.broker)
-        # An analysis takes seconds, so a busy worker must leave the next one to others.
+        # An analysis takes seconds, so a busy worker must leave the next analysis to other workers.
         app.conf.worker_prefetch_multiplier = 1
         return app
 

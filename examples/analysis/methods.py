@@ -23,7 +23,7 @@ _Response = TypeVar("_Response")
 
 
 def first_picture(request: Any) -> Image:
-    """Return the picture of a request, or an empty one."""
+    """Return the first picture of a request, or an empty picture."""
     found = request.image or next(iter(getattr(request, "frames", ())), None)
     return found or Image()
 

@@ -73,7 +73,7 @@ from lro.types import Json
 log = logging.getLogger("lro")
 
 Allow: TypeAlias = Callable[[str, str, str], "bool | Awaitable[bool | None] | None"]
-"""Takes a caller, one of :data:`ACTIONS`, and an operation's or method's name: is it allowed?"""
+"""The hook ``(caller, action, name)``: may the caller do this to the operation or method?"""
 
 ACTIONS: Final = ("cancel", "delete", "rerun", "pause")
 """The actions of the console: three on operations, and ``"pause"`` and resume on methods."""
@@ -196,8 +196,8 @@ class ConsoleEdge(OperationsEdge):
     and ``redact`` for every call of the page.
 
     ``parents`` are the parents, such as ``projects/p`` (spec §5.6), whose operations are shown in
-    addition to those without a parent; for a pattern such as ``projects/*`` the page asks for the
-    parent. ``links`` has link templates for an operation: ``{"trace": "https://.../{trace_id}",
+    addition to operations without a parent; for a pattern such as ``projects/*`` the page asks for
+    the parent. ``links`` has link templates for an operation: ``{"trace": "https://.../{trace_id}",
     "logs": "https://...{name}"}``; each may use only these two placeholders. ``title`` is the
     page's heading; ``refresh_seconds`` is the interval between reads of new operations. ``frame``
     has the origins whose pages may show the console in a frame; ``"self"`` stands for this server.
@@ -367,7 +367,7 @@ class ConsoleEdge(OperationsEdge):
         """Return the parents whose operations this caller may list.
 
         Raises:
-            PermissionDenied: The caller may list none of them.
+            PermissionDenied: The caller may not list the operations of any of these parents.
         """
         found, refusal = [], None
         for parent in self._shown_parents:

@@ -5,7 +5,7 @@ in the store: a process marks the tick as begun, starts the operation, and then 
 started. The marks have versions, so only one of several processes begins a tick. If a tick has been
 begun for a second but is not started, the other processes try to start the operation too, because
 the first process may have been killed, or its start refused. The request id of the start is derived
-from the schedule's name and the tick, so all of them start the same operation. A store keeps
+from the schedule's name and the tick, so all processes start the same operation. A store keeps
 request ids for a day, so a begun tick is tried for less than a day.
 """
 

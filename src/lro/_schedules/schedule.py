@@ -67,8 +67,8 @@ class ScheduleStore(Protocol):
         """Store a schedule if its previous version is stored, or no schedule of this name.
 
         Returns:
-            True if the schedule is stored. Of several processes that write the same version, one
-            gets True.
+            True if the schedule is stored. Of several processes that write the same version, only
+            one gets True.
 
         Raises:
             Unavailable: The store cannot be written to now.

@@ -60,7 +60,7 @@ _STOP_SECONDS: Final = 2.0
 _GONE_STATUS: Final = 410
 _HOSTS: Final = 1000
 _FEW: Final = 2
-"""If slow hosts have at most this number of connections, one caller may use all of these."""
+"""If slow hosts share at most this number of connections, one caller may use all of them."""
 
 
 @attrs.define(eq=False)
@@ -247,7 +247,7 @@ class Delivery:
             self._wake.set()
 
     def run_due(self) -> float:
-        """Send due deliveries, and return the seconds until the next one is due.
+        """Send due deliveries, and return the seconds until the next delivery is due.
 
         Raises:
             Unavailable: The store cannot be reached.
@@ -480,7 +480,7 @@ class Delivery:
         self._start_workers()
 
     def _free_host(self, one: _Attempt) -> None:
-        """Measure a request that has ended; send the next ones to its host and to slow hosts."""
+        """Measure an ended request, and send the next requests to its host and to slow hosts."""
         host, slow_hosts = self._hosts[one.host], self._slow_hosts
         host.busy, host.pace.began = False, None
         if one.slow:

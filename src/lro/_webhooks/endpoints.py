@@ -28,7 +28,7 @@ MAX_SECRETS: Final = 5
 STANDARD: Final = "standard"
 CLOUDEVENTS: Final = "cloudevents"
 SIGNED: Final = frozenset({STANDARD, CLOUDEVENTS})
-"""The formats that have a signature, without which receivers could not trust them."""
+"""The formats that must be signed, because receivers can trust only signed events."""
 
 _EVENT_OF: Final[Mapping[State, str]] = {
     State.SUCCEEDED: EVENTS[0],

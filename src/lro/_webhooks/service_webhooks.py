@@ -48,8 +48,8 @@ class Webhooks:
 
     ``timeout`` bounds a request, from 0.1 to 60 seconds. A process uses at most ``connections``
     connections, and at most one to each host. ``formats`` adds functions that make bodies, by name;
-    endpoints with such a format need no secret. ``clock`` returns seconds, ``random`` a number from
-    0 to 1.
+    endpoints with such a format need no secret. ``clock`` returns seconds; ``random`` returns a
+    number from 0 to 1.
 
     Raises:
         DeclarationError: An argument is not of its type.

@@ -553,7 +553,7 @@ class _Wanted:
 
 @contextlib.contextmanager
 def _hidden(task_id: str) -> Iterator[None]:
-    """Raise the same error for a hidden task as for a missing one (A2A 3.3.2, 13.1)."""
+    """Raise the same error for a hidden task as for a missing task (A2A 3.3.2, 13.1)."""
     try:
         yield
     except (OperationNotFound, InvalidOperationName, PermissionDenied):

@@ -111,7 +111,7 @@ def data_of(message: Message) -> Value | None:
 def chosen(
     methods: Mapping[str, Method[Any, Any, Any]], key: str, *said: Struct
 ) -> Method[Any, Any, Any]:
-    """Return the method that ``key`` of the metadata names, or the only method if there is one.
+    """Return the method that ``key`` of the metadata names, or else the only method.
 
     Raises:
         InvalidArgument: The name is unknown, or is missing although there are several methods.

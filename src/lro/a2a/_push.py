@@ -75,9 +75,9 @@ class PushFormat:
 def _mark(caller: str) -> str:
     """Return the prefix of a caller, which is put before the endpoint ids that the caller chooses.
 
-    If two endpoints had the same id, only one would be notified. With the prefix, no caller can
-    replace an endpoint of another caller or of the application, and callers see only their own
-    endpoints.
+    If two endpoints had the same id, only one endpoint would be notified. With the prefix, no
+    caller can replace an endpoint of another caller or of the application, and callers see only
+    their own endpoints.
     """
     digest = hashlib.blake2b(caller.encode(), digest_size=9).digest()  # 12 characters in base64
     return f"{_PREFIX}{base64.urlsafe_b64encode(digest).decode()}_"

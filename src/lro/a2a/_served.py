@@ -53,7 +53,7 @@ DEFAULT_MAX_REQUEST: Final = 1024 * 1024
 """Maximum bytes of the body of an HTTP call, or of a gRPC request."""
 
 MAX_VALUES: Final = 25_000
-"""Maximum number of values in a call, as the SDK blocks the event loop while it converts them."""
+"""Maximum number of values in a call, as the SDK blocks the event loop to convert them."""
 
 _CODES: Final[Mapping[type[Exception], int]] = {
     MalformedRequest: -32700,
@@ -79,8 +79,9 @@ def routes(
     """Return the routes of the card, JSON-RPC and HTTP+JSON for Starlette or FastAPI.
 
     ``jsonrpc`` is the path of JSON-RPC, and ``rest`` is the prefix of HTTP+JSON; if you change
-    them, change the card too. Both serve A2A 1.0, and A2A 0.3 to callers that send no version. The
-    SDK's routes for tenants are left out, because they would match the paths of other routes.
+    them, change the card too. Both bindings serve A2A 1.0, and A2A 0.3 to callers that send no
+    version. The SDK's routes for tenants are left out, because they would match the paths of other
+    routes.
 
     A body must be strict JSON in UTF-8, of at most ``max_request`` bytes and 25,000 values. Calls
     from pages of other sites are refused, except from ``trusted_origins``, as for

@@ -44,10 +44,10 @@ def add_to(
     """Serve ``google.longrunning.Operations``, and the methods of a service, on a gRPC server.
 
     ``methods``: True for all methods of the service, including those declared later; False for
-    none; or a list of :class:`StartMethod`. Callers start them at ``/package.Service/Method`` with
-    the request message, and get an Operation. ``authenticate`` returns the caller for a call's
-    metadata. ``max_request`` bounds requests, in bytes; the server has its own bound
-    (``grpc.max_receive_message_length``, 4 MiB).
+    none; or a list of :class:`StartMethod`. Callers start these methods at
+    ``/package.Service/Method`` with the request message, and get an Operation. ``authenticate``
+    returns the caller for a call's metadata. ``max_request`` bounds requests, in bytes; the server
+    has its own bound (``grpc.max_receive_message_length``, 4 MiB).
 
     On a ``grpc.Server``, a waiting call holds a thread of the pool. So at most ``max_waiting``
     calls wait; further calls get the present state at once (spec §4.7, §4.8). Choose a number below

@@ -72,7 +72,7 @@ class FrameworkOperations(Generic[Find, Reply]):
     dependency: ClassVar[bool] = False
     """True if the framework calls ``caller``, and passes the caller's name with each request."""
     blocking: ClassVar[str] = ""
-    """The code that calls the edge, such as ``a Django view``; empty if it has an event loop."""
+    """The blocking code that calls the edge, such as ``a Django view``; empty for async code."""
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ from lro.wire import dumps, parse_name, status_to_json
 
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _NO_TASK: Final = "task not found: there is no operation with this id"
-"""The message for a missing operation, and for a hidden one, so that callers cannot tell."""
+"""The message for missing and for hidden operations, which callers must not tell apart."""
 _CODES: Final = {
     Code.UNAUTHENTICATED: wire.INVALID_REQUEST,
     Code.UNIMPLEMENTED: wire.METHOD_NOT_FOUND,
