@@ -103,5 +103,5 @@ def _work(verb: str, _: type[_Response], request: Any, job: _Job) -> _Response:
 
 @functools.cache
 def _module(verb: str) -> Any:
-    # Imported at the first call: this takes a second, for which health checks must not wait.
+    # Imported at the first call: the import takes a second, and health checks must not wait.
     return importlib.import_module(f"examples.analysis.verbs.{verb}")

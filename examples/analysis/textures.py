@@ -99,7 +99,7 @@ class Textures:
         return scores
 
     def novelty(self, description: Floats) -> float:
-        """Return the distance to the nearest tile; 99 % of tiles have another tile within 1.
+        """Return the distance to the nearest tile; 99 % of tiles have another within distance 1.
 
         The model alone finds a texture in every picture: it is sure that a portrait is brick.
         """

@@ -75,7 +75,7 @@ def _ssim(picture: PIL.Image.Image, reference: PIL.Image.Image) -> float:
 
 
 def _difference(picture: PIL.Image.Image, reference: PIL.Image.Image) -> npt.NDArray[np.int16]:
-    """Return rows x columns x channels of differences, 0..255; 3 channels if either has colour."""
+    """Return differences by row, column and channel (3 if either picture has colour), 0..255."""
     if picture.mode != reference.mode:
         picture, reference = picture.convert("RGB"), reference.convert("RGB")
     return np.atleast_3d(np.abs(array(picture).astype(np.int16) - array(reference)))

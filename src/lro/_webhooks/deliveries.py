@@ -25,7 +25,7 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 @attrs.frozen
 class PendingDelivery:
-    """A delivery that has not succeeded yet: its failed attempts, and when the next is due.
+    """A delivery that has not succeeded yet: its failed attempts, and the next attempt's time.
 
     ``looked_up`` is True if ``lookup`` returned the endpoint. ``since`` is the time at which an
     operator retried the delivery; None if the delivery has been pending since the operation ended.

@@ -319,7 +319,7 @@ class Delivery:
         self._start_workers()
         if self._due or self._look_at <= self._clock():
             self._due = False
-            self._look_at = self._clock() + _RETRY_SECONDS  # holds if the claim fails
+            self._look_at = self._clock() + _RETRY_SECONDS  # in case the claim fails
             self._look_at = self._clock() + self._claim()
         seconds = max(0.0, self._look_at - self._clock())
         return min(seconds, _RETRY_SECONDS) if self._under_way and not self._workers else seconds

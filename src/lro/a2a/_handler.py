@@ -357,7 +357,7 @@ class Handler(RequestHandler):
             await refuse(exc, context, self.service, f"A2A {verb}")
 
     async def identify(self, context: ServerCallContext) -> str:
-        """Return the caller of a call; done once for each call, before its request is read.
+        """Return the caller of a call; the servers ask once, before they read the request.
 
         Raises:
             Unauthenticated: The call has no caller, and the service is ``owner_only``.

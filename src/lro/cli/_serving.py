@@ -31,7 +31,7 @@ GRACE_SECONDS: Final = 5
 """Seconds for calls in flight after the signal to stop, so that slow callers can read replies."""
 
 LINK_BYTE: Final = b"."
-"""The byte on a link: a process sends it when it serves, its supervisor to stop the process."""
+"""A process sends this byte once it serves; its supervisor sends it to ask for a stop."""
 _ASKED_AT_ONCE: Final = 16
 """Maximum number of requests to stop that are read at once."""
 
@@ -62,7 +62,7 @@ _NO_WORKER: Final = "readyz"
 R = TypeVar("R")
 
 ServeHttp = Callable[[App, socket.socket, asyncio.Event, float], Awaitable[None]]
-"""A function that serves an application on a socket until the event, with a time limit to end."""
+"""A function that serves until the event is set, and then has a time limit in seconds to end."""
 
 
 def http_server() -> ServeHttp:

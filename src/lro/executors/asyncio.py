@@ -54,7 +54,7 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
     and no thread is needed to start, report or end an operation. Until a loop has used the service,
     starts are UNAVAILABLE. After that loop is closed, starts are UNAVAILABLE until another loop
     starts, gets, waits for or watches an operation, or uses a handle; work then runs on that loop.
-    Close the service before the loop ends, in another thread: ``await
+    Close the service in another thread before the loop ends, by ``await
     asyncio.to_thread(service.close)``. If the loop ends first, the work is released at once. The
     ASGI edge closes the service by itself.
 

@@ -86,7 +86,7 @@ class TasksExtension(Extension):
     """Offer methods as tools of an ``mcp.server.MCPServer``, and operations as its tasks.
 
     ``MCPServer("name", extensions=[TasksExtension(service)])``. The server may have other tools.
-    ``methods`` become tools; by default all methods that the service has declared by then.
+    ``methods`` become tools; by default all methods that the service has declared so far.
     ``tool_name`` makes the name of a tool from the full name of its method. By default it is
     ``Service_Method``, cut to 64 characters, since the APIs of models allow neither dots nor more
     characters.

@@ -306,7 +306,7 @@ class ChildMain(PerProcess):
         except (EOFError, OSError):  # the parent has ended
             self._on_parent_lost()
         except BaseException:  # such as MemoryError: the parent's messages can no longer be read
-            self._parent_reads = True  # the parent that sent it reads the log line
+            self._parent_reads = True  # the parent has sent a message, and reads the answer
             log.exception("a message of the parent process cannot be read")
             self._on_parent_lost()
 

@@ -242,9 +242,8 @@ class ProcessExecutor(PooledExecutor):
     function, or to the method that ``@service.method`` returned. Other objects of that module, such
     as a service and its store, do no work in the child, so a function cannot start operations. If
     the module has the plain function (``service.method(...)(function)``), its message classes must
-    be importable too, and the child does not know codecs that were registered by hand. If a
-    function is in the main module, that module needs the usual guard, ``if __name__ ==
-    "__main__"``.
+    be importable too, and the child does not know codecs that were registered by hand. A main
+    module that contains a function needs the usual guard, ``if __name__ == "__main__"``.
 
     Nothing is pickled: requests, results, metadata and errors are sent as packed messages. A child
     inherits standard output and error. Its log lines are logged in this process with their logger

@@ -157,7 +157,7 @@ class AttemptReplaced:
 
 @attrs.frozen
 class FunctionNotFound:
-    """An import of the function or its classes failed; ``in_main``: that of the main module."""
+    """The function or its classes cannot be imported; ``in_main``: nor can the main module."""
 
     in_main: bool = False
 
