@@ -220,7 +220,7 @@ def main(arguments: list[str]) -> None:
 
 
 def worker_app() -> Starlette:
-    """Return the application of one of several server processes, which ends with its parent."""
+    """Return the application of a server process that ends with its parent: one of several."""
     parent = multiprocessing.parent_process()
 
     def follow() -> None:

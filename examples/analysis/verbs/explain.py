@@ -100,7 +100,7 @@ def draw_samples(number: int, parts: int, seed: int) -> Floats:
 
 
 def nearness(samples: Floats) -> Floats:
-    """Return the weight of each sample, 0..1, which grows with the parts that are on."""
+    """Return the weight of each sample, 0..1, which grows with the number of parts that are on."""
     near: Floats = np.exp(-(((1 - np.sqrt(samples.mean(1))) / KERNEL_WIDTH) ** 2))
     return near
 

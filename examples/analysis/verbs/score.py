@@ -87,7 +87,7 @@ def noise_sigma(levels: Levels) -> float:
 
 
 def colorfulness(levels: Levels) -> float:
-    """Measure as Hasler & Süsstrunk (2003): 0 is grey, 15 slightly colourful, 80 highly so."""
+    """Measure colourfulness as Hasler & Süsstrunk (2003): 0 is none (grey), 15 slight, 80 high."""
     if levels.ndim == 2:
         return 0.0
     red, green, blue = np.moveaxis(levels.astype(float), 2, 0)

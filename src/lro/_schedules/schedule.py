@@ -28,7 +28,7 @@ class Schedule:
     tick: datetime
     """The latest tick that was begun or skipped; before the first tick, the declaration's time."""
     begun_time: datetime | None = None
-    """When the start for ``tick`` was first tried; None after it succeeded or was given up."""
+    """The time of the first try to start for ``tick``; None after a success or the last try."""
     version: int = 1
     """The number of times the schedule was written."""
 
@@ -49,7 +49,7 @@ class Schedule:
 
 
 class ScheduleStore(Protocol):
-    """A store that also keeps schedules. Optional."""
+    """An optional interface of stores: the store also keeps schedules."""
 
     def now(self) -> datetime:
         """Return the time of the store's clock, in UTC."""

@@ -44,7 +44,7 @@ def exit_statuses() -> Iterator[None]:
     """Flush the output, and turn interrupts and errors of the system into exit statuses.
 
     Raises:
-        Exit: With :data:`INTERRUPTED` or :data:`BROKEN_PIPE`.
+        Exit: The exit status is :data:`INTERRUPTED` or :data:`BROKEN_PIPE`.
         Unusable: A file or stream cannot be read or written.
     """
     try:

@@ -54,9 +54,9 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
     and no thread is needed to start, report or end an operation. Until a loop has used the service,
     starts are UNAVAILABLE. After that loop is closed, starts are UNAVAILABLE until another loop
     starts, gets, waits for or watches an operation, or uses a handle; work then runs on that loop.
-    Close the service in another thread before the loop ends, by ``await
-    asyncio.to_thread(service.close)``. If the loop ends first, the work is released at once. The
-    ASGI edge closes the service by itself.
+    Before the loop ends, close the service in another thread, by
+    ``await asyncio.to_thread(service.close)``. If the loop ends first, the work is released at
+    once. The ASGI edge closes the service by itself.
 
     Raises:
         DeclarationError: ``concurrency`` is not an integer from 1, or ``loop`` is not "own" or

@@ -47,7 +47,8 @@ Authenticate: TypeAlias = http.Authenticate
 
 A function with two required arguments also gets the call's ``grpc.ServicerContext``. The rules are
 those of ``lro.http.Authenticate``. Binary metadata (``-bin``) is left out. An asyncio server calls
-plain functions in a thread, and awaits coroutine functions; a server of threads refuses the latter.
+plain functions in a thread, and awaits coroutine functions; a threaded server refuses coroutine
+functions.
 """
 
 Exchange: TypeAlias = Flow[Answer]
