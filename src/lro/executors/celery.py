@@ -46,8 +46,8 @@ _OPTIONS: Final = {
     "store_errors_even_if_ignored": False,
     "track_started": False,
     # If a worker dies before it claims the operation, its message goes to another worker at once.
-    # After the claim, other workers return the message until the lease expires, so that work that
-    # kills its worker does not kill one worker after another.
+    # After the claim, the store refuses the operation to other workers until the lease expires, so
+    # that work that kills its worker does not kill one worker after another.
     "acks_late": True,
     "reject_on_worker_lost": True,
     "retry_on_worker_lost": False,

@@ -27,7 +27,7 @@ from lro.grpc._rpcs import (
 )
 
 _NO_TIME: Final = 1e-6
-"""Seconds for which a call may wait if no thread is free: above 0, but too short for a wait."""
+"""Longest wait, in seconds, of a call beyond ``max_waiting``: above 0, but too short to wait."""
 
 Methods = bool | Sequence[StartMethod[Any]]
 
