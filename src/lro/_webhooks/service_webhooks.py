@@ -144,7 +144,7 @@ class Webhooks:
 
         Raises:
             InvalidArgument: There are more than 10 endpoints, one endpoint cannot be used, or all
-            together are too large.
+                together are too large.
         """
         endpoints = self._checked("notify", notify)
         if len(endpoints) > MAX_ENDPOINTS:
