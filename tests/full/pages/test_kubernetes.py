@@ -104,7 +104,7 @@ def test_selectors_ports_and_images_of_the_objects_match() -> None:
 
 def test_shutdown_times_fit_into_the_grace_period() -> None:
     """The page's table adds up correctly, and its numbers match the manifest and the code."""
-    *parts, (said, whole, _) = rows(PAGE, "step")
+    *parts, (_, whole, bound) = rows(PAGE, "step")
     seconds = [int(cells[1]) for cells in parts]
     drain = re.search(r"drain=timedelta\(seconds=(\d+)\)", text_of(PAGE))
     assert drain is not None
@@ -113,7 +113,7 @@ def test_shutdown_times_fit_into_the_grace_period() -> None:
     assert sum(seconds) == int(whole)
     grace = SERVER["terminationGracePeriodSeconds"]
     assert grace == pod("Deployment", "work-worker")["terminationGracePeriodSeconds"]
-    assert f"of the {grace} of" in said
+    assert f"must be below `terminationGracePeriodSeconds`, here {grace}" in bound
     assert sum(seconds) < grace
 
 
