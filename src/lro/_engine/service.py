@@ -183,6 +183,11 @@ class ServiceParts:
         if self.background.pending:
             self.background.start()
 
+    def begin_here(self) -> None:
+        """Start the maintenance, and tell the executor from where the service is used."""
+        self.start_maintenance()
+        self.runtime.executor.begin_here()
+
     def observe(self, observer: Observer) -> None:
         """Add an observer, which is called with each event from now on.
 
@@ -649,8 +654,7 @@ class Service(PerProcess):
             PermissionDenied: The ``authorize`` hook refuses the call.
             HookFailed: The ``authorize`` hook gives no valid answer.
         """
-        self.edges.start_maintenance()
-        self.edges.runtime.executor.begin_here()
+        self.edges.begin_here()
         parse_name(name)
         check_view(view)
         yield from self.edges.access.permit(caller, "GetOperation", name)
@@ -822,8 +826,7 @@ class Service(PerProcess):
             Unavailable: The store cannot be reached now, or the service is stopping.
             ResourceExhausted: There are too many streams or watched operations (``Limits``).
         """
-        self.edges.start_maintenance()
-        self.edges.runtime.executor.begin_here()
+        self.edges.begin_here()
         self.edges.access.require("WatchOperations")
         wanted = parse_names(names)
 
@@ -1131,8 +1134,7 @@ class Service(PerProcess):
         deadline_seconds: float | None,
         caller: str,
     ) -> Flow[float]:
-        self.edges.start_maintenance()
-        self.edges.runtime.executor.begin_here()
+        self.edges.begin_here()
         self.edges.access.require("WaitOperation")
         parse_name(name)
         limit = wait_limit(timeout, deadline_seconds, self.edges.max_wait)
