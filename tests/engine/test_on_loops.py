@@ -567,6 +567,41 @@ def test_work_of_a_loop_that_ends_is_released(make_service, store, how):
     assert len(blocked.begun) == 7
 
 
+@pytest.mark.parametrize("iterations", [1, 2])
+def test_work_that_has_not_begun_when_its_loop_is_closed_runs_on_the_next_loop(
+    make_service, store, iterations
+):
+    """Work that a closed loop has not begun is released, and Python warns of no coroutine.
+
+    The first iteration makes the task of the attempt, the second the task of the function.
+    """
+    service = make_service(store, running())
+    blocked = Blocked(service)
+    blocked.may_go_on = True
+
+    async def work() -> None:
+        await over(service, await blocked.method.start_async(WorkRequest("first")))
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(work())
+    later = blocked.method.start(WorkRequest("later"))  # in this thread, outside the loop
+    for _ in range(iterations):
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+    tasks = asyncio.all_tasks(loop)
+    assert len(tasks) == iterations
+    while tasks:
+        abandon(tasks.pop())
+    loop.close()
+
+    async def again() -> None:
+        await service.get_async(later.name)
+        await until_async(lambda: all_done(service, store))
+
+    asyncio.run(again())
+    assert blocked.begun == ["first", "later"]
+
+
 @pytest.mark.parametrize("wrong", [None, 5, "ab", iter([])])
 def test_requests_of_start_many_must_be_a_list(make_service, store, wrong):
     """Requests and ids must be in a list or tuple; a string is refused."""

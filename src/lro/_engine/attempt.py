@@ -14,6 +14,7 @@ import contextlib
 import contextvars
 import enum
 import functools
+import inspect
 import logging
 import os
 import threading
@@ -495,7 +496,8 @@ class Attempt:
 
         loop = asyncio.get_running_loop()
         # The function runs in a task of its own, so that it cannot cancel the attempt's task.
-        inner = loop.create_task(self._awaited(control))
+        coroutine = self._awaited(control)
+        inner = loop.create_task(coroutine)
         self._awaited_by = loop, inner
         limit = self.spec.options.time_limit
         timer = None if limit is None else _Timer(loop, limit.total_seconds(), inner)
@@ -507,6 +509,10 @@ class Attempt:
             assert this is not None  # a coroutine runs in a task
             if this.cancelling():  # the event loop is shutting down
                 return "released"
+        except GeneratorExit:  # the event loop was closed
+            if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+                coroutine.close()  # otherwise Python warns that it was never awaited
+            raise
         finally:
             self._awaited_by = None
             if timer is not None:

@@ -8,6 +8,7 @@ import contextvars
 import functools
 import logging
 import threading
+from collections.abc import Coroutine
 from typing import Final, Literal
 
 from lro._base.arguments import check, check_count
@@ -128,7 +129,7 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
         self._starting = threading.Lock()
         self._loop = None
         self._thread: threading.Thread | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], Coroutine[None, None, None]] = {}
 
     def begin_here(self) -> None:
         """If this executor has ``loop="running"``, use the event loop that runs in this thread.
@@ -141,11 +142,12 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
             if not self._needs_loop:
                 return
             left = self._places.end_all()
-            alive, self._tasks = self._tasks, set()
+            alive, self._tasks = self._tasks, {}
             self._loop = running = _running_loop()
         for task in left:
             task.release_later()
-        alive.clear()  # closes the coroutines of the tasks
+        for coroutine in alive.values():
+            coroutine.close()  # otherwise Python may warn that it was never awaited
         if running is not None:
             running.call_soon(self.tell_freed)
 
@@ -208,16 +210,15 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
     def _start(self, place: WorkerPlace, task: Task) -> None:  # on the loop
         # Use a new context: the current one belongs to a start, or to the end of another task.
         unbegun = [task]
-        running = asyncio.get_running_loop().create_task(
-            self._run(unbegun), context=contextvars.Context()
-        )
-        self._tasks.add(running)
+        coroutine = self._run(unbegun)
+        running = asyncio.get_running_loop().create_task(coroutine, context=contextvars.Context())
+        self._tasks[running] = coroutine
         running.add_done_callback(functools.partial(self._task_done, place, unbegun))
 
     def _task_done(  # on the loop
         self, place: WorkerPlace, unbegun: list[Task], running: asyncio.Task[None]
     ) -> None:
-        self._tasks.discard(running)
+        self._tasks.pop(running, None)
         for task in unbegun:  # cancelled before its first step
             task.release_later()
         # A loop that is ending would not run another task.
