@@ -1,4 +1,4 @@
-"""Removes fields from a message that equal the defaults of its class."""
+"""Removes the fields of a message whose values equal the defaults of its class."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lro._messages.schema import Field, Label, Shape
 
 
 def without_defaults(payload: Json, cls: type, types: TypeRegistry) -> Json:
-    """Return the JSON of a message without the fields that equal the default of their class.
+    """Return the JSON of a message without the fields whose values equal the class's defaults.
 
     Two releases of a class give the same result for a caller's request, even if the class has more
     fields or different defaults in the newer release.
@@ -46,7 +46,7 @@ def _below(value: Json, field: Field | None, types: TypeRegistry) -> Json:
 
 
 def _defaults(payload: dict[str, Json], shape: Shape, types: TypeRegistry) -> dict[str, Json]:
-    """Return the class's values for fields with a default; empty if the class raises an error."""
+    """Return the default values of a class by field; empty if the class raises an error."""
     fields = shape.spellings
     said = {name: one for name, one in payload.items() if name in fields and fields[name].required}
     try:

@@ -1,15 +1,17 @@
 """Reads and writes messages as JSON values, by the shapes of their classes (spec §1.8).
 
-The hooks below make the reader and the writer of a class; cattrs finds them. Each failure is an
-:class:`InvalidArgument` whose ``field`` is the path into the message.
+cattrs calls the hooks below, which make the reader and the writer of a class. Each failure is an
+:class:`InvalidArgument` whose ``field`` is the path of the wrong field in the message.
 
 Reading and writing are implemented twice. The general code defines the result. For each class a
-reader and a writer are also compiled. They make no call per field, and pass unusual values to the
-general code. In this project, a second implementation must be at least 1.5 times as fast on a
-published target, and its module must state the figures. The target (``bench/codec.py``) is at most
-1.8 times the time of hand-written code. An operation with its messages takes 1.65 times to encode
-and 1.77 times to decode. The general code alone takes 3.0 and 2.65 times, so it is 1.8 and 1.5
-times slower, and a start over HTTP costs 4 % more CPU.
+reader and a writer are also compiled. The compiled functions make no call per field, and pass
+unusual values to the general code. In this project, a second implementation must be at least 1.5
+times as fast as the first on a published target, and its module must state the figures.
+
+The target (``bench/codec.py``) is at most 1.8 times the time of hand-written code. To encode an
+operation with its messages takes 1.65 times as long as hand-written code, and to decode it 1.77
+times. With only the general code, the two factors are 3.0 and 2.65, which is 1.8 and 1.5 times as
+long as with the compiled code, and a start over HTTP costs 4 % more CPU time.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ _WRITTEN: Final[Mapping[object, tuple[str, str]]] = {
     Kind.DOUBLE: ("v.__class__ is float and v - v == 0.0", "v"),
     datetime: ("v.__class__ is datetime", "datetime_text(v)"),
 }
-"""By kind or Python class: a test of the value ``v``, and its JSON form if the test passes."""
+"""Source code by kind or Python class: a test of ``v``, and the JSON form if the test passes."""
 _READ: Final[Mapping[object, tuple[str, str]]] = {
     **{kind: _WRITTEN[kind] for kind in (Kind.STRING, Kind.BOOL, Kind.INT32, Kind.DOUBLE)},
     Kind.INT64: ("v.__class__ is str and v.isascii() and v.isdigit() and len(v) < 19", "int(v)"),
@@ -54,7 +56,7 @@ _READ: Final[Mapping[object, tuple[str, str]]] = {
         "fromisoformat(v) if len(v) == 20 and v[4::3] == '--T::Z' else parse_datetime(v)",
     ),
 }
-"""By kind or Python class: a test of a JSON value, and how to read it if the test passes."""
+"""Source code by kind or Python class: a test of JSON ``v``, and its value if the test passes."""
 
 
 def compile_dumper(
@@ -62,7 +64,8 @@ def compile_dumper(
 ) -> Dumper:
     """Compile the function that writes a message of this class as a JSON object.
 
-    ``hook`` returns the writer of a field's whole value. ``slow`` writes unusual messages.
+    ``hook`` returns the writer of a field's whole value. ``slow`` is the general code, which writes
+    the messages that the compiled function does not.
     """
     lines = ["def dump(message):", " if message.__class__ is not cls: return slow(message)"]
     lines += [" shown = {}", " try:"]
@@ -89,8 +92,9 @@ def compile_loader(
 ) -> Callable[[Any, object], object]:
     """Compile the function that reads a message of this class from a JSON object.
 
-    ``hook`` returns the reader of a field's whole value; the reader returns ``drop`` for an enum
-    name to ignore. ``slow`` reads unusual values.
+    ``hook`` returns the reader of a field's whole value. That reader returns ``drop`` for an
+    unknown enum name that is to be ignored. ``slow`` is the general code, which reads the messages
+    that the compiled function does not.
     """
     defaults = _defaults(cls)
     if defaults is None or any(field.name not in defaults for field in shape.fields):
@@ -148,7 +152,7 @@ def _write(field: Field, number: int) -> list[str]:
         return [f"if v is not z{number}: shown[{key}] = h{number}(v)"]
     if optional:
         return [f"if v is not None: shown[{key}] = h{number}(v)"]
-    if kind is Kind.FLOAT:  # as above, but compared after conversion to 32 bits
+    if kind is Kind.FLOAT:  # compared with zero after the conversion to 32 bits
         return [f"w = h{number}(v)", f"if w or repr(w) != '0.0': shown[{key}] = w"]
     return [f"w = h{number}(v)", f"if v: shown[{key}] = w"]
 
@@ -179,8 +183,9 @@ def _each(test: str, form: str, container: type, other: str) -> list[str]:
 def _late(
     names: Namespace, name: str, field: Field, hook: Callable[[Field], Callable[..., Any]]
 ) -> Callable[[Any], Any]:
-    # The first call looks up the hook and replaces this function by it. Looking it up earlier would
-    # recurse for ever if the class contains itself.
+    # The first call gets the field's reader or writer from ``hook``, and puts it in the place of
+    # this function. If the class contains itself, an earlier call of ``hook`` would recurse for
+    # ever.
     def first(value: Any) -> Any:
         names[name] = found = hook(field)
         return found(value)
@@ -190,8 +195,8 @@ def _late(
 
 
 def _defaults(cls: type) -> dict[str, tuple[str, object, bool]] | None:
-    # Returns by field: the argument, the default, and True if the default is a factory. Returns
-    # None if they are unknown.
+    # Returns for each field the name of its argument, its default, and True if the default is a
+    # factory. Returns None if the defaults cannot be known before a message is made.
     if not attrs.has(cls):
         return None
     found: dict[str, tuple[str, object, bool]] = {}
@@ -224,7 +229,8 @@ def _made(name: str, lines: list[str], names: Namespace) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def _compiled(text: str) -> CodeType:
-    # The text has only field names (identifiers) of the class. Registries share the code.
+    # Only field names come from the class, as identifiers or quoted by repr(), so the text is safe
+    # to execute. All registries share the compiled code.
     return compile(text, "<codec>", "exec")
 
 
@@ -251,11 +257,13 @@ def _joined(path: str, inner: str) -> str:
 class JsonCodec:
     """Reads and writes messages as JSON values.
 
-    With ``strict``, which servers use for requests, unknown fields, enum names and Any types are
-    errors. Otherwise they are dropped; an Any of an unknown type stays as it is. With ``complete``,
-    unknown enum names and missing required fields are errors in any case. ``check_any`` validates
-    an Any and returns its canonical form; ``show_any`` writes an Any. With ``draft``, plain
-    containers are not copied (``plain_copy`` copies and checks later); unusual messages fail.
+    With ``strict``, which servers use for requests, unknown fields, unknown enum names and unknown
+    types in an Any are errors. Without ``strict``, unknown fields and enum names are dropped, and
+    an Any of an unknown type stays as it is. With ``complete``, unknown enum names and missing
+    required fields are errors even without ``strict``. ``check_any`` validates an Any and returns
+    its canonical form. ``show_any`` writes an Any. With ``draft``, plain containers are not copied,
+    because ``plain_copy`` copies and checks the whole message afterwards, and a message that the
+    compiled writer does not write is an error.
     """
 
     def __init__(
@@ -500,8 +508,8 @@ def _note(wrong: Violations, name: str, error: InvalidArgument) -> None:
 
 
 def _filler(shape: Shape, *, missed: bool) -> Callable[[dict[str, object], Violations], None]:
-    # Sets absent fields that have no default. If ``missed``, explicit fields stay absent, so that
-    # the class's library reports them.
+    # Returns a function that sets absent fields that have no default. If ``missed``, explicit
+    # fields stay absent, so that the class's library reports them.
     required = {field.name: field for field in shape.fields if field.required}
 
     def fill(known: dict[str, object], wrong: Violations) -> None:

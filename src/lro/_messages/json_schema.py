@@ -32,7 +32,7 @@ Schema = dict[str, Json]
 
 _CHAR: Final = "[A-Za-z0-9+/_-]"
 _BASE64: Final = f"^({_CHAR}{{4}})*({_CHAR}{{2}}(==)?|{_CHAR}{{3}}=?)?$"
-"""Base64: standard or URL-safe, with or without padding."""
+"""Matches base64, standard or URL-safe, with or without padding."""
 _NUMBER: Final = r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?"
 _NO_NUMBER: Final = "NaN|-?Infinity"
 
@@ -115,8 +115,9 @@ def or_null(schema: Schema) -> Schema:
 class MessageSchemas:
     """Makes the schemas of message classes: named object schemas that refer to each other.
 
-    ``named`` has the schemas that are referred to, by name; a reference is ``prefix`` and the name.
-    A class without a full name gets a name in the package of the message that contains it.
+    ``named`` has these object schemas by name. A reference to a schema is ``prefix``, followed by
+    the schema's name. A class without a full name gets a name in the package of the message that
+    contains it.
     """
 
     def __init__(self, types: TypeRegistry, prefix: str = "#/components/schemas/") -> None:
@@ -139,8 +140,8 @@ class MessageSchemas:
         """Return the schema of the JSON values that are read as a message.
 
         ``more`` has further properties; a field of the same name replaces a property. ``without``
-        has the JSON names of fields to omit. With either, ``suffix`` must distinguish the schema's
-        name from that of the plain message.
+        has the JSON names of fields to omit. If ``more`` or ``without`` is given, ``suffix`` must
+        distinguish the schema's name from the name of the plain message's schema.
         """
         return self._top(cls, reading=True, suffix=suffix, more=more, without=without)
 
@@ -278,7 +279,7 @@ def _folded(name: str) -> str:
 
 
 def _needed(field: Field) -> bool:
-    # Any other missing field is zero or has the default of its class.
+    # If a field that is not needed is missing, its value is zero, None or its default.
     return field.required and field.label is Label.OPTIONAL and not field.nullable
 
 

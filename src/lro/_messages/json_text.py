@@ -1,8 +1,8 @@
 """JSON text (RFC 8259, spec §1.8): the only module that chooses a JSON library.
 
-The extra ``fast`` changes no result: the standard library defines all valid texts and values.
-orjson is used where it agrees with the standard library. Values that orjson refuses or may treat
-differently go to the standard library.
+The standard library defines which texts and values are valid. With the extra ``fast``, orjson is
+used where it agrees with the standard library. Values that orjson refuses or may treat differently
+go to the standard library, so the extra changes no result.
 """
 
 from __future__ import annotations
@@ -41,25 +41,28 @@ _LONG_NUMBER: Final = b"0" * 19
 """An integer of this many digits may have more than 64 bits; orjson reads it as a float."""
 _BEYOND_DOUBLE: Final = b"0" * 309
 _EXPONENT: Final = re.compile(rb"0e-?0+(?:[,\]}]|\Z)")
-"""Matches a number with an exponent (digits replaced by 0), which orjson writes differently."""
+"""Matches an exponent, in a text whose digits are all replaced by 0.
+
+orjson and the standard library write numbers with an exponent differently.
+"""
 MAX_LISTS: Final = 100_000
 """The most lists in a request: parsing so many takes about 50 ms, and holds the GIL meanwhile."""
 
 MAX_VALUES: Final = 2_000_000
-"""The most values in a reply. A value counts as one; objects, lists, texts and keys count two more.
+"""The most values in a JSON text. A comma counts as one; an object, list, string or key as two.
 
 A byte of JSON can take many bytes of memory, so a limit of bytes does not bound memory.
 """
 _OF_MANY_BYTES: Final = 2
 _TOKENS: Final = re.compile(rb'(?P<comma>,)|[\[{]|"(?:[^"\\]++|\\.)*+"?+', re.DOTALL)
-"""Matches one token; an unterminated text is one, so that its quotes do not start new scans."""
+"""Matches one token. An unterminated string is one, or its escaped quotes would start new scans."""
 
 
 def dumps(value: Json) -> bytes:
     """Write a JSON value as compact UTF-8 text, which can be read again.
 
     Pass only JSON values: orjson may write an enum member or a UUID, which the standard library
-    refuses. Nothing checks this, because a check would take four times as long as writing.
+    refuses. The value is not checked, because a check would take four times as long as writing.
 
     Raises:
         ValueError: The value is nested too deeply, or has a number or text that is invalid in JSON.
@@ -68,7 +71,7 @@ def dumps(value: Json) -> bytes:
     if orjson is not None:
         try:
             text: bytes = orjson.dumps(value, option=_OPTIONS)
-        except TypeError:  # raised for integers over 64 bits, and other values
+        except TypeError:  # raised for integers over 64 bits, for instance
             return _standard_dumps(value)
         if not _written_otherwise(text):
             return text
@@ -114,7 +117,7 @@ def check_values(data: bytes, most: int = MAX_VALUES) -> None:
     if _OF_MANY_BYTES * openings + data.count(b'"') + data.count(b",") <= most:
         return
     count = 0
-    for found in _TOKENS.finditer(data):  # the count above included characters in texts
+    for found in _TOKENS.finditer(data):  # the count above included commas and brackets in strings
         count += 1 if found.lastgroup else _OF_MANY_BYTES
         if count > most:
             raise ValueError(f"it holds more than {most} values")
@@ -167,15 +170,15 @@ def deeper_than(value: Json, limit: int) -> bool:
 def plain_copy(value: dict[Any, Any] | list[Any], limit: int | None = None) -> Json | None:
     """Copy a value of plain JSON data, at the speed of C.
 
-    Return None for any other value: JSON changes or refuses a tuple, a NaN or a non-text key. Also
-    return None for a value nested deeper than ``limit`` levels.
+    Return None for a value that JSON would change or refuse, such as a tuple, a NaN or a key that
+    is not a text. Also return None for a value nested deeper than ``limit`` levels.
     """
     try:
         if orjson is None:
             raise TypeError
         text: bytes = orjson.dumps(value, option=_OPTIONS)
         copy: Json = orjson.loads(text)
-    except (ValueError, TypeError):  # raised for integers over 64 bits, and other values
+    except (ValueError, TypeError):  # raised for integers over 64 bits, for instance
         try:
             text = _standard_dumps(value)
             if _BEYOND_DOUBLE in text.translate(_DIGITS):
@@ -235,8 +238,9 @@ def _standard_parsed(data: bytes | str, decoder: json.JSONDecoder | None = None)
 
 
 def _flat_object(text: bytes) -> Json | None:
-    # Reads an object of texts, bools and integers (most requests) in a third of the time; returns
-    # None for any other JSON. If there are as many colons as keys, no key is repeated.
+    # Reads an object of texts, bools and integers, as most requests are, in a third of the time
+    # that the standard library takes. Returns None for any other JSON. No key is repeated if the
+    # text has as many colons as the object has keys.
     if orjson is None or text.count(b"{") != 1 or b"[" in text:
         return None
     if _LONG_NUMBER in text.translate(_DIGITS):
@@ -262,7 +266,7 @@ def _unique(pairs: _Pairs) -> Json:
 
 
 def _fraction(text: str) -> float:
-    # A Python function, so that other threads can run meanwhile: 1 MB of body may have 260,000
+    # A Python function, so that other threads can run while a body is read: 1 MB may have 260,000
     # fractions, and C code would read them all without a pause.
     return float(text)
 
@@ -280,8 +284,8 @@ _STRICT: Final = json.JSONDecoder(
 
 
 def _check_depth(text: bytes | str, value: Json) -> None:
-    # Most texts have fewer brackets than MAX_DEPTH, and need no walk. Long texts have more, and
-    # counting their brackets would take as long as the walk.
+    # Most texts have at most MAX_DEPTH brackets, and need no walk through the value. Long texts
+    # have more brackets, and counting these would take as long as the walk.
     if len(text) < _LONG_TEXT:
         if isinstance(text, str):
             few = text.count("[") + text.count("{") <= MAX_DEPTH
@@ -295,8 +299,8 @@ def _check_depth(text: bytes | str, value: Json) -> None:
 
 
 def _text_deeper_than(text: bytes, value: Json, limit: int) -> bool:
-    # Has the result of ``deeper_than`` for the value of a text; several times as fast for flat
-    # texts.
+    # Returns the result of ``deeper_than`` for the value of a text, and is several times as fast
+    # if the value has few levels.
     if b"\\" in text:
         text = text.replace(rb"\\", b"").replace(rb"\"", b"")
     # A string without brackets leaves a pair of quotes, which is removed.

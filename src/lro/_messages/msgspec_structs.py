@@ -46,7 +46,7 @@ def declared(cls: Any) -> list[Declared]:
 
 
 def foreign(annotation: object) -> ForeignType | None:
-    """Return how msgspec writes a type, by the JSON Schema of the type; None if there is none."""
+    """Return how msgspec writes a type, by the type's JSON Schema; None if it has no schema."""
     if bare(annotation) is msgspec.Raw:
         return None
     try:
@@ -150,7 +150,7 @@ def _converted(value: object, annotation: object) -> object:
 
 
 def _whole(value: Json) -> Json:
-    # Convert whole floats to integers, because the binary form has only doubles.
+    # Convert whole floats to integers: a JSON value in binary form has only doubles as numbers.
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, list):

@@ -1,8 +1,8 @@
 """Models and dataclasses of pydantic 2 as message classes.
 
-As for other classes, a message is read field by field. Then the class validates it, so all
-constraints and validators apply. Aliases are the names in JSON. A type without a proto equivalent
-is written as pydantic writes it: as text, as a number, or as any JSON value.
+A message is read field by field, as with other classes. Then the class validates the message, so
+that all constraints and validators apply. Aliases are the names in JSON. A type without a proto
+equivalent is written as pydantic writes it: as text, as a number, or as any JSON value.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def has_fields(cls: Any) -> bool:
 
 
 def declared(cls: Any) -> list[Declared]:
-    """Return the fields, including computed fields, which are only written."""
+    """Return the fields of a class, including computed fields, which are only written."""
     if not cls.__pydantic_complete__:
         _complete(cls)
     written = _serialized_fields(cls)
@@ -75,7 +75,7 @@ def declared(cls: Any) -> list[Declared]:
 
 
 def foreign(annotation: Any) -> ForeignType | None:
-    """Return how pydantic writes a type, by the JSON Schema of the type; None if there is none."""
+    """Return how pydantic writes a type, by the type's JSON Schema; None if it has no schema."""
     try:
         adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(annotation)
         kind = foreign_kind(adapter.json_schema(mode="serialization"))
@@ -186,7 +186,7 @@ def _config(cls: Any) -> Mapping[str, Any]:
 
 
 def _aliases(cls: Any, name: str, field: FieldInfo) -> tuple[str, tuple[str, ...]]:
-    # Returns the name in JSON, or an empty text, and all names that are read.
+    # Returns the alias that is written (empty if there is none), and all aliases that are read.
     given = field.validation_alias
     choices = given.choices if isinstance(given, pydantic.AliasChoices) else [given]
     read = tuple(one for one in choices if isinstance(one, str))

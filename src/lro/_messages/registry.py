@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 
 class Codec(Protocol):
-    """Packs and reads one message class. Write a codec for classes of an unsupported library."""
+    """Packs and reads messages of one class. Write a codec to support a further message library."""
 
     @property
     def python(self) -> type:
@@ -69,7 +69,7 @@ class Codec(Protocol):
 
     @property
     def shape(self) -> Shape | None:
-        """The fields, for filters; None if they are unknown."""
+        """The fields of the class, which filters may name; None if the fields are unknown."""
         ...
 
     def dump(self, message: Any) -> Json | bytes:
@@ -96,7 +96,11 @@ class Amending(Protocol):
     def amend(
         self, payload: bytes, unless_set: Mapping[str, Json], always: Mapping[str, Json]
     ) -> bytes:
-        """Return the binary form with these fields set; the mappings have JSON names and values."""
+        """Return a payload in binary form with fields set; the mappings have JSON names and values.
+
+        ``unless_set`` has the values of fields that are set only if the message does not have them,
+        ``always`` the values that replace those of the message.
+        """
         ...
 
 
@@ -106,7 +110,7 @@ CodecFactory = Callable[[type], "Codec | None"]
 
 @attrs.frozen(slots=False)
 class ClassCodec:
-    """The codec of a class with fields: ProtoJSON by the shape of the class."""
+    """The codec of a message class: it reads and writes ProtoJSON by the shape of the class."""
 
     python: type
     strict: JsonCodec
@@ -137,7 +141,7 @@ class ClassCodec:
         return self.draft.writer(self.python)
 
     def payload(self, message: object) -> Json | None:
-        """Return the JSON value of a plain message that is not too deep, otherwise None."""
+        """Return the JSON of a message; None if it is not plain data, or is nested too deeply."""
         try:
             drafted = self.write_draft(message)
         except (InvalidArgument, RecursionError):
@@ -159,7 +163,7 @@ class ClassCodec:
 
 @functools.cache
 def open_ended(cls: type) -> bool:
-    """Return True if messages of this class can nest to any depth: JSON, Any, recursive classes."""
+    """Return True if messages of this class can nest to any depth: by JSON, Any or recursion."""
     return cls is AnyMessage or _any_field(cls, _holds_anything, loops=True)
 
 
@@ -180,7 +184,8 @@ def _misses_empty(field: Field) -> bool:
 def _any_field(
     cls: type, test: Callable[[Field], bool], *, loops: bool, above: tuple[type, ...] = ()
 ) -> bool:
-    # Tests the fields of a class and of classes in them; returns ``loops`` for a recursive class.
+    # Returns True if ``test`` is true for a field of the class or of a class in its fields. Also
+    # returns True if ``loops`` and one of the classes contains itself.
     for field in shape_of(cls).fields:
         inner = field.python
         if test(field) or (loops and inner in (*above, cls)):
@@ -193,7 +198,7 @@ def _any_field(
 
 
 def protobuf_class(cls: type) -> Any:
-    """Return a protobuf class unchanged, or the protobuf class in a proto-plus class, or None."""
+    """Return a protobuf class itself, or the class that a proto-plus class wraps, or None."""
     named = {f"{one.__module__}.{one.__qualname__}" for one in cls.__mro__}
     if "google.protobuf.message.Message" in named:
         return cls
@@ -324,7 +329,7 @@ class TypeRegistry:
         self._codecs.setdefault(name, codec)
         self._renamed.update(dict.fromkeys(aliases, name))
         self._names[cls] = name
-        # Done last, because results made from the old classes are now outdated.
+        # Changed after the classes: a new generation means that the binary form must be made again.
         self._generation += 1
         if isinstance(codec, ClassCodec) and not codec.open_ended:
             self._plain[cls] = (type_url(name), codec)
@@ -440,8 +445,8 @@ class TypeRegistry:
     def unpack_request(self, packed: AnyMessage, cls: type[M]) -> M:
         """Return the message in a stored request, for a method that is about to act on it.
 
-        Unknown fields are dropped, as by :meth:`unpack`. But unknown enum values and missing
-        required fields are refused, because the method would act on a different request.
+        Unknown fields are dropped, as by :meth:`unpack`. Unknown enum values and missing required
+        fields are refused, because without them the method would act on a different request.
 
         Raises:
             InvalidArgument, UnknownType: As for :meth:`unpack`.
@@ -594,8 +599,8 @@ class TypeRegistry:
         """Return the status of an error for a caller, with its details (spec §6.3).
 
         The error's class may be defined by the application. Only this method runs code of that
-        class, and runs it once. Errors of that code propagate, except those that would stop a
-        server, such as SystemExit.
+        class, and runs it once. Errors that this code raises propagate, except errors that would
+        stop a server, such as SystemExit.
 
         Raises:
             DeclarationError: The error's ``status_code`` is not a Code.
@@ -631,7 +636,7 @@ class TypeRegistry:
             and isinstance(packed.payload, bytes)
             and not packed.empty
         ):
-            # ``dump_any`` raises an error for the packed payload.
+            # If the payload is not converted, ``dump_any`` raises an error for it.
             with contextlib.suppress(UnknownType, MissingExtra):
                 packed = AnyMessage(packed.type_url, self.json_payload(packed))
         return dump_any(packed)
@@ -700,8 +705,8 @@ _SAYABLE: Final[tuple[type[attrs.AttrsInstance], ...]] = (
 
 
 def _sayable(said: Any) -> Any:
-    # Replaces lone surrogates, which file names may have and replies cannot (spec §1.9). Details of
-    # the application's classes stay unchanged.
+    # Replaces lone surrogates: file names may have them, but replies must not (spec §1.9). Details
+    # of the application's classes stay unchanged.
     if isinstance(said, str):
         return str.encode(said, "utf-8", "backslashreplace").decode()
     if isinstance(said, tuple):

@@ -184,7 +184,8 @@ def _single(number: float) -> float:
 
 
 def _shortest(single: float) -> float:
-    # The fewest decimal digits that identify the 32-bit number, as printed by protobuf.
+    # Returns the number with the fewest decimal digits that identify the 32-bit number, as protobuf
+    # prints it.
     for digits in (6, 7, 8):
         short = float(f"{single:.{digits}g}")
         if _single(short) == single:

@@ -226,7 +226,7 @@ def docstring(thing: object) -> str:
 
 @attrs.frozen(kw_only=True)
 class Declared:
-    """A field as its class declares it; attributes left empty follow from name and annotation."""
+    """A field as its class declares it; an empty attribute follows from name and annotation."""
 
     name: str
     annotation: object
@@ -242,7 +242,7 @@ class Declared:
 
 @attrs.frozen(kw_only=True)
 class ForeignType:
-    """How a type without a proto equivalent (UUID, Decimal) is stored: kind and converters."""
+    """The stored form of a type without a proto equivalent (UUID, Decimal): kind and converters."""
 
     kind: Kind
     lift: Callable[[typing.Any], object]
@@ -264,9 +264,10 @@ def raise_all(wrong: Violations) -> None:
 
 
 Make = Callable[[dict[str, object], Violations], object]
-"""Makes a message from values by field name, or raises its own errors with the violations.
+"""Makes a message from values by field name.
 
-A value with a violation is among the values, unconverted.
+If there are violations, all of them are raised, together with errors that the class finds. A wrong
+value is also among the values, as it was sent.
 """
 
 
@@ -290,8 +291,8 @@ class Library:
     message can have, and NameError for an annotation with an undefined name. ``maker`` returns the
     function that makes messages. ``foreign`` returns how a type without a proto equivalent is
     stored, or None for any other type. ``rewrites`` returns True for a type that proto has, but
-    that the library writes in its own form. ``constraint`` returns a check of a single value that
-    the class does not check, or None.
+    that the library writes in its own form. ``constraint`` returns a function that checks a single
+    value against its annotation, or None if there is nothing to check.
     """
 
     declared: Callable[[typing.Any], list[Declared]]

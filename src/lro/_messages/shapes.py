@@ -1,4 +1,4 @@
-"""Describes message classes as shapes: their fields as proto fields.
+"""Describes message classes by their shapes, in which each field is a proto field.
 
 The JSON codec, the filters and (with the extra ``protobuf``) the binary form use the same shape.
 Separate modules read the classes of pydantic and msgspec, and TypedDicts.
@@ -164,8 +164,8 @@ class _Unsupported(Exception):
 
 
 def _is_number(value: object) -> TypeGuard[int]:
-    # Protobuf reserves 19,000 to 19,999. 2046 and 2047 are the option fields of a start
-    # (``lro._messages.protobuf.binary``).
+    # Protobuf reserves the numbers 19,000 to 19,999. The numbers 2046 and 2047 are those of the
+    # option fields of a start (``lro._messages.protobuf.binary``).
     free = type(value) is int and 0 < value < 2**29 and not 19_000 <= value < 20_000
     return free and value not in (2046, 2047)
 

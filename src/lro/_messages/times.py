@@ -22,7 +22,7 @@ _DURATION: Final = re.compile(r"(-?)([0-9]+)(?:\.([0-9]{1,9}))?s", re.ASCII)
 _PLAIN_MOMENT: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{3}(?:[0-9]{3})?)?Z", re.ASCII
 )
-"""Matches timestamps as this module writes them; the standard library reads these correctly."""
+"""Matches timestamps in this module's form, which the standard library reads correctly."""
 _TIMESTAMP: Final = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?"
     r"(?:Z|([+-])([0-9]{2}):([0-9]{2}))",
@@ -76,7 +76,7 @@ class Timestamp:
 
     @property
     def valid(self) -> bool:
-        """True if it is in the years 1 to 9999 and ``nanos`` is from 0 to 999,999,999."""
+        """True if the time is in the years 1 to 9999 and ``nanos`` is from 0 to 999,999,999."""
         return _MIN_TIME <= self.seconds <= _MAX_TIME and 0 <= self.nanos < _NANO
 
     def to_datetime(self) -> datetime:

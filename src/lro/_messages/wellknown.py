@@ -202,7 +202,7 @@ def _dump_list(value: object) -> Json:
 
 
 def _walk(value: object) -> Json:
-    # Used for data that is not plain, and to find where an error is.
+    # Used for data that ``plain_copy`` does not copy: converts the data, or finds what is wrong.
     if isinstance(value, str):
         return dump_string(value)
     if value is None or isinstance(value, bool):

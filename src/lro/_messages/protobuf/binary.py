@@ -199,7 +199,7 @@ class Binary:
     def _add(self, file: FileDescriptor) -> tuple[str, ...]:
         # Adds the declarations of a file and its imports, and returns the files that contain them.
         # A declaration that another file already has is left out: ``protoc`` and ``buf`` include
-        # the imports of an API in its descriptor set, so several editions of a file may be given.
+        # the imports of an API in its descriptor set, so two sets may have editions of one file.
         found = self._files.get(file.serialized_pb)
         if found is not None:
             return found
@@ -305,8 +305,8 @@ _WIDTHS: Final = {
 def check_values(payload: bytes, descriptor: Any, most: int = MAX_VALUES) -> None:
     """Refuse a binary message with more than ``most`` values (by default the limit of JSON).
 
-    ``descriptor`` describes the message. A message or a text counts as three values, as in JSON.
-    The payload of an Any is not counted.
+    ``descriptor`` describes the message. A message or a text counts as three values, because in
+    JSON it counts as two and its comma as one. The payload of an Any is not counted.
 
     Raises:
         InvalidArgument: The message has more values.
@@ -423,7 +423,7 @@ class ProtobufCodec:
     def amend(
         self, payload: bytes, unless_set: Mapping[str, Json], always: Mapping[str, Json]
     ) -> bytes:
-        """Set fields in a binary form; return the same bytes if the values stay the same."""
+        """Set fields as :class:`Amending` says; return the same bytes if no value changes."""
         try:
             message = parsed(self.python, payload)
         except InvalidArgument:  # the reader of the payload gets the same error

@@ -2,8 +2,8 @@
 
 Each package has one file. A class without a declared name gets its class name, in the package of
 the first message that has it as a field. An enum is declared beside the messages of its package. If
-the package already has one of its value names, the enum is nested in a message of its own, because
-value names must be unique in a scope of proto.
+the package already has the name of the enum or of one of its values, the enum is nested in a
+message of its own, because these names must be unique in a scope of proto.
 """
 
 from __future__ import annotations
@@ -275,7 +275,8 @@ class ProtoFiles:
 
 
 def _is_message(name: str) -> bool:
-    # Packages are in lower case, so the result does not depend on the order of registration.
+    # Packages are in lower case. A look-up of registered messages would instead depend on the order
+    # of registration.
     return name.rpartition(".")[2][:1].isupper()
 
 
