@@ -31,7 +31,7 @@ from lro import TypeRegistry
 from lro_client import Client, OperationCancelled, OperationHandle
 
 PICTURES: Final = ("astronaut.png", "chelsea.png", "coffee.png", "coins.png", "rocket.jpg")
-PLACES: Final = ("image", "reference", "third picture")  # requests have at most two pictures
+PLACES: Final = ("image", "reference", "third picture")  # a third picture is refused
 
 Request = Any
 Summary = Callable[[Any], str]
@@ -43,7 +43,7 @@ def picture(name: str) -> Image:
 
 
 def requests() -> Iterator[tuple[Request, Summary]]:
-    """Yield ten requests, each with a function that summarises its result in a line."""
+    """Yield ten requests, each with a function that summarises the result in one line."""
     astronaut, camera = picture("astronaut.png"), picture("camera.png")
     yield m.DetectRequest(image=astronaut), _faces
     same = m.VerifyRequest(image=astronaut, reference=astronaut)
@@ -81,7 +81,7 @@ def _positions(response: m.TrackResponse) -> str:
 
 
 def sample(verb: str) -> Any:
-    """Return the demo's request, or a different request if the demo's would show too little."""
+    """Return a verb's request from the demo, or another request if that would show too little."""
     names = ("astronaut", "brick", "coffee", "grass")
     astronaut, brick, coffee, grass = (decode(picture(f"{one}.png"), one) for one in names)
     match verb:
@@ -104,7 +104,7 @@ def sample(verb: str) -> Any:
 
 
 def request_of(verb: str, files: Sequence[Image], options: str = "{}") -> Any:
-    """Return the sample request with the given pictures, if any, and with these fields in JSON."""
+    """Return a verb's sample request, with these pictures, if any, and these fields from JSON."""
     types, found, fields = TypeRegistry(), sample(verb), json.loads(options)
     body, pictures = types.dump(found), [types.dump(file) for file in files]
     if not isinstance(body, dict) or not isinstance(fields, dict):
@@ -117,7 +117,7 @@ def request_of(verb: str, files: Sequence[Image], options: str = "{}") -> Any:
 
 
 def slow_request() -> Request:
-    """Return a request that takes some seconds: 32 small frames, and a wide search."""
+    """Return a request that takes some seconds: it searches wide areas of 32 small frames."""
     squares = np.random.default_rng(0).integers(0, 255, (70, 70), dtype=np.uint8)
     scene = squares.repeat(10, axis=0).repeat(10, axis=1)
     frames = tuple(as_png(np.roll(scene, shift, axis=1)) for shift in range(32))

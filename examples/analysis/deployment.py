@@ -25,11 +25,12 @@ _SQLITE: Final = "sqlite:///"
 
 @attrs.frozen(kw_only=True)
 class Deployment:
-    """``store`` is ``sqlite:///PATH`` or ``postgresql://...``; ``executor`` is one of EXECUTORS.
+    """The settings of a deployment.
 
+    ``store`` is ``sqlite:///PATH`` or ``postgresql://...``, and ``executor`` is one of EXECUTORS.
     ``broker`` is the URL of Celery's broker. ``concurrency`` is the number of analyses that run at
-    once in a process; Celery's worker has its own option. A worker that is silent for ``lease``
-    seconds counts as lost. ``grpc`` is the address for gRPC, or empty.
+    once in a process. It does not apply to Celery's worker, which has its own option. A worker that
+    is silent for ``lease`` seconds counts as lost. ``grpc`` is the address for gRPC, or empty.
     """
 
     store: str = "sqlite:///operations.db"
@@ -51,7 +52,7 @@ class Deployment:
         return {_variable(name): str(value) for name, value in attrs.asdict(self).items()}
 
     def make_service(self) -> Service:
-        """Make the service, without methods."""
+        """Make a service that uses this store and executor, and has no methods yet."""
         store = self._make_store()
         try:
             return Service(

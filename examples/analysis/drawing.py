@@ -1,6 +1,7 @@
-"""Drawings of results: shapes on the picture, and rows next to it (name, text, bar, colour).
+"""Drawings of results: shapes on the picture, and rows beside or below it.
 
-The demo page draws them as SVG; ``python -m examples.analysis draw NAME -o out.png`` uses Pillow.
+A row has a name, a text, the length of a bar (negative for no bar), and a colour. The demo page
+draws a result as SVG; ``python -m examples.analysis draw NAME -o out.png`` uses Pillow.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The messages of the package ``lro.examples.analysis.v1``: ten requests, ten responses, parts.
+"""The messages of the package ``lro.examples.analysis.v1``: requests, responses and their parts.
 
 Fields refuse numbers outside their bounds when a message is made or its JSON is read. The ``check``
 of each verb refuses missing pictures, lists of a wrong length, and fields that do not fit together.

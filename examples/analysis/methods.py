@@ -23,7 +23,7 @@ _Response = TypeVar("_Response")
 
 
 def first_picture(request: Any) -> Image:
-    """Return the first picture of a request, or an empty picture."""
+    """Return the first picture of a request, or an empty picture if it has none."""
     found = request.image or next(iter(getattr(request, "frames", ())), None)
     return found or Image()
 
@@ -33,7 +33,7 @@ def first_metadata(verb: str, request: Any) -> AnalysisMetadata:
     return AnalysisMetadata(verb=verb, target=target_of(first_picture(request)), stage=QUEUED)
 
 
-# Defined in the module, because worker processes import these functions by name.
+# These functions are defined at module level, because worker processes import them by name.
 
 
 def detect(request: m.DetectRequest, job: _Job) -> m.DetectResponse:
@@ -95,7 +95,7 @@ def _declare(service: Service, function: Callable[..., Any]) -> AnalysisMethod:
 
 def _work(verb: str, _: type[_Response], request: Any, job: _Job) -> _Response:
     module = _module(verb)
-    # job.metadata may come from an attempt of a lost worker, and the progress must not fall.
+    # If an earlier worker was lost, job.metadata has its progress, which must not fall.
     progress = Progress(job, job.metadata or first_metadata(verb, request), module.STAGES)
     response: _Response = getattr(module, verb)(request, progress)
     return response
@@ -103,5 +103,6 @@ def _work(verb: str, _: type[_Response], request: Any, job: _Job) -> _Response:
 
 @functools.cache
 def _module(verb: str) -> Any:
-    # Imported at the first call: the import takes a second, and health checks must not wait.
+    # Import at the first call, not at startup: the import takes a second, for which health checks
+    # would have to wait.
     return importlib.import_module(f"examples.analysis.verbs.{verb}")

@@ -28,7 +28,7 @@ x-content-type-options: nosniff"""
 
 
 def answer(service: Service, path: str, query: str) -> HttpReply:
-    """Answer a GET of a path that ``PATHS`` matches. It blocks, so call it in a thread."""
+    """Answer a GET of a path that ``PATHS`` matches. This blocks, so call it in a thread."""
     if (name := path[1:]) in TYPES:
         return _reply(TYPES[name], (FOLDER / (name or "page.html")).read_bytes())
     from examples.analysis import demo, drawing  # a slow import, for which the page must not wait

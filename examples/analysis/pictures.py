@@ -62,8 +62,9 @@ class Header:
 def check_header(image: Image | None, field: str, *, min_side: int, longest: int) -> Header:
     """Check everything that can be checked without decoding a pixel.
 
-    ``min_side`` is the shortest allowed side of the working copy in pixels, ``longest`` its longest
-    side. ``field`` is the path of ``image`` in its request.
+    ``min_side`` is the shortest allowed side of the working copy in pixels. If
+    the copy's longer side would exceed ``longest``, the copy is scaled down to that. ``field`` is
+    the path of ``image`` in its request.
     """
     content, path = _content(image, field), f"{field}.content"
     with _opened(content, path) as picture:
@@ -99,7 +100,7 @@ def is_animated(image: Image) -> bool:
     """Return True if the headers of a file say that it has more than one picture."""
     try:
         with PIL.Image.open(io.BytesIO(image.content), formats=tuple(MIME_TYPES)) as picture:
-            if picture.format == "TIFF":  # is_animated would read all pages
+            if picture.format == "TIFF":  # Pillow's is_animated would read all pages
                 picture.seek(1)
                 return True
             return _format(picture) != "JPEG" and bool(getattr(picture, "is_animated", False))
@@ -110,8 +111,8 @@ def is_animated(image: Image) -> bool:
 def frames(image: Image | None, field: str) -> Iterator[PIL.Image.Image]:
     """Decode all pictures of an animated or multi-page file, as :func:`decode` does.
 
-    The size of every frame is checked after seeking to it and before it is decoded: a TIFF's
-    second page may be larger than its first."""
+    The size of every frame is checked before the frame is decoded, because a TIFF's second page may
+    be larger than its first."""
     content, path = _content(image, field), f"{field}.content"
     total = 0
     with _opened(content, path) as picture:
@@ -174,7 +175,7 @@ class Work:
 
 
 def opened(longest: int, progress: Progress, **images: Image | None) -> list[Work]:
-    """Decode the pictures of a request, by field, in the stage DECODING."""
+    """Decode the pictures in these fields of a request, and report the stage DECODING."""
     progress.stage(DECODING, len(images))
     found = []
     for field, image in images.items():
@@ -216,8 +217,8 @@ def original_box(
 ) -> BoundingBox:
     """Convert a box of the working copy to pixels of the original picture, clipped to it.
 
-    ``edges`` are left, top, right, bottom (right and bottom just outside), ``size`` is width and
-    height of the original.
+    ``edges`` are left, top, right and bottom of the box, where right and bottom are just outside.
+    ``size`` is the width and height of the original.
     """
     left, top, right, bottom = (round(edge / scale) for edge in edges)
     left, top = max(left, 0), max(top, 0)
@@ -296,7 +297,7 @@ def _check_sums(picture: PIL.Image.Image, content: bytes, path: str) -> None:
 
 
 def _seek(picture: PIL.Image.Image, index: int, path: str) -> bool:
-    """Go to a frame and check its size; False if the file ends before it."""
+    """Go to a frame and check its size; return False if the file has no such frame."""
     try:
         picture.seek(index)
     except EOFError:

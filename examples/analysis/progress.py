@@ -88,7 +88,8 @@ _LAST_STAGES: Final = {"SUCCEEDED": "DONE", "FAILED": "FAILED", "CANCELLED": "CA
 def settle(metadata: AnalysisMetadata, state_name: str) -> AnalysisMetadata:
     """Return the metadata of an operation that ended SUCCEEDED, FAILED or CANCELLED.
 
-    After success, 100 percent and all units are done; otherwise both keep their last values.
+    After success, the percentage is 100 and all units are done. Otherwise, the percentage and the
+    units keep their last values.
     """
     stage = _LAST_STAGES[state_name]
     if stage != "DONE":

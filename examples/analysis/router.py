@@ -38,7 +38,7 @@ _BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 @attrs.frozen
 class ToRouter:
-    """The sub-router ``name`` answers any HTTP method; ``rest`` is the raw path after its name."""
+    """A route to a sub-router, for any HTTP method; ``rest`` is the raw path after the name."""
 
     name: str
     rest: str
@@ -46,14 +46,14 @@ class ToRouter:
 
 @attrs.frozen
 class ToHealth:
-    """The health report answers, without a body for HEAD."""
+    """A route to the health report; ``head`` is true for HEAD, whose reply has no body."""
 
     head: bool
 
 
 @attrs.frozen
 class Allowed:
-    """The answer to OPTIONS is 204, with these methods in ``Allow``."""
+    """A route for OPTIONS, which is answered with 204 and these methods in ``Allow``."""
 
     allow: tuple[str, ...]
 
@@ -120,7 +120,7 @@ def _check_escapes(path: str) -> None:
     if _BAD_ESCAPE.search(path):
         raise MalformedRequest("path", "it has a malformed percent-escape")
     try:
-        path.encode()  # fails for lone surrogates, to which edges decode bytes that are not UTF-8
+        path.encode()  # fails for lone surrogates, which stand for bytes that are not UTF-8
         unquote(path, errors="strict")
     except UnicodeError:
         raise MalformedRequest("path", "its bytes are not UTF-8") from None

@@ -65,7 +65,7 @@ def make_app(service: Service, grpc_address: str = "") -> Starlette:
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(asyncio.to_thread, service.close)
-            service.edges.start_maintenance()  # done before the first request
+            service.edges.start_maintenance()  # otherwise the first request would do this
             gc.collect()
             gc.freeze()  # imported objects stay alive, so exclude them from garbage collections
             if grpc_address:
@@ -150,7 +150,7 @@ class Router:
 
 
 def _at(path: str, app: App) -> App:
-    """Wrap an application: it always gets this path, however the request spells the path."""
+    """Wrap an application so that it gets this path, however the request has spelled the path."""
 
     async def call(scope: Scope, receive: Receive, send: Send) -> None:
         await app({**scope, "path": path, "raw_path": path.encode()}, receive, send)
@@ -170,7 +170,7 @@ def _start(verb: str, method: AnalysisMethod) -> Start[Any]:
 
 
 def _parent(request: HttpRequest) -> str:
-    # An application decides the project of an operation; this one takes the caller's choice.
+    # Each application decides who chooses the parent of an operation; here the caller does.
     parent = parse_qs(request.query).get("parent", [""])[0]
     if parent and not any(re.fullmatch(p.replace("*", "[^/]+"), parent) for p in PARENTS):
         raise InvalidParent("parent", f"must be like {' or '.join(PARENTS)}, got {parent!r}")
@@ -220,7 +220,7 @@ def main(arguments: list[str]) -> None:
 
 
 def worker_app() -> Starlette:
-    """Return the application of a server process that ends with its parent: one of several."""
+    """Return the application for one of several server processes, which end with their parent."""
     parent = multiprocessing.parent_process()
 
     def follow() -> None:
@@ -237,8 +237,8 @@ def worker_app() -> Starlette:
 def serve(service: Service, listener: socket.socket, grpc_address: str = "") -> None:
     """Serve on this socket, and over gRPC if an address is given, until a signal stops it.
 
-    The exit status is 0 after SIGTERM, even in the first process of a container, which only gets
-    signals that it handles. uvicorn has its own handler while it runs.
+    The exit status is 0 after SIGTERM, even in the first process of a container. That process gets
+    only signals that it handles, so SIGTERM has a handler before and after uvicorn sets its own.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     config = uvicorn.Config(make_app(service, grpc_address), **_OPTIONS)

@@ -37,14 +37,14 @@ MIN_SIDE: Final = 64
 LONGEST: Final = 2048
 BUILT_IN: Final = ("brick", "grass", "gravel")
 BUILT_IN_ROWS: Final = 256
-"""Upper halves of pictures are learned, so that the lower halves can be classified unseen."""
+"""Number of rows that are learned from the top of each picture; tests classify the other half."""
 
 SCALES: Final = ((8, 1), (16, 2), (24, 3))
-"""Each scale's number P of neighbours and their distance in pixels; P + 2 uniform patterns."""
+"""Each scale is a number P of neighbours and a distance in pixels, with P + 2 uniform patterns."""
 TILE_PX: Final = 64
 STEP_PX: Final = 32
 MAX_TILES: Final = 4096
-"""Maximum number of tiles; more are thinned out evenly, because the search is quadratic."""
+"""Maximum number of tiles. A larger number is thinned out evenly: the search is quadratic."""
 
 _BINS: Final = tuple(points + 2 for points, _ in SCALES)
 _LEAST_DISTANCE: Final = 1e-6
@@ -84,7 +84,7 @@ class Textures:
     """A learned model of the labels, and the tiles that it comes from."""
 
     def __init__(self, labels: Sequence[str], tiles: Floats) -> None:
-        """``tiles`` has a description per row, ``labels`` its label; not all labels are equal."""
+        """``tiles`` has a description per row, ``labels`` its label. At least two labels differ."""
         self.labels = tuple(sorted(set(labels)))
         self.tile_count = len(tiles)
         self._model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
@@ -99,9 +99,10 @@ class Textures:
         return scores
 
     def novelty(self, description: Floats) -> float:
-        """Return the distance to the nearest tile; 99 % of tiles have another within distance 1.
+        """Return the distance to the nearest tile.
 
-        The model alone finds a texture in every picture: it is sure that a portrait is brick.
+        Within distance 1, 99 % of the tiles have another tile. The distance is needed because the
+        model finds a known texture in every picture, even in a portrait.
         """
         distance, _ = self._tree.query(description)
         return float(distance) / self._usual
@@ -126,7 +127,7 @@ def check_examples(examples: Sequence[Example]) -> frozenset[str]:
 
 
 def learn(examples: Sequence[Example], progress: Progress) -> Textures:
-    """Learn the examples, or the built-in set without examples, in the stage LEARNING."""
+    """Learn the examples, or the built-in set if there are none; report the stage LEARNING."""
     progress.stage(LEARNING, len(examples) or len(BUILT_IN))
     if not examples:
         learned = built_in()

@@ -24,7 +24,7 @@ _NOT_XML: Final = re.compile(r"[^\t\n -\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]
 def select(
     checks: Iterable[Check], *, level: Level = Level.INFO, only: Sequence[str] = ()
 ) -> list[Check]:
-    """Return the checks of a level and of stricter levels: SHOULD includes MUST, INFO all.
+    """Return the checks of a level and of stricter levels: SHOULD includes MUST, INFO includes all.
 
     ``only`` has ids, areas or patterns such as ``pages.*``; if ``only`` is empty, it has no effect.
 

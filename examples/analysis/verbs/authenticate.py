@@ -38,7 +38,7 @@ SMALL_ORDER: Final = frozenset(
     )
 )
 """Points of order 1, 2, 4 and 8, with the sign of x cleared. OpenSSL accepts them as keys, although
-anyone can make signatures for such keys that are valid for any picture."""
+anyone can sign any picture for such a key."""
 
 
 def check(request: AuthenticateRequest) -> None:

@@ -50,7 +50,7 @@ def _cascade() -> Cascade:
 def _scan(levels: Grey, smallest: float, progress: Progress) -> Boxes:
     """Find all windows that look like a face, with one call of the cascade per window size."""
     sizes = _sizes(smallest, min(levels.shape))
-    # Centred on zero, because the float32 integral image then loses less.
+    # Centre the levels on zero, because the float32 integral image then loses less precision.
     centred = levels - levels.mean()
     progress.stage("SCANNING", len(sizes))
     hits = []
@@ -62,7 +62,7 @@ def _scan(levels: Grey, smallest: float, progress: Progress) -> Boxes:
             min_size=(size, size),
             max_size=(size * 1.05, size * 1.05),  # an exclusive bound below the next size
             min_neighbor_number=1,
-            intersection_score_threshold=1.1,  # above 1, so the library merges no windows
+            intersection_score_threshold=1.1,  # no score exceeds 1, so no windows are merged
         )
         hits += [
             (hit["c"], hit["r"], hit["c"] + hit["width"], hit["r"] + hit["height"]) for hit in found
@@ -97,7 +97,7 @@ def _group(hits: Boxes, min_support: int) -> list[tuple[Boxes, int]]:
 
 
 def _iou(boxes: Boxes, others: Boxes | None = None) -> npt.NDArray[np.float64]:
-    """Return the intersection over union of every box with every other."""
+    """Return the intersection over union of each box with each of ``others``, or of ``boxes``."""
     a = boxes[:, None]
     b = (boxes if others is None else others)[None]
     sides = np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2])

@@ -43,7 +43,7 @@ BATCH: Final = 100
 """Number of samples between two reports."""
 KERNEL_WIDTH: Final = 0.25
 _NO_WEIGHT: Final = 1e-9
-"""Weights below this are rounding errors; then the label does not depend on any part."""
+"""If no weight is larger, all are rounding errors: the label does not depend on any part."""
 
 
 def check(request: ExplainRequest) -> None:
@@ -93,7 +93,7 @@ def _count_parts(codes: Codes, side: int) -> Floats:
 
 
 def draw_samples(number: int, parts: int, seed: int) -> Floats:
-    """Return a row for each sample, with 1 for a part that is on, else 0; the first is all 1."""
+    """Return a row per sample, with 1 for each part that is on, else 0; row 0 is all 1."""
     samples = np.random.default_rng(seed % 2**32).integers(0, 2, (number, parts)).astype(float)
     samples[0] = 1
     return samples

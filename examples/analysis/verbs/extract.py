@@ -47,14 +47,14 @@ LONGEST: Final = MAX_PIXELS
 """Longest side of the working copy; no picture has a longer side, so the original is used."""
 SAMPLED_PIXELS: Final = 20_000
 MAX_ROUNDS: Final = 1000
-"""Maximum rounds of the clustering, of which the measured pictures took at most 160."""
+"""Maximum rounds of the clustering; pictures in measurements took at most 160 rounds."""
 MAX_TAGS: Final = 256
 MAX_TAG_CHARS: Final = 1000
 _POINTERS: Final = frozenset({ExifTags.IFD.Exif, ExifTags.IFD.GPSInfo, ExifTags.IFD.Interop})
-"""Tags that only point to further tags."""
+"""Tags that only point to another block of tags."""
 
 Blocks: TypeAlias = tuple[tuple[Mapping[int, object], Mapping[int, str]], ...]
-"""Blocks of tags by number, each with the names of its tags by their numbers."""
+"""Blocks of tags: each has the values of its tags by number, and their names by number."""
 
 
 def check(request: ExtractRequest) -> None:
@@ -65,7 +65,7 @@ def check(request: ExtractRequest) -> None:
 
 
 def extract(request: ExtractRequest, progress: Progress) -> ExtractResponse:
-    """Extract the requested features, or all."""
+    """Extract the requested features, or all features if the request names none."""
     progress.stage(DECODING, 1)
     picture = decode(request.image, "image")
     image = request.image or Image()
@@ -90,7 +90,7 @@ def extract(request: ExtractRequest, progress: Progress) -> ExtractResponse:
 
 
 def _palette(picture: PIL.Image.Image, size: int) -> tuple[PaletteColor, ...]:
-    """Return the mean colours of clusters in CIELAB (distances as the eye sees), largest first."""
+    """Return the mean colours of clusters, largest first; distances are those of CIELAB."""
     pixels = array(picture.convert("RGB")).reshape(-1, 3)
     if len(pixels) > SAMPLED_PIXELS:
         chosen = np.random.default_rng(0).choice(
@@ -102,7 +102,7 @@ def _palette(picture: PIL.Image.Image, size: int) -> tuple[PaletteColor, ...]:
     # With a tolerance of 0, clustering ends when no pixel changes its cluster.
     clusters = KMeans(
         min(size, len(colors)),
-        n_init=3,  # pyright: ignore[reportArgumentType]  # it takes the default "auto" for the type
+        n_init=3,  # pyright: ignore[reportArgumentType]  # pyright infers str from the default
         random_state=0,
         tol=0,
         max_iter=MAX_ROUNDS,
@@ -151,7 +151,7 @@ def _metadata(image: Image, upright_size: tuple[int, int]) -> EmbeddedMetadata:
 
 
 def _exif_blocks(picture: PIL.Image.Image) -> Blocks:
-    """Return the EXIF tags of picture, camera and place by number, and their names."""
+    """Return the EXIF blocks of picture, camera and place, each with the names of its tags."""
     try:
         exif = picture.getexif()
         return (

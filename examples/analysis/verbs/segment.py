@@ -80,7 +80,7 @@ def _objects(request: SegmentRequest, levels: Grey, scale: float, progress: Prog
 
 
 def _foreground(levels: Grey) -> Mask:
-    # Subtracts the uneven light, or else a whole bright corner could be foreground.
+    # Subtract the uneven light, because otherwise a whole bright corner could be foreground.
     level = gaussian(levels, 1) - gaussian(levels, 0.1 * min(levels.shape))
     if np.ptp(level) < 1e-6:
         return np.zeros(levels.shape, dtype=np.bool_)
@@ -102,7 +102,7 @@ def _split(mask: Mask) -> Labels:
 
 def _superpixels(request: SegmentRequest, copy: PIL.Image.Image, progress: Progress) -> Labels:
     progress.stage("CLUSTERING")
-    # RGB, because in SLIC the scale of compactness is different for grey pictures.
+    # Use RGB, because SLIC scales compactness differently for grey pictures.
     patches = slic(
         array(copy.convert("RGB")),
         n_segments=request.segment_count,

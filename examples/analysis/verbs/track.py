@@ -109,7 +109,7 @@ class _Target:
     def look(self, frame: Grey, min_score: float) -> tuple[float, bool]:
         """Search around the last place, and move to the best match if its score is high enough.
 
-        Each frame in a row that loses the target enlarges the search by one margin.
+        Each successive frame without the target enlarges the search by one margin.
         """
         height, width = self.patch.shape
         reach = self.margin * (1 + self.lost)

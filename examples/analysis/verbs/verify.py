@@ -39,7 +39,7 @@ def check(request: VerifyRequest) -> None:
 
 
 def verify(request: VerifyRequest, progress: Progress) -> VerifyResponse:
-    """Find a projective map that takes enough of the reference's keypoints into the image."""
+    """Find a projective map that fits enough of the matches between keypoints of the pictures."""
     image, reference = opened(LONGEST, progress, image=request.image, reference=request.reference)
     progress.stage("EXTRACTING", 2)
     there = _keypoints(grey(image.copy))
@@ -68,7 +68,7 @@ def verify(request: VerifyRequest, progress: Progress) -> VerifyResponse:
 
 
 def _keypoints(levels: Grey) -> Keypoints:
-    """Return the coarsest keypoints, at most 3000, because these survive a change of size."""
+    """Return the coarsest keypoints, at most 3000: coarse keypoints survive a change of size."""
     sift = SIFT(upsampling=1)
     try:
         sift.detect_and_extract(levels)
@@ -105,7 +105,10 @@ def _fit(source: Matrix, target: Matrix, max_error_px: float) -> tuple[Matrix | 
 
 
 def _keeps_orientation(model: Matrix) -> bool:
-    """Return False if a map mirrors or changes areas 1000-fold: repeated patterns may fit it."""
+    """Return False if a map mirrors, or changes areas 1000-fold.
+
+    Repeated patterns may fit such a map.
+    """
     return bool(1e-3 < np.linalg.det(model[:2, :2] / model[2, 2]) < 1e3)
 
 

@@ -50,8 +50,8 @@ def name_of_host(host: str) -> str:
 def check_loopback(request: HttpRequest) -> None:
     """Refuse a request that does not come from this machine, or may have come through a proxy.
 
-    A peer without an IP address is refused too, because it is on a Unix socket and so mostly a
-    proxy.
+    A peer without an IP address is refused too, because such a peer is on a Unix socket, and is
+    usually a proxy.
 
     Raises:
         PermissionDenied: The message says why, and how to admit callers.

@@ -70,7 +70,7 @@ def _span(span: timedelta) -> str:
 
 
 def _fields(path: str, shape: Shape | None, depth: int) -> Iterator[Json]:
-    """Yield the field paths that filters accept, and their types; nested messages included."""
+    """Yield the paths of fields and nested fields that filters accept, with their types."""
     for field in shape.fields if shape is not None else ():
         kind = type_of_field(field)
         below = f"{path}.{field.name}"

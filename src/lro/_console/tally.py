@@ -30,7 +30,7 @@ _KEPT_WINDOWS: Final = 8
 _FINE: Final = 2 * 60
 _MIDDLE: Final = 24 * 60
 _SETTLED: Final = timedelta(minutes=1)
-"""For this time after a minute, its counts can change: a late write counts in its own minute."""
+"""Time after a minute during which a late write can still change the counts of the minute."""
 
 
 def window_minutes(query: str) -> int:
@@ -63,7 +63,10 @@ class _Kept(Generic[T]):
         self._known: dict[int, tuple[float, T]] = {}
 
     def get(self, key: int, read: Callable[[T | None], T]) -> T:
-        """Return the cached answer, or the answer of ``read(old)``; other callers wait for it."""
+        """Return the cached answer; if it is too old or missing, first replace it by ``read(old)``.
+
+        During a read, other callers wait.
+        """
         with self._lock:
             at, answer = self._known.pop(key, (0.0, None))
             if answer is None or self._clock() - at >= KEPT_SECONDS:

@@ -213,7 +213,7 @@ class _Guard:
 
         try:
             await self._app(scope, _replayed(body, receive), sent)
-        except Exception:  # the SDK raises it in a 0.3 stream over HTTP+JSON
+        except Exception:  # raised by the SDK in a 0.3 stream over HTTP+JSON
             found = self._instead(call, HTTPStatus.INTERNAL_SERVER_ERROR)
             if found is None:
                 raise

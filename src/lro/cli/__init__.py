@@ -29,7 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     if arguments is not None:
         check_texts("arguments", arguments)
-    if sys.stderr is None:  # closed: a connection could get this descriptor and our messages
+    # If standard error is closed, a connection could get its descriptor, and then our messages.
+    if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # until the end
     if sys.stdout is None:
         print("lro: standard output is closed", file=sys.stderr)

@@ -19,7 +19,7 @@ from lro.cli._serving import LINK_BYTE, warn
 _PAUSE_SECONDS: Final = 1.0
 """Seconds before the replacement of a process that had served."""
 _MOST_PAUSE_SECONDS: Final = 30.0
-"""Longest pause before a retry, in seconds; each process that cannot begin doubles the pause."""
+"""Longest pause before a retry, in seconds; the pause doubles when a process cannot begin."""
 
 
 class Processes:
@@ -80,7 +80,7 @@ class Processes:
                 await asyncio.wait_for(self._stop.wait(), pause)
 
     async def _run_one(self, announce: Callable[[], None]) -> tuple[bool, int]:
-        """Run a process to its end; return True if it served, and its exit status."""
+        """Run a process to its end; return whether it served, and its exit status."""
         link, other_end = socket.socketpair()
         with link:
             with other_end:

@@ -162,7 +162,7 @@ def _serve(options: ServeOptions) -> int:
             serving = _serving.Serving(app, edge, announce, known, link)
             asyncio.run(serving.run(serve_http, listener))
             return INTERRUPTED if serving.interrupted else 0
-        app.edge.service.close(0)  # this process only supervises the others
+        app.edge.service.close(0)  # this process only supervises server processes
         address = "" if port is None else _serving.host_port(options.host, port)
         processes = Processes(options.child_command, options.workers, listener)
         with tempfile.TemporaryDirectory(prefix="lro-metrics-") as folder:
@@ -175,8 +175,8 @@ def read_app(target: str, *, starts: bool | None, parents: Sequence[str]) -> Ope
     """Import the application of ``module:name``, or make one for the service of that name.
 
     Raises:
-        InvalidArgument: The name is neither an application nor a service; or it is an application,
-            and options were given.
+        InvalidArgument: The object is neither an application nor a service, or it is an application
+            although options were given.
     """
     from lro.asgi import OperationsApp
 
@@ -201,7 +201,7 @@ def _check_open(app: OperationsApp, target: str) -> None:
 def _known_hosts(
     app: OperationsApp, listener: socket.socket, names: Collection[str]
 ) -> frozenset[str] | None:
-    """Return the hosts, besides this machine's, for which calls are answered; None for any host.
+    """Return the hosts, besides this machine, for which calls are answered; None for any host.
 
     The listening address decides, because ``--host`` may be a name for a loopback address.
     """

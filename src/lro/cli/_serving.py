@@ -39,20 +39,22 @@ _CLOSE_SECONDS: Final = 5
 """Seconds that a service may take to close after its drain."""
 
 _REUSE_SECONDS: Final = 1.0
-"""Seconds that the result of a readiness check is reused, because any caller can ask for it."""
+"""Seconds that the result of a readiness check is reused: any caller can ask for a check."""
 
 _BACKLOG: Final = 2048
 _SMALL_BACKLOG: Final = 1
-"""The backlog passed to uvicorn and hypercorn, so that asyncio does not try many failing accepts.
+"""The backlog passed to uvicorn and hypercorn. It is small, because asyncio tries that many accepts
+in a row, even if they fail.
 
-Both servers set it on the socket, so :data:`_BACKLOG` is set again afterwards.
+Both servers set this backlog on the socket, so the socket gets :data:`_BACKLOG` again afterwards.
 """
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-"""The errors of a system that cannot open more connections; asyncio retries every second."""
+"""The errors if the system cannot open more connections; asyncio then retries every second."""
 _WARNING_SECONDS: Final = 60.0
 """Minimum seconds between warnings that no more connections can be opened."""
 _DESCRIPTORS: Final = 65_536
-"""Largest limit of open files: programs that iterate over all descriptors would be slow."""
+"""The highest limit of open files that is set: programs that iterate over all descriptors would be
+slow with a higher limit."""
 IDLE_SECONDS: Final = 65
 """Seconds that idle connections are kept: longer than clients and most load balancers keep them."""
 
@@ -367,7 +369,7 @@ class Health:
         return _OK
 
     def refusal(self, error: Exception) -> HttpReply:
-        """Return the HTTP reply to a probe for an error."""
+        """Return the HTTP reply for an error."""
         return error_reply(error, self._service.types, self._service.domain, asked="lro serve")
 
 

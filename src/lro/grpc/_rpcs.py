@@ -199,7 +199,7 @@ class OperationsRpc(Rpc):
 
     def _list(self, payload: bytes, _: float | None, caller: str) -> Exchange:
         wanted = read_list(payload)
-        # Not in the few threads that make replies: a blocking hook must not occupy such a thread.
+        # Use none of the few threads that make replies, which a blocking hook must not occupy.
         begin = self.service.edges.begin_list(wanted, caller=caller)
         listing: Listing = yield InThreads(begin)
 

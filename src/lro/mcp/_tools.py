@@ -32,7 +32,7 @@ ToolName: TypeAlias = Callable[[str], str]
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}", re.ASCII)
 """Matches names that the protocol allows (SEP-986)."""
 _COMMON_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
-"""Matches tool names that the APIs of models allow: for any other name, clients refuse a server."""
+"""Matches tool names that the APIs of models allow; clients refuse servers with other names."""
 _MOST_CHARACTERS: Final = 64
 _WANTED: Final = "names of 1 to 128 of A-Z a-z 0-9 _ . -"
 _REFERENCE: Final = "#/"
@@ -195,9 +195,9 @@ def _model(schema: Mapping[str, Json]) -> type[BaseModel]:
 
 
 def _inlined(types: TypeRegistry, cls: type, *, reading: bool) -> Schema:
-    """Return the schema of a message class with all references resolved: many clients ignore them.
+    """Return the schema of a message class without references, which many clients ignore.
 
-    A message nested in a message of its own class is described as any object.
+    A message nested in a message of its own class is described as an arbitrary object.
     """
     schemas = MessageSchemas(types, _REFERENCE)
     top = schemas.read(cls) if reading else schemas.written(cls)

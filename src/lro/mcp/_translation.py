@@ -74,7 +74,7 @@ class Translation:
         created, updated = known.create_time, known.update_time
         assert created is not None
         assert updated is not None
-        # A record is kept for a time after its end, so before the end the TTL is unknown.
+        # A record expires some time after the operation ends, so before the end the TTL is unknown.
         if known.expire_time is not None:
             ttl = (known.expire_time - created) // _MILLISECOND
         stops = known.cancel_requested and not found.done

@@ -213,7 +213,7 @@ def _add_behavior(files: ProtoFiles, service: Service) -> None:
 
 
 def _is_needed(field: Field) -> bool:
-    # Every other field has a default, which may be its zero value.
+    # A field that is not needed has a default, which may be the zero value of its type.
     return field.required and field.label is Label.OPTIONAL and not field.nullable
 
 
@@ -280,7 +280,7 @@ def _add_method(files: ProtoFiles, spec: MethodSpec, request: str, domain: str) 
 
 
 def _shortest(type_name: str, package: str) -> str:
-    # Leaves out the package if it is also the package of the method (spec §8.3).
+    # Leave out the package if the method is in the same package (spec §8.3).
     inside = type_name.removeprefix(f"{package}.") if package else type_name
     return inside if "." not in inside else type_name
 

@@ -110,7 +110,7 @@ def claim_of_zero_changes_nothing(store: Store, clock: ManualClock) -> None:
 
 
 def only_waiting_work_is_claimed(store: Store, clock: ManualClock) -> None:
-    """Work that has an owner, has ended, is done outside or has another method is not claimed."""
+    """No claim takes work that has an owner, has ended, is done outside or has another method."""
     insert(store, held(clock, "held", seconds=-1))
     insert(store, record_of(clock, "outside"))
     insert(store, _waiting(clock, "ended"))
@@ -198,7 +198,7 @@ def limit_of_a_method_holds(store: Store, clock: ManualClock) -> None:
 
 
 def one_operation_is_claimed_by_name(store: Store, clock: ManualClock) -> None:
-    """A claim by name finds the work only if it is queued, due, and within methods and limits."""
+    """A claim by name takes work that is queued and due, if the methods and limits allow it."""
     insert(store, _waiting(clock, "a"))
     insert(store, _waiting(clock, "b"))
     insert(store, _waiting(clock, "later", seconds=99))
@@ -224,7 +224,7 @@ def one_operation_is_claimed_by_name(store: Store, clock: ManualClock) -> None:
 
 
 def sent_operation_is_claimed_before_it_is_due(store: Store, clock: ManualClock) -> None:
-    """Work whose name was sent can be claimed by name at once, until the work is queued again."""
+    """Work can be claimed by a sent name, even before it is due, until the work is queued again."""
     insert(store, _waiting(clock, "a", seconds=2))
     insert(store, _waiting(clock, "started", seconds=60, sent_time=clock()))
     same(_claimed(store, clock, name="operations/started"), ["started"], "sent by its start")
@@ -247,7 +247,7 @@ def sent_operation_is_claimed_before_it_is_due(store: Store, clock: ManualClock)
 
 
 def sent_names_count_for_limits(store: Store, clock: ManualClock) -> None:
-    """Work whose name was sent counts for the limit (of its lane, if any) until it is due."""
+    """Work whose name was sent counts towards the limit of its method or lane until it is due."""
     for number in range(6):
         insert(store, _waiting(clock, f"a{number}", lane=2 + number % 2))
     insert(store, held(clock, "held", lane=2))
@@ -280,7 +280,7 @@ def excluded_names_are_not_claimed(store: Store, clock: ManualClock) -> None:
 def claim_without_owner_postpones(store: Store, clock: ManualClock) -> None:
     """A claim without an owner starts no work; it sets a new due time.
 
-    The work is due after the lease, or after the time since its name was first sent if that time is
+    The wait is as long as the lease, or as the time since the name was first sent, whichever is
     longer.
     """
     record = _waiting(clock)
@@ -355,7 +355,7 @@ def limit_holds_for_concurrent_claims(store: Store, clock: ManualClock) -> None:
         done = 0
         while True:
             found = _claim(store, clock, 2, {"M": 3, "N": None})
-            time.sleep(0.002)  # lets all other threads claim, to reveal uncounted work
+            time.sleep(0.002)  # other threads claim, which reveals a wrong count
             records = store.page("", None, 99).records
             seen.append(sum(one.owner != "" and one.method == "M" for one in records))
             for work in found.works:
@@ -388,7 +388,7 @@ def claim_uses_the_clock_of_the_store(store: Store, clock: ManualClock) -> None:
 
 
 def suspects_are_claimed_separately(store: Store, clock: ManualClock) -> None:
-    """Work that has lost two workers is returned only to a claim of suspects or by its name."""
+    """Work that has lost two workers is claimed only by a claim of suspects, or by its name."""
     for unique_id, lost in (("a", 0), ("b", 1), ("c", 2), ("d", 3)):
         insert(store, _waiting(clock, unique_id, lost_attempts=lost))
     insert(store, _waiting(clock, "e", seconds=9, lost_attempts=2))
@@ -476,7 +476,10 @@ def due_work_is_found_behind_other_ranks(store: Store, clock: ManualClock) -> No
 
 
 def lanes_take_turns(store: Store, clock: ManualClock) -> None:
-    """The first operations of all lanes are claimed before the second ones; rank precedes lane."""
+    """The first operation of each lane is claimed before any second operation.
+
+    Work of a lower rank is claimed first, whatever its lane.
+    """
     for number in range(6):
         insert(store, _waiting(clock, f"a{number}", lane=1))
         clock.advance(1)
@@ -512,7 +515,8 @@ def due_work_is_found_behind_other_lanes(store: Store, clock: ManualClock) -> No
 def rate_limits_begins_in_any_time_span(store: Store, clock: ManualClock) -> None:
     """A rate bounds how many operations begin in any time span.
 
-    With keys, the bound applies to each lane. A claim returns when more operations may begin.
+    With keys, the bound applies to each lane. A claim also returns the time at which more
+    operations may begin.
     """
     for number in range(7):
         insert(store, _waiting(clock, f"a{number}", lane=2 + number % 2))
@@ -539,7 +543,10 @@ def rate_limits_begins_in_any_time_span(store: Store, clock: ManualClock) -> Non
 
 
 def work_too_late_to_begin_is_found(store: Store, clock: ManualClock) -> None:
-    """Work that has not begun by ``begin_before`` is found; the next such time is returned."""
+    """Work that has not begun by its ``begin_before`` is found.
+
+    The next ``begin_before`` of waiting work is returned too.
+    """
     for unique_id, seconds in (("a", 1), ("b", 2), ("c", 3)):
         before = clock() + timedelta(seconds=seconds)
         insert(store, _waiting(clock, unique_id, begin_before=before, method="N"))

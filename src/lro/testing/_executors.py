@@ -1,4 +1,4 @@
-"""Checks of executors: those that run work in this process, and those that send names."""
+"""Checks of executors that run work in this process, and of executors that send names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lro._engine.executor_port import CancelSupport, Executor, RemoteCall, Slot
 from lro.testing._samples import PATIENCE, expect, refuses, same
 
 MakeExecutor = Callable[[int], Executor]
-"""Makes an executor with this number of workers; ``attach`` has not been called yet."""
+"""A function that makes an executor with this number of workers, and does not call ``attach``."""
 
 ExecutorCheck: TypeAlias = Callable[[MakeExecutor], None]
 
@@ -76,7 +76,7 @@ class Attached:
         executor.attach(lambda _: None, lambda _: None, lambda: None, self._freed.release)
 
     def freed(self, times: int = 1) -> None:
-        """Wait until ``freed`` has been called ``times`` more times."""
+        """Wait for ``times`` more calls of ``freed``."""
         for _ in range(times):
             expect(self._freed.acquire(timeout=PATIENCE), "the service is told of a free worker")
 
@@ -200,7 +200,7 @@ def end_of_a_task_frees_its_worker(make: MakeExecutor) -> None:
         task = Work("a", held=False, is_async=is_async, error=error)
         try:
             attached.has_room(1)[0].submit(task)
-        except ValueError:  # the calling thread ran the task
+        except ValueError:  # submit has run the task in this thread
             pass
         _ends(task)
         attached.freed()
@@ -345,9 +345,10 @@ EXECUTOR_CHECKS: Final[tuple[ExecutorCheck, ...]] = (
 
 
 MakeRemoteExecutor: TypeAlias = Callable[[Callable[[str], None]], Executor]
-"""Makes an executor whose workers, in this process, call the given function with each name.
+"""A function that makes an executor, whose workers call the given function with each name.
 
-The executor needs at least two workers. They may continue after the executor is stopped.
+The executor needs at least two workers, which must be in this process. The workers may continue
+after the executor is stopped.
 """
 
 RemoteCheck: TypeAlias = Callable[[MakeRemoteExecutor], None]

@@ -98,7 +98,7 @@ def pages_exclude_hidden_and_expired_records(store: Store, clock: ManualClock) -
 
 
 def walk_ends_after_the_last_record(store: Store, clock: ManualClock) -> None:
-    """Paging returns all records and ends, however few records a call reads."""
+    """Paging returns all records, and then ends, however few records a call reads."""
     for number in range(9):
         insert(store, record_of(clock, str(number), target=str(number)))
         clock.advance(seconds=number % 2)  # so that some creation times are equal
@@ -151,7 +151,7 @@ def page_has_all_matching_records(store: Store, clock: ManualClock) -> None:
 
 
 def index_finds_every_record(store: Store, clock: ManualClock) -> None:
-    """A prefilter finds records that were stored before or after the index, or changed since."""
+    """A prefilter finds records that were stored or changed before or after the index was made."""
     _fill(store, clock)
     store.index({"k1"})
     store.index({"k1", "k2"})

@@ -136,7 +136,7 @@ def checkpoints_are_stored_by_key(store: Store, clock: ManualClock) -> None:
 
 
 def only_the_current_attempt_stores_checkpoints(store: Store, clock: ManualClock) -> None:
-    """Checkpoints of other attempts are refused; a later attempt reads those of earlier ones."""
+    """Checkpoints of other attempts are refused; an attempt can read those of earlier attempts."""
     insert(store, held(clock, attempt=1, owner="us", target="t"))
     store.checkpoint("operations/a", 1, "first", DONE)
     store.update("operations/a", release(1, clock()))
@@ -370,7 +370,7 @@ def failure_keeps_the_request(store: Store, clock: ManualClock) -> None:
 
 def _yielding(change: Change) -> Change:
     def slowly(record: Record) -> Record | None:
-        time.sleep(0.0002)  # lets every other thread try to update, to reveal a missing lock
+        time.sleep(0.0002)  # other threads update, which reveals a missing lock
         return change(record)
 
     return slowly
@@ -412,7 +412,7 @@ def repeated_request_finds_the_first_record(store: Store, clock: ManualClock) ->
 
 
 def key_with_another_request_conflicts(store: Store, clock: ManualClock) -> None:
-    """A key with another request is refused, and no record is stored (spec §9.2(3))."""
+    """A known key with a different request is refused, and no record is stored (spec §9.2(3))."""
     insert(store, record_of(clock), key_of())
     other = record_of(clock, "b")
     refuses(RequestIdConflict, lambda: insert(store, other, key_of(fingerprint="g")), "a conflict")
@@ -463,7 +463,7 @@ def key_outlives_a_hidden_record(store: Store, clock: ManualClock) -> None:
 
 
 def key_outlives_an_expired_record(store: Store, clock: ManualClock) -> None:
-    """From the record's expiry on, before and after its removal, the key returns the old reply."""
+    """After the expiry of a record, and after its removal, the key returns the original reply."""
     first = record_of(clock)
     insert(store, first, key_of())
     store.update(first.name, end_of(clock, days=0.25))

@@ -110,10 +110,11 @@ def job(
 ) -> Job[Any]:
     """Return a job without a time limit, for a test that calls a method's function directly.
 
-    ``publish``, for example the ``append`` of a list, is called with each report; ``job.report``
-    raises its errors. ``metadata`` is what callers see before the first report. The mapping
-    ``checkpoints`` receives the values that the function stores, including results of steps. If the
-    mapping is not empty, the job is a second attempt, and the values are the first attempt's.
+    ``publish``, for example the ``append`` of a list, is called with each report, and an error that
+    it raises is raised by ``job.report``. ``metadata`` is what callers see before the first report.
+    The mapping ``checkpoints`` receives the values that the function stores, including results of
+    steps. If the mapping is not empty, the job is a second attempt, which finds the values that the
+    first attempt has stored.
     """
     return job_alone(
         _AllTypes(), Limits(), publish=publish, metadata=metadata, checkpoints=checkpoints
@@ -121,7 +122,7 @@ def job(
 
 
 class _AllTypes(TypeRegistry):
-    """A registry that knows every message class, as a service with the method would."""
+    """A registry that knows every message class, so that a test need not register classes."""
 
     def knows(self, cls: type) -> bool:
         known = super().knows(cls)

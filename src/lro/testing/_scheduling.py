@@ -39,7 +39,7 @@ def schedules_are_stored_by_name(store: Store, clock: ManualClock) -> None:
 
 
 def schedule_needs_the_next_version(store: Store, clock: ManualClock) -> None:
-    """Only the version after the stored one is accepted."""
+    """A schedule is accepted only with the version that follows the stored version."""
     if not keeps_schedules(store):
         return
     versions = {1: True, 2: True, 4: False}

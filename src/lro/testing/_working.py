@@ -90,7 +90,7 @@ def renewal_names_cancel_requests(store: Store, clock: ManualClock) -> None:
 
 
 def renewal_names_older_work(store: Store, clock: ManualClock) -> None:
-    """Work is returned as older from the exact end of its first lease on, even if it is hidden."""
+    """From the exact end of its first lease on, work is returned in ``older``, even hidden work."""
     insert(store, held(clock, "a", seconds=10))
     insert(store, held(clock, "hidden", seconds=10, target="t"))
     store.update("operations/hidden", delete(clock()))
@@ -104,7 +104,7 @@ def renewal_names_older_work(store: Store, clock: ManualClock) -> None:
 
 
 def workers_with_expired_leases_are_overdue(store: Store, clock: ManualClock) -> None:
-    """An owner is overdue from the exact end of all its leases, even if no worker has that name."""
+    """An owner is overdue from the exact end of its last lease, even if no worker has that name."""
     store.renew(worker_of(clock, seconds=10))
     store.renew(worker_of(clock, "idle", seconds=1))
     insert(store, held(clock, "a", seconds=5))
@@ -133,7 +133,7 @@ def workers_with_expired_leases_are_overdue(store: Store, clock: ManualClock) ->
 
 
 def work_of_lost_workers_is_found(store: Store, clock: ManualClock) -> None:
-    """A lost worker's work of these methods is found, whatever its lease, until it has no owner."""
+    """Work of a lost worker is found by its method, whatever its lease, until it has no owner."""
     until = clock() + _LEASE
     for owner in ("us", "them"):
         store.renew(worker_of(clock, owner))

@@ -330,6 +330,6 @@ SILENT: Final = (
             grpc_guide("deadlines"),
             fails=says("timeout", "lost"),
         ),
-        timeout=4.0,  # clients may poll only after a second, and be slow
+        timeout=4.0,  # clients may first poll after a second, and may be slow
     ),
 )

@@ -41,7 +41,7 @@ class PeerRequest:
     headers: Mapping[str, str]
 
     def verb(self, name: str) -> Verb:
-        """Return the verb of this call of the operation ``name`` or of its list."""
+        """Return the verb that this request calls on the operation ``name`` or its collection."""
         found = _PATH.fullmatch(unquote(urlsplit(self.target).path))
         if found is None:
             return Verb.OTHER

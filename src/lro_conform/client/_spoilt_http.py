@@ -1,4 +1,4 @@
-"""Scenarios over HTTP: truncated, endless or misleading replies, and those of other services."""
+"""Scenarios over HTTP: truncated, endless or misleading replies, and replies of other services."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ class Bench:
         return answer
 
     def keep_long(self, answer: Answer) -> None:
-        """Use the operation of a start for :meth:`long`, if the answer has one."""
+        """Use the operation in the answer to a start for :meth:`long`, if the answer has one."""
         self.starts.append(answer)
         name = answer.body.get("name")
         if isinstance(name, str) and name:
@@ -167,7 +167,7 @@ class Bench:
         return name
 
     async def until_done(self, name: str) -> Answer:
-        """Poll with GetOperation; return the first answer that is done, with ``name`` as its name.
+        """Poll with GetOperation; return the first answer that is done, with ``name`` in its body.
 
         Raises:
             NotJudged: The operation is not done in time, or the calls fail.
@@ -338,7 +338,7 @@ class Bench:
         return self.subjects["delete"]
 
     async def parent_name(self) -> str:
-        """Return the parent of lists: the given one, or the parent of a started operation."""
+        """Return the parent of lists: the given parent, or the parent of a started operation."""
         if self.parent is not None:
             return self.parent
         return parent_of(self.started[0] if self.started else await self.long())

@@ -25,7 +25,7 @@ _JSON: Final = "application/json"
 _GZIP: Final = zlib.MAX_WBITS | 16
 """The ``wbits`` of zlib for the gzip format."""
 _IDLE_SECONDS: Final = 1.0
-"""Seconds for which an idle connection is kept: fewer than servers keep it, to lose no request."""
+"""Seconds that an idle connection is kept, so that it is closed before the server closes it."""
 
 
 Headers: TypeAlias = Sequence[tuple[str, str]]

@@ -29,7 +29,7 @@ async def _some_calls(bench: Bench) -> None:
     """
     lists, waits = (functools.partial(bench.need, rpc) for rpc in ("list", "wait"))
     for ask in (bench.long, bench.finished, lists, bench.whole_page, waits):
-        with contextlib.suppress(NotJudged, NotOffered):  # the calls in the log are judged even so
+        with contextlib.suppress(NotJudged, NotOffered):  # the calls in the log are judged anyway
             await ask()
     if not any(one.refused and not one.foreign for one in bench.log):
         with contextlib.suppress(NotJudged):

@@ -21,7 +21,7 @@ MUST, SHOULD, INFO = Level.MUST, Level.SHOULD, Level.INFO
 
 @RULES("start.operation", "A start returns an Operation.", MUST, aip(151, "Guidance"))
 async def start_operation(bench: Bench) -> Facts:
-    with contextlib.suppress(NotJudged):  # the first start was answered
+    with contextlib.suppress(NotJudged):  # the first start has an answer to judge
         await bench.start(StartKind.LONG)
     for answer in bench.starts:
         problem = operation_problem(answer.body)
