@@ -36,7 +36,8 @@ def failed_by_service(error: Status, types: TypeRegistry, domain: str) -> bool:
     """Return True if an operation failed by a fault of the service, not by an error of the work.
 
     The ErrorInfo of such an error has the service's own domain, and its reason is a crash of the
-    method, a lost worker, a timeout or the like. A method raises all other errors on purpose.
+    method, a lost worker, a timeout or the like. Every other error was raised by a method on
+    purpose.
     """
     info = detail_of(error, types, ErrorInfo)
     return info is not None and info.domain == domain and info.reason in _SERVICE_FAULTS

@@ -1,4 +1,4 @@
-"""The ports that a store, an executor or an observer of your own implements, and their values."""
+"""The interfaces that your own store, executor or observer implements, and their value types."""
 
 from lro._engine.events import (
     AttemptBegan,

@@ -35,13 +35,13 @@ MAX_HEADERS: Final = 1000
 """Maximum number of headers of a request; a repeated header counts each time."""
 
 _PIECE: Final = 256 * 1024
-"""Number of bytes of a body that the server gets, and copies, at a time."""
+"""Size, in bytes, of the pieces of a reply that the server gets, because it copies each piece."""
 
 _BODILESS: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 """HTTP methods whose body is ignored (spec §5.9(4)), so it is not read."""
 
 _LAST_SECONDS: Final = 1.0
-"""Seconds that the last send may take when the server stops: the caller may no longer read."""
+"""Maximum seconds for the last send of a cancelled call, because the caller may not read it."""
 
 
 class EdgeApp:
@@ -123,14 +123,15 @@ class OperationsApp(EdgeApp):
     """Serve the verbs, and the methods that callers can start, as an ASGI application.
 
     ``fallback`` is the application that gets all other paths, websockets, and the server's start
-    and stop. So put frameworks that cannot mount applications, such as Django, behind this
-    application. When the server stops, this application closes the service before it tells
-    ``fallback``, which may then close resources that running work uses. A server does not notify
-    mounted applications when it stops: then the framework's application must close the service. The
-    other options are those of :class:`lro.http.OperationsEdge`.
+    and stop. A framework that cannot mount applications, such as Django, can be the fallback. When
+    the server stops, this application closes the service before it tells ``fallback``, which may
+    then close resources that running work uses. A server does not notify a mounted application when
+    it stops, so the framework's application must close the service. The other options are those of
+    :class:`lro.http.OperationsEdge`.
 
     When a caller disconnects, the resources of the call are freed (spec §4.8). If a stopping server
-    cancels a call, the answer is UNAVAILABLE, unless an answer has begun; a stream ends properly.
+    cancels a call, the answer is UNAVAILABLE, unless an answer has begun. A stream that has begun
+    is ended properly.
 
     Raises:
         DeclarationError: ``fallback`` is not an ASGI application; or as for ``OperationsEdge``.
@@ -204,7 +205,7 @@ async def respond(
 
 
 class GoneAway(BaseException):
-    """The caller has disconnected. Not an Exception, which would become a reply."""
+    """The caller has disconnected. A BaseException, because an Exception would become a reply."""
 
 
 async def read_body(receive: Receive, limit: int) -> bytes | None:
@@ -221,10 +222,10 @@ async def read_body(receive: Receive, limit: int) -> bytes | None:
 
 
 class _Headers(Mapping[str, str]):
-    """Headers by names in lower case; repeated headers are one list (RFC 9110 §5.3).
+    """Headers by name in lower case; the values of a repeated header are joined (RFC 9110 §5.3).
 
-    The headers are decoded at the first access, because most polls need none. More than
-    :data:`MAX_HEADERS` headers then raise MalformedRequest.
+    The headers are decoded at the first access, because most polls need none. The first access
+    raises MalformedRequest if there are more than :data:`MAX_HEADERS` headers.
     """
 
     def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
@@ -268,7 +269,7 @@ def request_of(
 ) -> HttpRequest:
     """Return the request of a scope; ``path`` is its raw path.
 
-    After the body was read, ``receive`` reports that the caller disconnects.
+    ``receive`` is called after the body was read, to learn that the caller disconnects.
     """
     query, client = scope.get("query_string"), scope.get("client")
     return HttpRequest(
@@ -289,9 +290,9 @@ def request_of(
 def _mount(request: HttpRequest) -> str | None:
     """Return the part of the path before ``request.path``, as the caller knows it.
 
-    ``root_path`` is part of the path or, behind a proxy that strips a prefix, comes before the
-    path. ``root_path`` may consist of that prefix and of a mount point, which is always in the
-    path.
+    Usually ``root_path`` is the beginning of the path. Behind a proxy that strips a prefix from the
+    path, ``root_path`` is that prefix, or the prefix and a mount point, and the path begins after
+    the prefix.
     """
     scope: Scope = request.native
     root = scope.get("root_path", "")
@@ -311,7 +312,7 @@ def raw_path(scope: Scope) -> str:
     if not root and path.isascii() and scope.get("raw_path") == path.encode("ascii"):
         return str(path)  # the path has no escapes, and nothing is mounted
     raw = raw_form(wire_text(scope.get("raw_path") or b"").partition("?")[0], path)
-    # Behind a proxy that strips a prefix, only the mount point is in the path.
+    # Behind a proxy that strips a prefix, the path has the mount point, but not the prefix.
     for mount in (root, root.removeprefix(scope.get("app_root_path", ""))):
         below = strip_mount(raw, mount)
         if below is not None:

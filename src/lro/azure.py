@@ -6,7 +6,7 @@ starts a method, a GET of the monitor returns 200 in every state of the operatio
 ``azure-core`` and ``createHttpPoller`` of ``@azure/core-lro`` can poll the monitor.
 
 ``lro.asgi.EdgeApp`` and ``lro.wsgi.EdgeApp`` serve an :class:`AzureEdge`, alone or in front of an
-``OperationsApp`` of the same service: both show the same operations.
+``OperationsApp`` of the same service, which shows the same operations.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _STATES: Final = {"SUCCEEDED": "Succeeded", "FAILED": "Failed", "CANCELLED": "Ca
 _SKEW: Final = timedelta(minutes=5)
 """Maximum time by which the clock of a caller may be ahead."""
 _WINDOW: Final = timedelta(hours=24) - _SKEW
-"""Maximum age of a first attempt: until then its request id is still known (spec §9.2)."""
+"""Maximum age of a first attempt, for which its request id is still known (spec §9.2)."""
 _DATE: Final = re.compile(
     r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun), [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9:]{8} GMT"
 )
@@ -94,7 +94,7 @@ class AzureEdge(OperationsEdge):
       is the monitor.
     - A GET of ``/v1/operations/ID``, also below each of ``parents``, returns the monitor: ``id``,
       ``status`` (NotStarted, Running, Succeeded, Failed or Canceled), ``createdAt``,
-      ``lastUpdatedAt``, ``expiresAt``, ``metadata``, and at the end ``result`` or ``error``;
+      ``lastUpdatedAt``, ``expiresAt``, ``metadata``, and after the end ``result`` or ``error``;
       ``kind`` is the full name of the method if the service has several.
     - A POST to that path with ``:cancel`` returns 202, or 200 if the operation has ended.
 
@@ -104,11 +104,11 @@ class AzureEdge(OperationsEdge):
     a hidden operation fail with NOT_FOUND.
 
     ``base_url`` is the URL at which callers reach this edge, such as
-    ``https://api.example.com/media``; by default it comes from ``Host`` and the scheme of the
-    request, which behind a proxy may be internal. ``api_versions`` are the supported values of the
-    query parameter ``api-version``, which each request must then have; without ``api_versions``,
-    any value passes. The URL of the monitor repeats the version. The other options are those of
-    :class:`lro.http.OperationsEdge`.
+    ``https://api.example.com/media``. By default it is made from the request's ``Host`` and scheme,
+    which behind a proxy may be internal. ``api_versions`` are the supported values of the query
+    parameter ``api-version``: each request must have one of these values. Without ``api_versions``,
+    the parameter is optional, and any value passes. The URL of the monitor repeats the version. The
+    other options are those of :class:`lro.http.OperationsEdge`.
 
     Raises:
         DeclarationError: ``base_url`` is not a URL, or ``api_versions`` are not texts of

@@ -1,7 +1,8 @@
 """The console without a framework: a request in, a reply out.
 
 ``lro.asgi.EdgeApp`` and ``lro.wsgi.EdgeApp`` serve a :class:`ConsoleEdge`; the integrations take a
-:class:`Console`. To embed a console elsewhere, use it like an :class:`lro.http.OperationsEdge`.
+:class:`Console`. To embed a :class:`ConsoleEdge` elsewhere, use it like an
+:class:`lro.http.OperationsEdge`.
 """
 
 from lro._console.edge import Allow, Console, ConsoleEdge, ConsoleEdgeOptions, ConsoleOptions

@@ -1,10 +1,10 @@
 """The HTTP edge, without a framework: a request in, a reply out (spec §5, §6).
 
 :class:`OperationsEdge` serves the verbs, and the methods that start operations; :mod:`lro.asgi` and
-:mod:`lro.wsgi` serve it as applications. To embed it elsewhere, pass an :class:`HttpRequest` to
-:meth:`OperationsEdge.handle`; on an event loop, await :func:`on_loop` of
-:meth:`OperationsEdge.exchange`. :func:`answer` and :func:`answer_async` are for an endpoint that
-the application writes itself. All other names are for edges and bridges in other packages.
+:mod:`lro.wsgi` serve it as applications. To embed an edge elsewhere, pass an :class:`HttpRequest`
+to :meth:`OperationsEdge.handle`. On an event loop, await :func:`on_loop` of
+:meth:`OperationsEdge.exchange` instead. :func:`answer` and :func:`answer_async` are for an endpoint
+that the application writes itself. All other names are for edges and bridges in other packages.
 """
 
 from lro._engine.access import OPERATOR_VERBS, VERBS, Hook, ask_caller, ask_permission

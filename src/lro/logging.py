@@ -16,7 +16,8 @@ def operation_facts() -> Mapping[str, object]:
 
     The keys are ``lro.operation`` (its name), ``lro.method`` and ``lro.attempt`` (from 1); log
     records of this library have the same attributes. Outside of a function there are no facts. For
-    structlog, merge the facts in a processor. Threads of the function need a copy of its context.
+    structlog, merge the facts in a processor. A thread that the function starts needs a copy of the
+    function's context.
     """
     control = CURRENT_JOB.get()
     return {} if control is None else about(control.name, control.method, control.attempt)

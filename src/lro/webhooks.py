@@ -1,6 +1,6 @@
 """Webhooks notify receivers when operations end (Standard Webhooks 1.0.0).
 
-Pass :class:`Webhooks` to a service: they send events to each :class:`Endpoint`. Receivers check
+Pass a :class:`Webhooks` to a service: it sends events to each :class:`Endpoint`. Receivers check
 events with :mod:`lro_client.webhooks`, or with any library for Standard Webhooks. :func:`sign`
 makes signatures, and :func:`verify` checks them, without sending anything.
 """

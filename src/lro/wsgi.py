@@ -29,7 +29,7 @@ StartResponse: TypeAlias = Callable[..., Any]
 App: TypeAlias = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 _DIGITS: Final = 18
-"""Maximum digits of a length: longer numbers exceed any bound, and int() may refuse them."""
+"""Number of digits that are read of a length: a longer number exceeds every limit anyway."""
 
 
 class EdgeApp:
@@ -54,7 +54,8 @@ class EdgeApp:
         edge.streams = False
         self.edge = edge
         self._fallback = fallback
-        # Now, because perhaps no call runs in the main thread, which gets the signals.
+        # Called here, because only the main thread can set signal handlers, and perhaps no request
+        # runs in the main thread.
         edge.service.edges.end_waits_at_signals()
 
     def _find(self, environ: Environ) -> tuple[HttpRequest, RouteResult]:
@@ -96,9 +97,9 @@ class OperationsApp(EdgeApp):
     :class:`lro.http.OperationsEdge`.
 
     WSGI passes a decoded path. If the server also passes the raw path (RAW_URI or REQUEST_URI, as
-    gunicorn, uWSGI, waitress and werkzeug do), the raw path is used, so an encoded slash in the
-    name of an operation survives; otherwise such a slash is read as a separator. WSGI does not
-    report that the server stops: the service closes itself when the interpreter ends.
+    gunicorn, uWSGI, waitress and werkzeug do), the raw path is used, and an encoded slash in the
+    name of an operation is kept. Otherwise such a slash is read as a separator. WSGI does not
+    report that the server stops, so the service closes itself when the interpreter ends.
 
     Raises:
         DeclarationError: A hook is a coroutine function, which a WSGI application cannot await; or
@@ -151,7 +152,7 @@ def _path(environ: Environ) -> str:
 
 
 def _text(value: str) -> str:
-    """Decode bytes that WSGI passes as Latin-1."""
+    """Decode as UTF-8 the bytes that WSGI passes as a text in Latin-1."""
     try:
         return wire_text(value.encode("latin-1"))
     except UnicodeEncodeError:  # the server passed decoded text

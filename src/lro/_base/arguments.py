@@ -2,7 +2,7 @@
 
 Unchecked, a wrong option would fail much later, far from the line with the mistake. So constructors
 and declarations check the types and bounds of their arguments, and raise an error whose message is
-one sentence. Other calls do not check types: type checkers do. If a function of the application
+one sentence. Other calls leave the types to type checkers. If a function of the application
 raises, the call that uses it fails, but the server goes on.
 """
 
@@ -104,7 +104,7 @@ def check_count(name: str, value: object, *, least: int = 1, most: int | None = 
 
 
 def check_seconds(name: str, value: object, *, zero: bool = False, most: float = math.inf) -> None:
-    """Check a number of seconds: finite, above zero (or zero if ``zero``), at most ``most``.
+    """Check a number of seconds: finite, above zero (from zero with ``zero``), at most ``most``.
 
     Raises:
         DeclarationError: The value is not a number, or is out of bounds.
@@ -122,7 +122,7 @@ def check_seconds(name: str, value: object, *, zero: bool = False, most: float =
 def check_span(
     name: str, value: object, *, zero: bool = False, least: timedelta = timedelta()
 ) -> None:
-    """Check a timedelta: above zero (or zero if ``zero``), from ``least`` to a hundred years.
+    """Check a timedelta: ``least`` to a hundred years, above zero (from zero with ``zero``).
 
     Raises:
         DeclarationError: The value is not a timedelta, or is out of bounds.

@@ -33,7 +33,7 @@ MAX_CHALLENGE: Final = 1000
 
 
 LONGEST: Final = timedelta(days=36_500)
-"""The longest span that can be added to a time."""
+"""The longest span that an argument may have: a hundred years."""
 
 
 class LroError(Exception):
@@ -93,9 +93,9 @@ class InvalidArgument(LroError):
 
 
 class InvalidFields(InvalidArgument):
-    """Several fields of a request are wrong; ``field`` and ``description`` are of the first error.
+    """Several fields of a request are wrong. At most a hundred violations are kept.
 
-    At most a hundred violations are kept.
+    ``field`` and ``description`` are those of the first violation.
     """
 
     def __init__(self, *violations: FieldViolation) -> None:
@@ -143,7 +143,7 @@ class InvalidPageSize(InvalidArgument):
 
 
 class InvalidPageToken(InvalidArgument):
-    """The page token was altered, is foreign, or belongs to another list (spec §3.4(5))."""
+    """The page token was altered, or belongs to another list or service (spec §3.4(5))."""
 
     reason = "INVALID_PAGE_TOKEN"
 
@@ -422,7 +422,7 @@ class Unavailable(Retryable):
 
 
 class RetryLater(Retryable):
-    """Raise this in a method to have the method called again ``after`` some time, like Retry-After.
+    """Raise this in a method to have the method called again after the time ``after``.
 
     Meanwhile the operation waits in the store. The call counts as a failed attempt: after the last
     attempt that ``lro.Retry`` or ``max_attempts`` allows, the operation fails with this error.
@@ -578,7 +578,7 @@ class MethodNotSupported(LroError):
 
 
 class StreamsNotSupported(MethodNotSupported):
-    """This server would hold a thread for each stream of a Watch (spec §3.11)."""
+    """This server cannot serve Watch, because each stream would occupy a thread (spec §3.11)."""
 
     def __str__(self) -> str:
         return (

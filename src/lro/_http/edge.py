@@ -100,7 +100,7 @@ Meta = TypeVar("Meta")
 
 
 _PAGE: Final = "OpenAPI document"
-"""Used in place of an RPC for the path of a page."""
+"""The ``rpc`` of the route to a page, which calls no RPC."""
 
 
 class ExtraPage(Protocol):
@@ -131,7 +131,7 @@ _LARGEST_BODY: Final = 1 << 40
 """The largest allowed ``max_body``, in bytes; servers do not accept larger limits."""
 
 RouteResult: TypeAlias = Match | Allowed | LroError
-"""The result for a path: a route, the methods for OPTIONS, or the error of a missing route."""
+"""The route at a path, the methods at the path for OPTIONS, or the error of a missing route."""
 
 _SECONDS: Final = re.compile(r"[0-9]+(\.[0-9]+)?", re.ASCII)
 
@@ -202,11 +202,11 @@ class OperationsEdge:
     make calls that change something, like pages of this server (spec §5.9(5)).
 
     ``max_body`` is the maximum size of a body, in bytes. ``poll_seconds`` is the polling interval
-    recommended to callers, from 1. ``heartbeat_seconds`` is the interval of comments in a quiet
-    stream of Watch, at most 15. With ``accepted``, a start whose operation is not done is answered
-    with 202 and ``Location``, not with 200 (spec §9.8). ``openapi`` is an
-    :class:`lro.openapi.Document`, which serves the OpenAPI document at its path; by default no
-    document is served.
+    recommended to callers, at least 1. ``heartbeat_seconds`` is the interval of the comments that
+    are sent in a Watch stream without events, at most 15. With ``accepted``, a start whose
+    operation is not done is answered with 202 and ``Location``, not with 200 (spec §9.8).
+    ``openapi`` is an :class:`lro.openapi.Document`, which serves the OpenAPI document at its path;
+    by default no document is served.
 
     Raises:
         DeclarationError: An option is not of its type or out of bounds; a parent is not a pattern;
@@ -231,11 +231,11 @@ class OperationsEdge:
         self._trusted_origins = trusted(given.trusted_origins)
         self._redact: Redact | None = None
         self.mount = ""
-        """Prefix owned entirely by this edge; if empty, the edge owns only its routes."""
+        """The prefix below which this edge serves all paths; empty if it serves only its routes."""
         self.pages: Sequence[str] = ()
         """Static paths below the prefix, which need no authentication."""
         self.streams = True
-        """True if the host can stream, so that Watch is in the OpenAPI document."""
+        """True if the host can stream; the OpenAPI document then has Watch."""
         self._page_reply: HttpReply | None = None
         routed = (*default_routes(given.parents), *extension_routes(given.parents))
         offered = (route for route in routed if route.rpc in self.offered)
@@ -253,7 +253,7 @@ class OperationsEdge:
         self._verbs = self._exchanges()
 
     def _exchanges(self) -> Mapping[str, Callable[[HttpRequest, str, str], Exchange]]:
-        """Return functions by verb; each takes the request, the name in the path and the caller."""
+        """Return functions by verb, which take the request, the name in the path and the caller."""
         return {
             "GetOperation": self._get,
             "ListOperations": self._list,
@@ -298,8 +298,8 @@ class OperationsEdge:
     def path_at(self, path: str, whole: str) -> str:  # noqa: ARG002
         """Return the path for :meth:`route` if a request is for the mount point itself.
 
-        ``path`` is the raw path below the mount, ``/``; ``whole`` is the decoded path with the
-        mount, which may end without a slash.
+        ``path`` is the raw path below the mount, which is ``/``. ``whole`` is the decoded path that
+        includes the mount, and may end without a slash.
         """
         return path
 
@@ -363,9 +363,9 @@ class OperationsEdge:
     ) -> Flow[tuple[Operation, HttpReply]]:
         """Start an operation for an endpoint that the application has written.
 
-        The flow returns the operation and its reply. The rules are those of ``starts``: pages of
-        other sites are refused, the caller is authenticated, and ``requestId``, ``validateOnly``
-        and ``Prefer`` are honoured. Without ``message``, the body is the message in JSON. With
+        The flow returns the operation and its reply. As with ``starts``, calls by pages of other
+        sites are refused, the caller is authenticated, and ``requestId``, ``validateOnly`` and
+        ``Prefer`` are honoured. Without ``message``, the body is the message in JSON. With
         ``message``, the body may have any media type, but a body of a JSON type, such as
         ``application/vnd.acme+json``, must be strict JSON in UTF-8. The other arguments are those
         of ``Method.start``.
@@ -459,7 +459,7 @@ class OperationsEdge:
     def _wait_preferred(
         self, request: HttpRequest, operation: Operation, seconds: int, caller: str
     ) -> Flow[tuple[Operation, bool]]:
-        """Wait for a started operation; return the operation, and False if the wait was refused."""
+        """Wait for a started operation; return it, and False if the wait was refused."""
         try:
             self.service.edges.access.require("WaitOperation")
             wanted = WaitOperationRequest(operation.name)
@@ -467,7 +467,7 @@ class OperationsEdge:
             return (yield wait), True
         except Exception as exc:
             # The operation is stored, so the start has succeeded, even if the wait is refused
-            # (there are too many, for instance). A failed hook is logged.
+            # (too many calls wait, for instance). If a hook has failed, ``refusal`` logs the error.
             self.refusal(request, exc)
             return operation, False
 
@@ -503,7 +503,8 @@ class OperationsEdge:
         fields: Mapping[str, Any] = query.fields
         wanted = ListOperationsRequest(name=name, **fields)
 
-        # ``begin`` calls a hook, which must not block one of the few threads that make replies.
+        # ``begin`` calls a hook of the application, and must not run in one of the few threads that
+        # make large replies, because the hook may block.
         begin = self.service.edges.begin_list(wanted, view=query.view, caller=caller)
         listing: Listing = yield InThreads(begin)
 
@@ -563,7 +564,7 @@ class OperationsEdge:
             reserved.resize(len(reply.body))
             return attrs.evolve(reply, reserved=reserved)
 
-        # Finding matches and printing many operations takes long, even in memory.
+        # To find matches and to print many operations takes long, even with a store in memory.
         return (yield from in_few_threads(self.service, made))
 
     def _watch(self, request: HttpRequest, name: str, caller: str) -> Exchange:

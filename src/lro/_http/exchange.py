@@ -1,7 +1,7 @@
 """The exchange of an edge with a caller: the steps of the edge, and the authentication hook.
 
 An exchange is a flow: it yields steps, as the flows of the service's verbs do, and returns the
-reply. Hosts with an event loop run the flow by ``on_loop``, hosts with threads by ``run``.
+reply. A host with an event loop runs the flow by ``on_loop``, a host with threads by ``run``.
 """
 
 from __future__ import annotations
@@ -119,7 +119,8 @@ def in_few_threads(service: Service, make: Callable[[], R]) -> Flow[R]:
 def make_large(service: Service, make: Callable[[ReplyReservation], R], least: int) -> Flow[R]:
     """Make a large reply; its bytes are reserved until it is made.
 
-    ``least`` is the number of bytes to reserve that is enough while other large replies are made.
+    If other large replies are being made, only ``least`` bytes may be free, and are reserved.
+    Otherwise the size limit of a reply is reserved.
     """
     reserved: ReplyReservation = yield Reserve(service, least)
     try:

@@ -58,9 +58,9 @@ def wire_text(data: bytes) -> str:
 def raw_form(raw: str, decoded: str) -> str:
     """Return the raw form of a path: ``raw`` if it matches ``decoded``, else encode ``decoded``.
 
-    The raw and the decoded path differ if a proxy or middleware rewrote one of them, or if the
-    server passes no raw path. Servers decode bytes that are not UTF-8 in one of two ways, and both
-    are compared. A path too long for any route is returned unchanged.
+    The raw and the decoded path differ if a proxy or middleware rewrote one of the two, or if
+    the server passes no raw path. Servers decode bytes that are not UTF-8 in two ways, and a match
+    by either way counts. A path too long for any route is returned unchanged.
     """
     longest = max(raw, decoded, key=len)
     if len(longest) > MAX_PATH:
@@ -305,7 +305,8 @@ def check_unread(headers: Mapping[str, str]) -> None:
     """Refuse an empty body if the headers show that other code has already read its bytes.
 
     Middleware that reads forms consumes the body. Without this check, every field would have its
-    default, which is not the caller's request. A multipart body is never empty: it has a boundary.
+    default, instead of the value that the caller sent. A multipart body is never empty, because it
+    has a boundary.
 
     Raises:
         UnsupportedMediaType: The body was read, and the media type is not JSON.
@@ -330,7 +331,7 @@ def read_object(content_type: str | None, body: bytes) -> dict[str, Json]:
     An empty Content-Type is treated as missing: in WSGI, the two look alike.
 
     Raises:
-        UnsupportedMediaType: The header names anything but JSON in UTF-8, or is too long.
+        UnsupportedMediaType: The header names a type other than JSON in UTF-8, or is too long.
         MalformedRequest: The body is not a JSON object.
     """
     if not body.strip():
@@ -356,8 +357,8 @@ def read_json(body: bytes) -> Json:
     except ValueError as exc:
         raise MalformedRequest("body", f"is not JSON: {exc}") from None
     if _SURROGATE.search(body):
-        # Fields refuse unpaired surrogates (spec §1.9). Refuse them in keys and in Structs, too: a
-        # text with a surrogate cannot be stored, nor quoted in an error.
+        # Fields refuse unpaired surrogates (spec §1.9). Refuse them in keys and in Structs, too,
+        # because a text with one can be neither stored nor quoted in an error.
         try:
             dumps(value)
         except UnicodeEncodeError:
@@ -371,8 +372,8 @@ def read_request(
     """Read the request of ``:cancel``, ``:rerun`` or ``:wait`` from the body and the path's name.
 
     Raises:
-        UnsupportedMediaType, MalformedRequest: As :func:`read_object`; or a field is unknown or of
-            the wrong type, or the name differs from the name in the path.
+        UnsupportedMediaType, MalformedRequest: As for :func:`read_object`; or a field is unknown or
+            of the wrong type, or the name differs from the name in the path.
         InvalidTimeout: The timeout is not a duration.
     """
     fields = read_object(content_type, body)
@@ -391,12 +392,12 @@ def read_names(
 ) -> tuple[str, ...]:
     """Return the names that ``:batchGet`` or ``:watch`` asks for, each once (spec §3.11).
 
-    All names must have the parent of the path, because a proxy may authorize by the path.
+    All names must have the parent that the path names, because a proxy may authorize by the path.
 
     Raises:
-        UnsupportedMediaType, MalformedRequest: As :func:`read_object`; or a field is unknown or of
-            the wrong type, or there are no names or too many.
-        InvalidOperationName, InvalidParent: A name is malformed, or has another parent.
+        UnsupportedMediaType, MalformedRequest: As for :func:`read_object`; or a field is unknown or
+            of the wrong type, or there are no names or too many.
+        InvalidOperationName, InvalidParent: A name is malformed, or its parent is not ``parent``.
     """
     fields = read_object(content_type, body)
     try:
@@ -409,9 +410,10 @@ def read_names(
 def take_field(
     fields: dict[str, Json], name: str, kind: type[T], default: T, shape: Shape | None
 ) -> T:
-    """Remove a field of the library from a body, by its JSON or proto name, and return it.
+    """Remove a field of the library from a body, and return its value, or ``default`` without one.
 
-    The field stays in the body if the message's ``shape`` also has it (``request_id``, AIP-155).
+    ``name`` is the proto name; the body may have the JSON name instead. The field stays in the body
+    if the message's ``shape`` also has it (``request_id``, AIP-155).
 
     Raises:
         InvalidArgument: The field is of the wrong type.
@@ -505,9 +507,9 @@ def check_site(
 
 def _is_own(origin: tuple[str, str], scheme: str, host: str) -> bool:
     theirs = origin[0]
-    # Behind a proxy that terminates TLS, the server sees http for a page with https. Such a page is
-    # as safe as a page of the server itself. An http page is never accepted for https: anyone who
-    # controls the caller's network could have written it.
+    # Behind a proxy that terminates TLS, the server sees http although the page has https. Such a
+    # page is as safe as a page of the server itself. A page with http is never accepted by a server
+    # with https, because anyone who controls the caller's network could have written the page.
     if theirs != scheme and (theirs, scheme) != ("https", "http"):
         return False
     return read_origin(f"{theirs}://{host}") == origin

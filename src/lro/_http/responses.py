@@ -53,10 +53,10 @@ MAX_TEXT: Final = 4000
 """Maximum length, in characters, of an error's message and of each text in its details."""
 
 MAX_DETAILS: Final = 128 * 1024
-"""Maximum size of all details of an error in a reply, in bytes: enough for an ErrorInfo."""
+"""Maximum size of all details of an error in a reply, in bytes; an ErrorInfo always fits."""
 
 _DEFECTS: Final = frozenset({Code.OK, Code.UNKNOWN, Code.INTERNAL, Code.DATA_LOSS})
-"""Codes that mean a fault of the server. OK is included: no correct error has it."""
+"""Codes that mean a fault of the server. OK is included, because no correct error has code OK."""
 
 
 @attrs.frozen
@@ -72,9 +72,9 @@ def public_error(error: Exception, types: TypeRegistry, domain: str, *, asked: s
 
     A fault of the server is logged: any exception but an :class:`LroError`, or an LroError with
     code OK, UNKNOWN, INTERNAL or DATA_LOSS. ``asked`` names the request in the log. Callers get
-    only the code of such a fault, because messages must not disclose internals (spec §6.2). An
-    error that cannot be read, such as one whose ``details`` raise, is INTERNAL. Long texts are cut,
-    and details that exceed :data:`MAX_DETAILS` are left out.
+    only the code and the reason of such a fault, because its message could disclose internals
+    (spec §6.2). An error that cannot be read, for instance because its ``details`` raise, is
+    INTERNAL. Long texts are cut, and details that exceed :data:`MAX_DETAILS` are left out.
     """
     code, reason = Code.INTERNAL, ""
     if isinstance(error, LroError):
@@ -125,7 +125,7 @@ def _cut(value: Any) -> Any:
 def internal_error(
     error: Exception, types: TypeRegistry, domain: str, *, asked: str
 ) -> PublicError:
-    """Return the replacement for an error that cannot be read; ``error`` is the reason."""
+    """Return the replacement for an error that cannot be read; ``error`` says why."""
     log.error("the error of %s cannot be described", asked, exc_info=loggable(error))
     return _fault(Code.INTERNAL, types, domain)
 
@@ -163,7 +163,7 @@ class HttpReply:
     headers: tuple[tuple[str, str], ...]
     body: bytes = b""
     reserved: ReplyReservation | None = attrs.field(default=None, eq=False, repr=False)
-    """The bytes reserved for a large body: released after it is sent, or with this object."""
+    """The bytes reserved for a large body, until it is sent or this object is deleted."""
 
     @property
     def status_line(self) -> str:
@@ -227,13 +227,15 @@ def with_stand_ins(
     """Return the operation with an ErrorInfo for each message that ``convert`` refuses.
 
     The class of a message may exist only in another release. Such a message must not hide its
-    operation, or other operations in the reply (spec §1.14(3)). A refused error detail is left out.
+    operation, or the other operations in the reply (spec §1.14(3)). An error detail that
+    ``convert`` refuses is left out.
 
-    With ``alone``, the reply has no other operation: the call fails if an ErrorInfo would replace
-    the response, because an ErrorInfo is not a result. ``domain`` is the service's domain.
+    With ``alone``, the operation is the only one in the reply. The call then fails if an ErrorInfo
+    would replace the response, because an ErrorInfo is not a result. ``domain`` is the service's
+    domain.
 
     Raises:
-        MessageUnreadable: The response of an operation that is shown ``alone`` is refused.
+        MessageUnreadable: ``alone`` is true, and ``convert`` refuses the operation's response.
     """
 
     def readable(packed: AnyMessage) -> AnyMessage:
@@ -246,7 +248,7 @@ def with_stand_ins(
 
     shown = with_each(operation, readable)
     if operation.error is not None and shown.error is not None:
-        # A second ErrorInfo would be read as the error's own.
+        # Callers would read a second ErrorInfo as the cause of the error.
         details = tuple(one for one in shown.error.details if one in operation.error.details)
         shown = attrs.evolve(shown, result=attrs.evolve(shown.error, details=details))
     if alone and operation.response is not None and shown.response is not operation.response:
@@ -255,7 +257,7 @@ def with_stand_ins(
 
 
 @functools.lru_cache(maxsize=256)
-# Logged once for each type, because lists may show it again and again.
+# Logged once for each type, because lists may show messages of the type again and again.
 def _report(type_name: str, why: str) -> None:
     log.warning("messages of the type %s cannot be shown by this process: %s", type_name, why)
 
@@ -360,7 +362,7 @@ def error_reply(
     """Make the reply for an error, as :func:`public_error` returns it (spec §5.12, §6.3)."""
     if isinstance(error, Retryable) and type(error) in _REPEATED:
         text, after = error.description, error.retry_after
-        # The application may have set these to values of any type.
+        # The application may have set these attributes to values of any type.
         if type(text) is str and type(after) is timedelta:
             kind: Any = type(error)
             return _refusal(kind, text, after, types, domain)
@@ -374,8 +376,8 @@ _REPEATED: Final = frozenset({ResourceExhausted, Unavailable})
 def _refusal(
     kind: type[Retryable], text: str, after: timedelta, types: TypeRegistry, domain: str
 ) -> HttpReply:
-    # Cached: under a flood of calls the same error is sent again and again, and making its reply
-    # takes longer than the rest of the call.
+    # Cached, because under a flood of calls the same error is sent again and again, and its reply
+    # takes longer to make than all other steps of such a call.
     return _described(kind(text, after), types, domain, "a call")
 
 
@@ -422,7 +424,7 @@ HEARTBEAT: Final = b":\n\n"
 
 HEARTBEAT_SECONDS: Final = 10.0
 _CHUNK: Final = 64 * 1024
-"""Number of bytes after which events are sent, even if more events are ready."""
+"""Size of a piece of events, in bytes, from which it is sent even if more events are ready."""
 
 
 @attrs.frozen(eq=False)
@@ -436,7 +438,7 @@ class EventStream:
     events: AsyncGenerator[bytes, None]
     status: int = 200
     held: Callable[[], ReplyReservation | None] = lambda: None
-    """Returns the bytes reserved for the current piece; a slow reader keeps them reserved."""
+    """Returns the bytes that stay reserved until a reader has taken the current piece, or None."""
 
     @property
     def headless(self) -> HttpReply:
@@ -482,7 +484,7 @@ async def _pieces(
 
 
 class _Writer:
-    """Writes events, each with its position."""
+    """Writes events, each with its position in the stream as its id."""
 
     def __init__(
         self,
@@ -498,12 +500,12 @@ class _Writer:
         self._position = 0
 
     def event(self, one: WatchItem) -> bytes:
-        """Return the event of an operation of a Watch; empty if the operation cannot be printed."""
+        """Return the event for one item of a Watch; empty if its operation cannot be printed."""
         if isinstance(one, Operation):
             try:
                 shown = _json_of(self._shown(one), self._types, self._domain, self._redact)
                 data = dumps(shown)
-            except Exception as exc:  # a poll would report the error; the stream continues
+            except Exception as exc:  # the stream continues, because a poll reports the error
                 line = "%s cannot be printed, and is left out of a stream: %s"
                 log.error(line, one.name, loggable(exc))
                 return b""

@@ -58,7 +58,7 @@ class HttpRequest:
     server knows it: behind a proxy that terminates TLS, the scheme that a trusted proxy reports.
     ``native`` is the request object of the server or framework, for hooks: the scope under ASGI,
     the environ under WSGI. ``caller`` is the caller's name if a framework has already found it;
-    then ``authenticate`` is not called. ``peer`` is the IP address of the other end of the
+    the hook ``authenticate`` is not called then. ``peer`` is the IP address of the other end of the
     connection, or empty. ``mount`` takes the request and returns the part of the caller's path
     before ``path``, percent-encoded and without a slash at its end, or None if that part is
     unknown. ``while_connected`` awaits its argument, and cancels it when the caller disconnects.
@@ -117,23 +117,23 @@ class Match:
 
 @attrs.frozen
 class Allowed:
-    """The answer to OPTIONS: 204 with these methods, sorted, in ``Allow`` (spec §5.7(4))."""
+    """The reply to OPTIONS: status 204, and in ``Allow`` these sorted methods (spec §5.7(4))."""
 
     allow: tuple[str, ...]
 
 
 @attrs.frozen(kw_only=True)
 class _Row:
-    """The route of one group in a :class:`_Dispatch`."""
+    """The route of one alternative in a :class:`_Dispatch`; ``groups`` has its fields."""
 
     rpc: str
     groups: tuple[tuple[str, int], ...]
     match: Match | None
-    """The match that all paths of the route share, if no part of them is bound to a field."""
+    """The match for all paths of the route, if its template has no variables."""
 
 
 class _Dispatch:
-    """All routes of one method and verb in one regular expression, the most specific first.
+    """One regular expression for all routes of a method and a verb, the most specific first.
 
     For paths without escapes, the expression finds the same fields as :meth:`Template.bind`. An
     empty group ends each alternative, so that ``lastindex`` tells which alternative matched.
@@ -165,7 +165,7 @@ class _Dispatch:
 
 
 class RouteTable:
-    """Finds the route of a request by the rules of spec §5.7. Immutable, so safe to share."""
+    """Finds the route of a request by the rules of spec §5.7. Threads can share a table."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self._by_verb: dict[str | None, list[Route]] = {}
@@ -203,7 +203,7 @@ class RouteTable:
         return (stem, verb) if verb in self._by_verb and "/" not in verb else (path, None)
 
     def _look(self, method: str, path: str) -> Match | Allowed:
-        """Apply the rules of spec §5.7 as written, template by template."""
+        """Apply the rules of spec §5.7 literally: compare the path with one template at a time."""
         check_path(path)
         parsed = RawPath.parse(path)
         if parsed is None:
@@ -310,8 +310,8 @@ def _check_parent(parent: str) -> None:
         raise _no_parent(parent, "it is made of literals and '*' only")
     if Wildcard.ONE in pattern.segments[::2]:
         raise _no_parent(parent, "'*' stands for an id, where a collection is wanted")
-    # A path that matches the pattern must be a valid parent (spec §3.3(2)); other paths have no
-    # operations.
+    # A path that matches the pattern must be a valid parent (spec §3.3(2)), because only below a
+    # valid parent there can be operations.
     written = (s.written if isinstance(s, Literal) else "x" for s in pattern.segments)
     sample = "/".join(map(keep_slashes, written))
     try:

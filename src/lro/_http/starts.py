@@ -1,4 +1,4 @@
-"""The calls that start methods over HTTP: reading their requests, and their routes."""
+"""The HTTP calls that start methods: their routes, and how their requests are read."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ Starts: TypeAlias = Mapping[str, Method[Any, Any, Any] | Start[Any]] | bool
 
 
 WHOLE_BODY: Final = HttpRule(template=Template.parse("/own"))
-"""The rule for an endpoint that the application wrote, at any path: the body is the request."""
+"""The rule for an endpoint of the application, at any path: the body is the request."""
 
 NOTHING_BOUND: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -134,7 +134,7 @@ class StartHandler(Generic[Req]):
             return (), False
         if self.rule.body != WHOLE:
             return read_parameters(query)
-        # These functions may read parameters that the library does not know.
+        # ``parent`` and ``notify`` may read parameters that the library does not know.
         if {"parent", "notify"} & self._functions.keys():
             return (), False
         return (), parse_query(self.full_name, query).enum_numbers
@@ -151,9 +151,9 @@ class StartHandler(Generic[Req]):
     ) -> Flow[Operation]:
         """Start the operation that a request asks for.
 
-        ``bound`` has the variables of the path, ``parameters`` the fields in the query. ``message``
-        is the request message if the application has already made it. ``given`` has further options
-        of the start, which override the options in the body.
+        ``bound`` has the variables of the path, and ``parameters`` the fields in the query.
+        ``message`` is the request message if the application has already made it. ``given`` has
+        further options of the start, which override the options in the body.
         """
         try:
             read: _StartRequest[Req] | None = None
@@ -189,8 +189,8 @@ class StartHandler(Generic[Req]):
     def _read_own_fields(self, request: HttpRequest) -> tuple[str, bool]:
         """Read the library's fields in a JSON body that the application has already read.
 
-        Any JSON media type is honoured. A body that only a laxer reader accepts is refused:
-        otherwise ``validateOnly`` would be lost, and the work would run.
+        Every JSON media type counts as JSON. A body that is not strict JSON is refused even if the
+        application could read it. Otherwise ``validateOnly`` would be lost, and the work would run.
 
         Raises:
             MalformedRequest: The media type is JSON, and the body is not strict JSON in UTF-8.
@@ -211,7 +211,7 @@ class StartHandler(Generic[Req]):
     def _read_raw(
         self, raw: Callable[[str, bytes], Req | None], request: HttpRequest
     ) -> Flow[_StartRequest[Req] | None]:
-        """Let the application read a body that is not JSON; None if it refuses the media type."""
+        """Let the application read a body; None if it does not read the body's media type."""
         content_type = request.headers.get("content-type")
         if not content_type:
             return None
@@ -246,8 +246,8 @@ def start_handlers(service: Service, starts: Starts) -> list[StartHandler[Any]]:
     """Return the handlers of the starts; True means all methods declared with a path so far.
 
     Raises:
-        DeclarationError: ``starts`` is not of its type, or is True and no method has a path; a
-            method belongs to another service; or its path does not fit its request.
+        DeclarationError: ``starts`` is not of its type, or is True and no method has a path; or a
+            method belongs to another service, or has a path that does not fit its request.
     """
     if isinstance(starts, Mapping):
         return [_handler(service, path, given) for path, given in starts.items()]

@@ -224,7 +224,8 @@ class PathRule:
         """Return the path, with its parameters in a framework's syntax.
 
         In the syntax, ``*`` stands for the parameter's name: ``<*>`` makes ``<name>``.
-        ``one`` is the syntax for parameters without slashes, ``many`` for those in :attr:`many`.
+        ``one`` is the syntax for parameters without slashes, ``many`` the syntax for the parameters
+        in :attr:`many`.
         """
         return "".join(
             (many if part in self.many else one).replace("*", part) if place % 2 else part
@@ -241,9 +242,9 @@ class PathRule:
 def path_rules(edge: OperationsEdge) -> Sequence[PathRule]:
     """Return the routes of an edge.
 
-    Routes that end with ``:verb`` come first, because they match fewer paths. Whichever rule the
-    framework matches, the edge finds the route by the raw path. So one handler can serve all rules,
-    and it does no harm if a pattern of the framework matches too many paths.
+    Routes that end with ``:verb`` come first, because they match fewer paths. The edge does not
+    rely on the rule that the framework has matched, but finds the route by the raw path. So one
+    handler can serve all rules, and a pattern of the framework may match too many paths.
     """
     routes = [*edge.start_routes, *edge.verb_routes]
     routes.sort(key=lambda route: (route.template.verb is None, route.template.specificity))

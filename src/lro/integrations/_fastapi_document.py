@@ -19,7 +19,7 @@ _SCHEMAS: Final = "#/components/schemas/"
 
 
 def type_with(schemas: OperationSchemas, top: Mapping[str, Any]) -> type:
-    """Return a type with the schema ``top`` that adds all our schemas to FastAPI's document."""
+    """Return a type whose schema is ``top``; it adds all our schemas to FastAPI's document."""
     name = _schema_name(top["$ref"].rpartition("/")[2])
 
     class Documented:
@@ -30,7 +30,7 @@ def type_with(schemas: OperationSchemas, top: Mapping[str, Any]) -> type:
         @classmethod
         def __get_pydantic_json_schema__(cls, _: Any, handler: GetJsonSchemaHandler) -> Any:
             references = {}
-            for name in schemas.named:  # FastAPI keeps the schemas of list items by name
+            for name in schemas.named:  # FastAPI keeps the names of list items
                 one = core_schema.any_schema(ref=_schema_name(name))
                 references[name] = handler(core_schema.list_schema(one))["items"]
             for name, schema in schemas.named.items():

@@ -33,7 +33,7 @@ Meta = TypeVar("Meta")
 FindCaller: TypeAlias = Callable[[web.Request], str | Awaitable[str | None] | None]
 
 _LOOK_SECONDS: Final = 0.5
-"""Seconds between checks for a caller who has left a waiting call: aiohttp does not report it."""
+"""Seconds between checks whether a caller has disconnected, which aiohttp does not report."""
 
 
 class AiohttpOperations(FrameworkOperations[FindCaller, web.Response]):
@@ -135,7 +135,7 @@ class AiohttpOperations(FrameworkOperations[FindCaller, web.Response]):
     def _unreadable(self, scope: Scope, path: str) -> web.Response:
         error = MalformedRequest("body", "could not be read to its end")
         response = self.refuse(request_of(scope, path), error)
-        response.force_close()  # the next request's start cannot be found
+        response.force_close()  # the start of the next request cannot be found
         return response
 
     async def _running(self, app: web.Application) -> AsyncIterator[None]:

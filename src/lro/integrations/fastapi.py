@@ -147,14 +147,14 @@ class FastAPIOperations:
     def router(
         self, *, starts: Starts = False, console: str | Console = "", **options: Any
     ) -> APIRouter:
-        """Make a router of the operations and of ``starts``, an option as for ``OperationsApp``.
+        """Make a router of the operations and of ``starts``, which are as for ``OperationsApp``.
 
         ``console`` is a path such as ``"/console"`` at which the console is served, or an
         :class:`lro.console.Console`; without ``caller`` it answers only on this machine.
         ``options`` are those of ``APIRouter``, such as ``prefix``, ``tags`` and ``dependencies``.
-        Declare your own endpoints that start operations on this router: all their errors, even of
-        FastAPI's validation and of dependencies, are then answered in this library's format.
-        The service starts and closes with the application that includes the router.
+        Declare your own endpoints that start operations on this router. All their errors, even
+        those of FastAPI's validation and of dependencies, are then answered in this library's
+        format. The service starts and closes with the application that includes the router.
 
         Raises:
             DeclarationError: As for ``OperationsApp``.

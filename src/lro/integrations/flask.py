@@ -167,7 +167,7 @@ class FlaskOperations(FrameworkOperations[Callable[[], "str | None"], Response])
             raise MalformedRequest("body", "could not be read to its end") from exc
         if over:
             raise RequestTooLarge("body", f"must have at most {limit} bytes")
-        if body:  # the edge refuses an empty body, which the application may have read
+        if body:  # the edge refuses an empty body if the application has read it
             check_whole(body, length)
         return body
 

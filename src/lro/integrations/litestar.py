@@ -158,7 +158,7 @@ class OperationsPlugin(InitPlugin, FrameworkOperations[Callable[..., Any], Respo
 
     @property
     def exception_handlers(self) -> dict[Any, Any]:
-        """Exception handlers for your own route handlers, which answer in this library's format."""
+        """Exception handlers that answer in this library's format, for your own route handlers."""
         return {LroError: self._refuse, HTTPException: self._refuse}
 
     def on_app_init(self, app_config: AppConfig) -> AppConfig:
@@ -213,7 +213,7 @@ class OperationsPlugin(InitPlugin, FrameworkOperations[Callable[..., Any], Respo
             starts = set(self.edge.starts.values())
             if not any(rule.rpc in starts for rules in methods.values() for rule in rules):
                 others = EVERY_METHOD - set(methods)
-                yield self._handler(path, sorted(others))  # first, or Litestar adds OPTIONS
+                yield self._handler(path, sorted(others))  # first, so Litestar adds no OPTIONS
             for method, rules in methods.items():
                 yield self._handler(path, [method], rules)
 

@@ -48,11 +48,11 @@ class QuartOperations(FrameworkOperations[FindCaller, Response]):
     """A service in a Quart application: ``QuartOperations(service, ...).init_app(app)``.
 
     ``caller`` returns the caller's name, or None for a caller without a name. It is called in the
-    context of the request, so it can use ``quart.request``, and ``current_user`` of Quart-Auth.
-    A plain function is called in a thread. It may raise an HTTPException, as ``abort`` does, to
-    refuse the call. ``console`` is a path such as ``"/console"`` at which the console is
-    served, or an :class:`lro.console.Console`; without ``caller`` it answers only on this machine.
-    The other options are those of :class:`lro.http.OperationsEdge`.
+    context of the request, so it can use ``quart.request``, and ``current_user`` of Quart-Auth. A
+    plain function is called in a thread. To refuse the call, ``caller`` may raise an HTTPException,
+    as ``abort`` does. ``console`` is a path such as ``"/console"`` at which the console is served,
+    or an :class:`lro.console.Console`; without ``caller`` it answers only on this machine. The
+    other options are those of :class:`lro.http.OperationsEdge`.
 
     Raises:
         DeclarationError: As for ``OperationsEdge``; or the service has ``owner_only`` and there is

@@ -141,7 +141,7 @@ async def read_once(request: Request, limit: int) -> bytes | None:
 
 
 def _mount(request: Request) -> str | None:
-    """Return the path before ``/v1/operations``, which may be anywhere in the application."""
+    """Return the path before ``/v1/operations``, as our routes can be mounted anywhere."""
     try:
         path = request.url_for("GetOperation", operation="-").path
     except NoMatchFound:

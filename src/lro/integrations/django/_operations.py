@@ -201,7 +201,7 @@ def _asked(request: Request) -> HttpRequest:
 
 
 def _mount_of_operations(_: HttpRequest) -> str | None:
-    """Return the path before ``/v1/operations``, which may be anywhere in the project."""
+    """Return the path before ``/v1/operations``, as our URLs can be included anywhere."""
     try:
         path: str = reverse("lro-GetOperation", kwargs={"operation": "-"})
     except NoReverseMatch:

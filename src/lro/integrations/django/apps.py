@@ -26,11 +26,12 @@ class OperationsConfig(AppConfig):  # type: ignore[misc]  # Django ships no type
     def ready(self) -> None:
         """Register the settings check, the signal handlers, and the method that runs tasks.
 
-        Signal handlers need the main thread, in which only ``ready`` is sure to run. A process that
-        starts no tasks must declare that method too, to run the tasks of other processes.
+        Signal handlers need the main thread, in which only ``ready`` is sure to run. The method is
+        declared even in a process that starts no tasks, so that the process can run the tasks that
+        other processes have started.
         """
         checks.register(check_settings)
-        with contextlib.suppress(*_WRONG):  # the settings check reports it
+        with contextlib.suppress(*_WRONG):  # the settings check reports the error
             service().edges.end_waits_at_signals()
         backends = getattr(settings, "TASKS", {}).values()
         ours = f"{self.name}.tasks.TaskBackend"
