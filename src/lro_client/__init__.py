@@ -1,6 +1,6 @@
 """A typed client for long-running operations (AIP-151) on servers of ``lro``, Google and others.
 
-:class:`Client` blocks, :class:`AsyncClient` is for event loops; both have the same methods. An
+:class:`Client` blocks, and :class:`AsyncClient` is for event loops. Both have the same methods. An
 :class:`OperationHandle` waits for its operation and returns the result as the declared class.
 Transports are in :mod:`lro_client.transports`, pauses between polls in :mod:`lro_client.waits`.
 """
@@ -69,9 +69,9 @@ _HOMES = {
     "lro_client._flow.policy": "NO_RETRY Polling Retry",
     "lro_client.transports.http": "Routes",
 }
-"""The public names by module; a module is imported when one of its names is first used."""
+"""The public names by module. A module is imported when one of its names is first used."""
 
-if not TYPE_CHECKING:  # a type checker that sees __getattr__ accepts any name
+if not TYPE_CHECKING:  # if a type checker saw __getattr__, it would accept any name
 
     def __getattr__(name: str) -> object:
         from importlib import import_module

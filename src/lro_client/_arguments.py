@@ -1,7 +1,7 @@
 """Check arguments, and build requests from them.
 
-A mistake of the caller raises a TypeError, or ``lro.DeclarationError``, which is a ValueError, but
-never a ``CallError``, because no call was made.
+A mistake of the caller raises a TypeError or an ``lro.DeclarationError``, which is a ValueError. It
+never raises a ``CallError``, because no call was made.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ _NOWHERE: Final = frozenset({"", ".", ".."})
 """Segments that change the path in HTTP libraries, proxies or servers."""
 
 _FILTER: Final = re.compile(r"""["]|[=:]'|\s(?:[<>!]?=|[<>:]|AND|OR)\s""")
-"""Matches a filter that was passed as a parent. Ids may contain any character (spec §3.1(2))."""
+"""Matches a filter that was passed as a parent by mistake.
+
+No single character except a quote is enough, because ids may contain any character (spec §3.1(2)).
+"""
 
 _MESSAGES: Final = "a message, such as an instance of an attrs class, a dict or an lro.AnyMessage"
 _CLASSES: Final = "a message class, such as an attrs class, or dict or lro.AnyMessage"
@@ -76,7 +79,7 @@ def check_segments(subject: str, name: str) -> None:
 
 
 def check_request_id(request_id: object) -> None:
-    """Check that a value is empty, or a UUID (also as text) other than zero (spec §9.2(1))."""
+    """Check that a value is empty, or a UUID, also as text, that is not all zero (spec §9.2(1))."""
     fine = request_id == ""
     if isinstance(request_id, str | uuid.UUID) and not fine:
         with contextlib.suppress(ValueError):
@@ -98,12 +101,12 @@ def check_class(name: str, cls: object, types: TypeRegistry) -> None:
 
 
 def _may_be_message(cls: type, types: TypeRegistry) -> bool:
-    # A class of another library passes if it has a full name: the registry looks for its codec.
+    # A class of another library passes if it has a full name. The registry looks for a codec later.
     return types.knows(cls) or is_message_class(cls) or full_name(cls) is not None
 
 
 def _way_out(value: object) -> str:
-    """Return a hint on how to correct a wrong message or class; empty if there is none."""
+    """Return a hint on how to correct a wrong message or class, or an empty text without a hint."""
     cls = value if isinstance(value, type) else type(value)
     if not isinstance(value, type) and (is_message_class(cls) or full_name(cls) is not None):
         return f"; give the class itself: {cls.__name__}"
@@ -146,7 +149,7 @@ def base_url_of(base_url: object, http: Any) -> str:
         text = f"{known.rstrip('/')}{text}"
     elif known and known.rstrip("/") != text.rstrip("/"):
         wrong = "is not that of the HTTP client: leave one of them out, or give a path here"
-        raise DeclarationError("base_url", wrong)  # shows no URL, which may have a password
+        raise DeclarationError("base_url", wrong)  # no URL is shown: it may have a password
     try:
         url = httpx.URL(text)  # a call parses it in the same way
         url.host.encode("idna")  # fails for an invalid host name
@@ -182,7 +185,10 @@ def _is_awaited(value: object) -> bool:
 
 
 MAX_TIMEOUT_SECONDS: Final = 1e8
-"""Timeouts above this number (three years) mean no timeout: clocks cannot handle much more."""
+"""A timeout of this many seconds (three years) or more means no timeout.
+
+Clocks cannot handle much longer times.
+"""
 
 
 def named(cls: type[R], request: str | R) -> R:
@@ -209,8 +215,8 @@ def starting(
 
     Raises:
         DeclarationError: An argument has the wrong type, or the message's class is not a message
-            class; or the message has a different request id, or one field in both spellings, such
-            as ``request_id`` and ``requestId``.
+            class. The message has another request id than the argument, or it has one field in
+            both spellings, such as ``request_id`` and ``requestId``.
     """
     check("target", target, "a text", fine=isinstance(target, str))
     wanted = "a path such as /v1/images:resize, or the name of a method over gRPC"
@@ -246,7 +252,7 @@ def rerunning(request: str | RerunOperationRequest, request_id: object) -> Rerun
 
 
 def field_of(message: object, name: str, json_name: str) -> object:
-    """Return the value of a field of a message of any kind; None if the message lacks it.
+    """Return the value of a field of a message of any kind, or None if the message lacks it.
 
     Raises:
         DeclarationError: The message has the field in both spellings, which servers refuse

@@ -14,7 +14,7 @@ UNTRUSTED: Final = re.compile(
     "CERTIFICATE_VERIFY_FAILED"  # perhaps an attack
     "|WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE"  # a port without TLS
 )
-"""Matches failures to connect that a retry cannot cure."""
+"""Matches the message of a failure to connect that a retry cannot cure."""
 
 
 def check(name: str, value: object, wanted: str, *, fine: bool) -> None:
@@ -32,11 +32,12 @@ class ClientError(Exception):
 
 
 class CallError(ClientError):
-    """A call failed; the operation itself may be fine.
+    """A call failed. The operation itself may be fine.
 
-    ``status`` is the reason, ``verb`` the name of the RPC, ``http_status`` the status of the reply
-    (None without a reply), ``retry_after`` the seconds that the server asked to wait. ``passing``
-    is true for a failure of the transport, which a retry may cure.
+    ``status`` is the reason, ``verb`` is the name of the RPC, and ``http_status`` is the status of
+    the HTTP reply, or None without a reply. ``retry_after`` is the number of seconds that the
+    server asked the client to wait. ``passing`` is true for a failure of the transport, which a
+    retry may cure.
     """
 
     def __init__(
@@ -56,11 +57,11 @@ class CallError(ClientError):
 
     @property
     def code(self) -> Code:
-        """The canonical code."""
+        """The canonical code of the failure."""
         return Code.of(self.status.code)
 
     def details(self, types: TypeRegistry | None = None) -> tuple[object, ...]:
-        """Return the details as messages; those of unknown types stay packed."""
+        """Return the details as messages. Details of unknown types stay packed."""
         return decoded(self.status, types)
 
     def __str__(self) -> str:
@@ -86,7 +87,7 @@ def unreadable(
 
 
 def empty_reply(verb: str, what: str, http_status: int | None = None) -> UnreadableReply:
-    """Return the error for a reply without content; ``what`` describes the reply."""
+    """Return the error for a reply without content. ``what`` describes the reply."""
     status = Status(Code.UNKNOWN, f"the reply says nothing: it is {what}")
     return UnreadableReply(verb, status, http_status, passing=True, empty=True)
 
@@ -116,7 +117,7 @@ class OperationGone(CallError):
 
 
 class PathNotServed(CallError):
-    """The server serves nothing at the path of the call; the operation may exist.
+    """The server serves nothing at the path of the call. The operation may still exist.
 
     Check the base URL and the routes of the client, and where the server is mounted.
     """
@@ -163,7 +164,7 @@ class OperationFailed(ClientError):
         return Code.of(self.status.code or Code.UNKNOWN)
 
     def details(self, types: TypeRegistry | None = None) -> tuple[object, ...]:
-        """Return the details as messages; those of unknown types stay packed."""
+        """Return the details as messages. Details of unknown types stay packed."""
         return decoded(self.status, types)
 
     def __str__(self) -> str:
@@ -178,9 +179,9 @@ class OperationCancelled(OperationFailed):
 class PollTimeout(ClientError):
     """The timeout expired before the operation ended. The operation continues; you can wait again.
 
-    ``name`` is the operation's name, ``timeout`` is in seconds, ``polls`` counts replies and
-    failures, ``operation`` is the last known state, ``last_error`` the error of the last
-    poll that failed after that.
+    ``name`` is the operation's name, and ``timeout`` is in seconds. ``polls`` is the number of
+    replies and failures. ``operation`` is the last known state, and ``last_error`` is the error of
+    a poll that failed after that state was read.
     """
 
     def __init__(
@@ -205,9 +206,9 @@ class PollTimeout(ClientError):
 
 
 class GroupTimeout(PollTimeout):
-    """The timeout of a group expired; ``pending`` names the operations that are not done.
+    """The timeout of a group expired. ``pending`` names the operations that are not done.
 
-    The other fields describe the first of these operations.
+    ``timeout`` is the group's. The other fields describe the first of these operations.
     """
 
     def __init__(
@@ -229,7 +230,7 @@ class GroupTimeout(PollTimeout):
 
 
 class DecodingError(ClientError):
-    """A message is not of the declared class; ``packed`` is the original message (spec §11.6)."""
+    """A message is not of the declared class. ``packed`` is the original message (spec §11.6)."""
 
     def __init__(self, name: str, description: str, packed: AnyMessage | None = None) -> None:
         super().__init__(name, description, packed)
@@ -242,7 +243,7 @@ class DecodingError(ClientError):
 
 
 def decoded(status: Status, types: TypeRegistry | None = None) -> tuple[object, ...]:
-    """Return the details of a status as messages; unreadable details stay packed."""
+    """Return the details of a status as messages. Unreadable details stay packed."""
     return (types or _details_alone()).details_of(status)
 
 

@@ -19,7 +19,10 @@ MAX_TOKEN: Final = 8 * 1024
 
 
 def message_name(cls: type | None) -> str:
-    """Return the name of a class in tokens: its full name if it has one, else its simple name."""
+    """Return the name of a class in tokens: its full name if it has one, else its simple name.
+
+    None and ``dict`` have no name in tokens.
+    """
     if cls in (None, dict):
         return ""
     return full_name(cls) or simple_name(cls)
@@ -81,11 +84,11 @@ def token_of(
 
 
 def read_token(text: str) -> Token:
-    """Read a token; ignore members that this version does not know.
+    """Read a token, ignoring members that this version does not know.
 
     Raises:
-        InvalidArgument: The text is not a token, or is too long; or it has another version, no
-            name, or a name with a segment ``.`` or ``..``.
+        InvalidArgument: The text is not a token or is too long, or the token has another version,
+            no name, or a name with a segment ``.`` or ``..``.
     """
     said = _object(text)
     version = said.get("lro")

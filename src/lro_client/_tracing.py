@@ -18,8 +18,11 @@ from lro import Code, Operation
 from lro_client._addresses import public_address
 
 log: Final = logging.getLogger("lro_client")
-"""Logs starts and ends at INFO, failures at WARNING. Lines begin with the operation's name."""
-log.addHandler(logging.NullHandler())  # no output unless logging is set up; errors are raised
+"""The client's logger. It logs starts and ends of operations at INFO, and failures at WARNING.
+
+Each line begins with the operation's name.
+"""
+log.addHandler(logging.NullHandler())  # no output unless logging is set up
 
 _TRACEPARENT: Final = "traceparent"
 
@@ -61,7 +64,7 @@ class Trace:
 
     @classmethod
     def begin(cls, target: str) -> Trace | None:
-        """Return the trace of an operation that is being started; None without OpenTelemetry."""
+        """Return the trace of an operation that is being started, or None without OpenTelemetry."""
         api = _api()
         if api is None:
             return None
@@ -71,13 +74,16 @@ class Trace:
 
     @classmethod
     def of_token(cls, text: str) -> Trace | None:
-        """Return the trace of an operation that was started elsewhere, from its token."""
+        """Return the trace of an operation that was started elsewhere; None without OpenTelemetry.
+
+        ``text`` is the traceparent in the operation's token.
+        """
         api = _api()
         return None if api is None else cls(api, "", {_TRACEPARENT: text} if text else {})
 
     @property
     def text(self) -> str:
-        """The span of the start as a W3C traceparent; empty if there was no current span."""
+        """The span of the start as a W3C traceparent, or empty if there was no current span."""
         return self._headers.get(_TRACEPARENT, "")
 
     def headers(self) -> dict[str, str]:
@@ -85,7 +91,7 @@ class Trace:
         return dict(self._headers)
 
     def ended(self, operation: Operation, polls: int) -> None:
-        """Record the span of an ended operation, with its number of polls; ignore later calls."""
+        """Record the span of an ended operation, with its number of polls. Ignore later calls."""
         with self._lock:
             if self._over:
                 return
@@ -152,7 +158,7 @@ def log_failed_poll(name: str, error: Exception, pause: float) -> None:
 
 
 def log_gave_up(name: str, error: Exception) -> None:
-    """Log that a wait ended before the operation: the timeout expired, or a poll failed."""
+    """Log that a wait ended before its operation, because the timeout expired or a poll failed."""
     log.warning("%s: no longer waited for: %s", name, error)
 
 

@@ -53,7 +53,7 @@ _ESCAPES: Final[Mapping[int, str]] = {
 }
 _STAR: Final[Mapping[int, str]] = {ord("*"): "\\*"}
 _LEAST_EXPONENT: Final = -308
-"""The smallest exponent of a number in filters (spec §7.10(2)); floats can have smaller ones."""
+"""The smallest exponent of a number in a filter (spec §7.10(2)). Floats can have smaller ones."""
 _EXACT: Final = Context(prec=40)
 _JSON: Final = TypeRegistry()
 
@@ -85,14 +85,14 @@ def literal(value: Plain) -> str:
 
 
 def not_a_value(value: object) -> TypeError:
-    """Return the error for a value that has no literal."""
+    """Return the error for a value that has no literal form."""
     found = f"{value!r} of type {type(value).__name__}"
     wanted = f"a filter compares with {_ALLOWED} or a call, not with {found}"
     return TypeError(f"{wanted}; what is absent is found by ~x.exists(), several by x.one_of()")
 
 
 def text_of(value: str, wanted: str = "a text") -> str:
-    """Return the text as a plain str.
+    """Return a string as a plain ``str``, even if it is an instance of a subclass.
 
     Raises:
         TypeError: The value is not a string; ``wanted`` describes the expected value.
@@ -108,7 +108,7 @@ def pattern(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return the text as written between double quotes, with stars escaped.
+    """Return a text, escaped for use between double quotes. Stars are escaped too.
 
     Raises:
         TypeError: The value is not a string.
@@ -118,10 +118,11 @@ def escaped(text: str) -> str:
 
 
 def step(key: str | int) -> str:
-    """Return one step of a path, quoted unless it is a plain name; stars are not wildcards in it.
+    """Return one step of a path, quoted unless it is a plain name. Stars in it are not wildcards.
 
     Raises:
-        TypeError, ValueError: As for :func:`escaped`.
+        TypeError: The key is neither a string nor an integer.
+        ValueError: The key has half of a surrogate pair.
     """
     if isinstance(key, int):
         return f'"{str(key).lower() if isinstance(key, bool) else int.__repr__(key)}"'
@@ -130,7 +131,7 @@ def step(key: str | int) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Return True if a text needs no quotes: it is a name, and no keyword in any letter case."""
+    """Return True if a text needs no quotes: it is a name, and not a keyword in any letter case."""
     return bool(_IDENTIFIER.fullmatch(text)) and text.upper() not in _KEYWORDS
 
 
@@ -172,7 +173,7 @@ def _time(value: datetime | timedelta | Timestamp | Duration) -> str:
 
 
 def _aware(value: datetime) -> datetime:
-    """Return the time as a plain datetime, with its offset as the time zone."""
+    """Return a time as a plain datetime, with its UTC offset as the time zone."""
     plain = datetime.fromisoformat(datetime.isoformat(value))
     if plain.tzinfo is None:
         raise ValueError(
@@ -218,9 +219,9 @@ class _Kind(enum.Enum):
 
 @attrs.frozen(repr=False)
 class Expression:
-    """A filter, or a part of one; ``str()`` and ``text`` return its text.
+    """A filter or a part of a filter. ``str()`` and ``text`` return its text.
 
-    Compare operands to make expressions, which are immutable, and equal if their texts are. An
+    Compare operands to make expressions. They are immutable, and equal if their texts are equal. An
     expression is neither true nor false: ``and``, ``or``, ``not``, ``in`` and chains such as
     ``1 < x < 5`` raise a TypeError.
     """
@@ -239,7 +240,8 @@ class Expression:
         """Return the expression that matches everything that this one does not match (spec §7.5).
 
         Raises:
-            ValueError: This expression matches everything, and no filter matches nothing.
+            ValueError: This expression matches everything, and a filter that matches nothing cannot
+                be written.
         """
         if self._kind is _Kind.NOT:
             return self._items[0]
@@ -261,7 +263,7 @@ class Expression:
         return f"<Expression {self.text}>"
 
     def _inside(self) -> str:
-        """Return the text for use inside another expression; AND and OR get parentheses."""
+        """Return the text for use inside another expression. AND and OR get parentheses."""
         return f"({self.text})" if self._kind in (_Kind.AND, _Kind.OR) else self.text
 
 
@@ -276,15 +278,15 @@ def _refusing(advice: str) -> Any:
 
 @attrs.frozen(eq=False, repr=False)
 class Operand:
-    """The left side of a comparison: a field or a function, written as ``text``.
+    """The left side of a comparison: a field or a function call. ``text`` is its text in a filter.
 
     ``==``, ``!=``, ``<``, ``<=``, ``>`` and ``>=`` with a :data:`Value` return an
     :class:`Expression`, as do the methods. If an operation lacks the field, every comparison is
-    false, even ``!=``; ``~(x == value)`` is then true (spec §7.5, §7.8).
+    false, even ``!=``, but ``~(x == value)`` is true (spec §7.5, §7.8).
 
     Operators and methods raise a TypeError for an object that is not a :data:`Value`, and a
     ValueError for a value that cannot be written: a float that is not finite, a datetime without a
-    time zone, a timestamp or duration out of range, half of a surrogate pair.
+    time zone, a timestamp or duration out of range, or half of a surrogate pair.
     """
 
     text: str
@@ -308,11 +310,14 @@ class Operand:
         return self._compared(">=", value)
 
     def has(self, value: Value) -> Expression:
-        """``x:value``: a list has this element, or a map, Struct or message has this key."""
+        """``x:value``: the list x has this element, or the map, Struct or message x this key."""
         return Expression(f"{self.text}:{_written(value)}")
 
     def exists(self) -> Expression:
-        """``x:*``: x is set; a scalar without presence differs from its default (spec §7.12)."""
+        """``x:*``: x is set.
+
+        A scalar without presence counts as set if it differs from its default (spec §7.12).
+        """
         return Expression(f"{self.text}:*")
 
     def is_true(self) -> Expression:
@@ -367,7 +372,8 @@ class Operand:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.text}>"
 
-    # None tells type checkers that an operator does not exist; Python's own error gives no advice.
+    # The type None tells type checkers that an operator does not exist. The values are methods
+    # whose errors give advice, which Python's own errors do not.
     __contains__: ClassVar[None] = _refusing(
         "write x.has(value) for an element or a key in x, x.contains(text) for a text in x"
     )
@@ -395,10 +401,10 @@ class FunctionCall(Operand):
 Value: TypeAlias = Plain | FunctionCall
 """The values that a filter can compare with.
 
-An enum member is written as its name, as in messages; a :class:`lro.Code` as its number, as in
-``error.code``. A datetime must have a time zone, and is written in UTC with microseconds. None is
-not a value: use ``~x.exists()`` to find operations without a field. Quotes do not decide the type:
-in a Struct, ``"5"`` also matches the number 5 (spec §7.8(5), §7.10(1)).
+An enum member is written as its name, as in messages. A :class:`lro.Code` is written as its
+number, as in ``error.code``. A datetime must have a time zone, and is written in UTC with
+microseconds. None is not a value: use ``~x.exists()`` to find operations without a field. Quotes
+do not decide the type: in a Struct, ``"5"`` also matches the number 5 (spec §7.8(5), §7.10(1)).
 """
 
 
@@ -427,7 +433,7 @@ def field(path: str, *keys: str | int) -> Operand:
 
 
 def call(name: str, *args: Value | Operand) -> FunctionCall:
-    """Return a call of a service's own function: ``call("math.abs", field("x")) > 2``.
+    """Return a call of a service's own function, as in ``call("math.abs", field("x")) > 2``.
 
     Arguments are values, fields and other calls.
 
@@ -447,7 +453,7 @@ def search(text: str) -> Expression:
 
 
 def state() -> FunctionCall:
-    """IN_PROGRESS, SUCCEEDED, FAILED or CANCELLED, on this library's servers (spec §7.14)."""
+    """The state (IN_PROGRESS, SUCCEEDED, FAILED, CANCELLED), on this library's servers (spec §7.14)."""
     return FunctionCall("state()")
 
 
@@ -462,7 +468,7 @@ def end_time() -> FunctionCall:
 
 
 def cancel_requested() -> Expression:
-    """Match if a cancel was requested; for this library's servers, used by itself (spec §7.14)."""
+    """Match operations whose cancel was requested, on this library's servers (spec §7.14)."""
     return FunctionCall("cancel_requested()").holds()
 
 
@@ -477,7 +483,7 @@ def type_of(message: Literal["metadata", "response"]) -> FunctionCall:
 
 
 def all_of(*expressions: Expression) -> Expression:
-    """Join expressions by AND; without any, return the empty filter, which matches everything."""
+    """Join expressions by AND. Without expressions, return a filter that matches everything."""
     return _joined(_Kind.AND, expressions)
 
 

@@ -38,7 +38,7 @@ CLOUD_PLATFORM: Final = "https://www.googleapis.com/auth/cloud-platform"
 """The scope of all Google services."""
 
 TOKEN_SECONDS: Final = 30.0
-"""Maximum seconds of a call for a token, unless the credentials set another timeout."""
+"""Timeout in seconds of a call for a token, unless the credentials set another timeout."""
 
 UNAUTHENTICATED: Final = 401
 
@@ -53,7 +53,7 @@ class TokenReply:
 
 
 class HttpxRequest:
-    """Makes google-auth's token calls with an ``httpx.Client``, so ``requests`` is not needed.
+    """Makes google-auth's token calls with an ``httpx.Client`` instead of the package ``requests``.
 
     google-auth calls such an object a ``Request``.
     """
@@ -94,12 +94,13 @@ class HttpxRequest:
 class GoogleAuth(_Auth):
     """Authentication with google-auth credentials, for blocking and async ``httpx`` clients.
 
-    ``httpx2`` clients accept it too. A token is fetched when it is needed, by one thread or task at
-    a time, never on an event loop. After a reply with 401, the call is made again with a new token.
-    The credentials' quota project is sent too. google-auth calls token endpoints with ``request``.
+    ``httpx2`` clients accept it too. A token is fetched when it is needed, by one thread at a time,
+    and the fetch never blocks an event loop. After a reply with 401, the call is made again with a
+    new token. The credentials' quota project is sent too. ``request`` is the object with which
+    google-auth calls token endpoints.
 
-    If a token endpoint cannot be reached, an ``httpx.ConnectError`` is raised, which clients retry.
-    Permanent failures raise google-auth's own ``GoogleAuthError``.
+    If a token endpoint cannot be reached, an ``httpx.ConnectError`` is raised, and this library's
+    clients retry the call. Permanent failures raise google-auth's own ``GoogleAuthError``.
     """
 
     def __init__(self, credentials: Any, *, request: Any = None) -> None:
@@ -132,7 +133,7 @@ class GoogleAuth(_Auth):
             yield request
 
     def _apply(self, request: Any, instead_of: str | None = None) -> bool:
-        """Add the current token if it is valid; return False if a new one is needed."""
+        """Add the current token to a request, or return False if a new token is needed."""
         credentials = self.credentials
         good = credentials.token_state is TokenState.FRESH and credentials.token != instead_of
         if good:
@@ -158,7 +159,7 @@ class GoogleAuth(_Auth):
             request.headers.update(headers)
 
     async def _afetch(self, request: Any, instead_of: str | None = None) -> None:
-        # Only one task at a time uses a thread: hundreds of waiting tasks would use all threads.
+        # Only one task at a time uses a thread. Hundreds of waiting tasks would occupy all threads.
         turn = self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
         async with turn:
             if not self._apply(request, instead_of):

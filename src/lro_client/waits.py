@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 __all__ = ["Wait", "wait_exponential", "wait_proportional"]
 
 Wait: TypeAlias = "Callable[[tenacity.RetryCallState], float]"
-"""Returns a pause in seconds for an ``attempt_number``, from 1, and ``seconds_since_start``."""
+"""A function that takes the retry state of tenacity and returns a pause in seconds.
+
+The state has ``seconds_since_start``, and an ``attempt_number`` that begins with 1.
+"""
 
 
 class _PlainWait(abc.ABC):
@@ -40,7 +43,8 @@ class _PlainWait(abc.ABC):
 class wait_proportional(_PlainWait):  # spelled like tenacity's waits
     """Wait for a share of the elapsed time, at least ``minimum`` and at most ``maximum`` seconds.
 
-    With the default share, the client sees the end late, by at most a quarter of the run time.
+    With the default share, the client sees the end of an operation with a delay of at most a
+    quarter of the run time.
     """
 
     def __init__(self, share: float = 0.25, minimum: float = 0.05, maximum: float = 20.0) -> None:
@@ -75,7 +79,8 @@ class wait_exponential(_PlainWait):
 def pause_of(wait: Wait, attempt: int, seconds: float, error: Exception | None = None) -> float:
     """Return a wait's pause after an attempt that ended ``seconds`` after the first one began.
 
-    A wait of tenacity can read the attempt's outcome: ``error`` or, without one, the result None.
+    A wait of tenacity can read the attempt's outcome: ``error``, or the result None if no error is
+    given.
     """
     if isinstance(wait, _PlainWait):
         return wait.pause(attempt, seconds)

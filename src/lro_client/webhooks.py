@@ -38,9 +38,9 @@ class ReceivedWebhook:
 
     ``id`` is the same each time that the event is sent. ``type`` is ``operation.succeeded``,
     ``operation.failed``, ``operation.cancelled``, or ``ping``, which only tests the delivery and
-    has no ``name``. ``timestamp`` is the time of the event. ``name`` and ``method`` are the
-    operation's. ``operation`` is the operation itself, if the sender adds it (``payload="full"``).
-    ``data`` is the whole payload.
+    has no ``name``. ``timestamp`` is the time of the event. ``name`` is the operation's name, and
+    ``method`` is its method. ``operation`` is the operation itself, if the sender adds it
+    (``payload="full"``). ``data`` is the payload's member ``data``.
     """
 
     id: str
@@ -64,13 +64,13 @@ def verify(
     """Check a webhook, in the format of Standard Webhooks or CloudEvents, and read it.
 
     ``body`` is the exact bytes that were received: parsing and writing the JSON again changes them.
-    ``headers`` is a mapping of strings, with names in any case. ``secret`` is the endpoint's
-    secret; while you replace it, pass several secrets, one of which must match. ``types`` are the
-    operation's message classes. ``clock`` returns Unix seconds.
+    ``headers`` is a mapping of strings, with names in any letter case. ``secret`` is the endpoint's
+    secret. While you replace the secret, pass several secrets, one of which must match. ``types``
+    are the operation's message classes. ``clock`` returns the time in Unix seconds.
 
     Raises:
-        DeclarationError: The secret is not valid, or the body or the headers have a wrong type: a
-            mistake in the receiver's code.
+        DeclarationError: The secret is not valid, or the body or the headers have a wrong type.
+            This is a mistake in the receiver's code.
         WebhookError: The webhook was not signed with this secret, was sent too long ago or in the
             future, or cannot be read. Answer 401 or 400.
     """

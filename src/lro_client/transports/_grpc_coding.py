@@ -74,7 +74,10 @@ _UNCONNECTED: Final = "failed to connect to all addresses"
 """The beginning of grpcio's messages on failed connections."""
 
 _TOO_LARGE: Final = re.compile(r"(CLIENT: )?Received message larger than max \(")
-"""Matches grpcio's message if a reply is too large; before grpcio 1.70 also if a request is."""
+"""Matches grpcio's message for a reply that is too large.
+
+Before grpcio 1.70, a server has the same message for a request that is too large.
+"""
 
 _PAIRS: Final = "pairs of a key in lower case and a text of ASCII (bytes for a key in -bin)"
 _KEY: Final = re.compile(r"[0-9a-z_.-]+")
@@ -84,7 +87,7 @@ _MAX_PAUSE_SECONDS: Final = 1e9
 
 
 class GrpcCoder:
-    """Converts calls to gRPC messages, and responses to replies, for both clients."""
+    """Converts calls to gRPC messages, and responses to replies, for blocking and async clients."""
 
     def __init__(self, metadata: Metadata, types: TypeRegistry) -> None:
         self._metadata = tuple(metadata)
@@ -143,7 +146,7 @@ class GrpcCoder:
             self._types.register(cls, f"{package}.{cls.__name__}")
 
     def decode(self, call: Call, payload: bytes | None) -> Reply:
-        """Return the reply of a response; ``payload`` is None if OK came without a message.
+        """Return the reply of a response. ``payload`` is None if OK came without a message.
 
         Raises:
             CallError: The message is not a valid reply to the call.
@@ -238,7 +241,7 @@ def _path(call: Call) -> str:
 
 
 def _embedded_status(error: Any, code: Code) -> Status | None:
-    # Read as pairs: grpc.aio's metadata is also a mapping, but some versions break dict().
+    # Read as pairs, because dict() fails for the metadata of some versions of grpc.aio.
     pairs = error.trailing_metadata() or ()
     details = next((value for key, value in pairs if key == _STATUS_DETAILS), b"")
     try:

@@ -68,7 +68,7 @@ from lro_client._flow.steps import (
 )
 
 _BESIDE: Final = {"request_id": "requestId", "validate_only": "validateOnly"}
-"""Options sent with a start's message (spec §9.1, §9.7): the JSON name of each Python name."""
+"""JSON names, by Python name, of the options sent in a start's message (spec §9.1, §9.7)."""
 
 _ENDINGS: Final = {
     "get": "",
@@ -97,13 +97,13 @@ _VERBS_OF_MANY: Final[Mapping[type[_OfMany], str]] = {
 
 @attrs.frozen(kw_only=True)
 class Routes:
-    """The paths of verbs, as ``google.api.http`` rules; ``name`` is the operation or its parent.
+    """The paths of verbs, as ``google.api.http`` rules. ``name`` is the operation or its parent.
 
     By default any name is served below ``/v1``, as on this library's servers and on Google's. Paths
     that are not set get the prefix of the first path that is set, in the order of the fields: with
     ``get="/v1beta/{name=**}"`` all paths are below ``/v1beta``. Services differ in how they bind
-    WaitOperation (spec §4.10): ``wait_method`` is its HTTP method. The timeout is sent as JSON if
-    ``wait_body`` is true, otherwise in the query string, as with GET.
+    WaitOperation (spec §4.10). ``wait_method`` is the HTTP method of the call. The timeout is sent
+    in a JSON body if ``wait_body`` is true, otherwise in the query string, as GET requires.
 
     Raises:
         DeclarationError: A path is not a string.
@@ -128,7 +128,7 @@ class Routes:
         prefix = given[0].partition("{")[0].rstrip("/") if given else "/v1"
         for verb, ending in _ENDINGS.items():
             if not getattr(self, verb):
-                # Names of collections end with "operations", so the prefix must not end with it.
+                # Names of collections end with "operations", so the prefix must not.
                 base = prefix.removesuffix("/operations") if verb in _OF_PARENTS else prefix
                 object.__setattr__(self, verb, f"{base}/{{name=**}}{ending}")
 
@@ -159,7 +159,7 @@ class _NoPlace(Exception):
 
 
 class Encoder:
-    """Turns calls into HTTP requests; ``base_url`` is put before all paths, also of starts."""
+    """Turns calls into HTTP requests. ``base_url`` is put before all paths, also of starts."""
 
     def __init__(self, routes: Routes, types: TypeRegistry, base_url: str) -> None:
         self._routes = routes
@@ -181,7 +181,7 @@ class Encoder:
                 asked = attrs.evolve(asked, params={**asked.params, "view": call.view})
         except DeclarationError:
             raise
-        except _NoPlace as exc:  # the caller's names were checked: the server sent this one
+        except _NoPlace as exc:  # the caller's names were checked, so the server sent this name
             text = f"the server gave a name that has no place in a path: {exc}"
             raise unreadable(call.verb, text) from None
         except InvalidArgument as exc:
@@ -286,7 +286,10 @@ class EventTooLarge(ValueError):
 
 
 class Events(Generic[E]):
-    """Parses chunks into events; ``read`` is called with the type and the data of each event."""
+    """Parses the chunks of a stream of server-sent events.
+
+    ``read`` turns the type and the data of an event into a result, or None to skip the event.
+    """
 
     def __init__(self, read: Callable[[str, bytes], E | None]) -> None:
         self._read = read
@@ -376,7 +379,7 @@ _WITHOUT_CONTENT: Final = frozenset({204, 205})
 _PASSING_STATUS: Final = frozenset({408, 429, 500, 502, 503, 504})
 _SECONDS: Final = re.compile(r"[0-9]+", re.ASCII)
 _MAX_PAUSE_SECONDS: Final = 1e9
-"""Upper bound of a pause: longer than any real one, but short enough for a clock's sleep."""
+"""Upper bound of a pause. It exceeds any real pause, but is short enough for a clock's sleep."""
 
 _FAILURES: Final = (
     ("InvalidURL", Code.INVALID_ARGUMENT, False),
@@ -408,10 +411,10 @@ _ELSEWHERE: Final = (
 
 
 class HttpCoder:
-    """Converts calls to HTTP requests, and responses to replies, for both clients.
+    """Converts calls to HTTP requests, and responses to replies, for blocking and async clients.
 
     ``base_url`` is put before the paths of verbs, and before targets of starts that are paths.
-    ``now`` is the local clock; it is needed for dates in Retry-After.
+    ``now`` is the local clock, which is needed for dates in Retry-After.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """HTTP clients for transports that are made without a client, and the cache of their requests.
 
-An HTTP client spends half of each call on options that these clients do not have. So each request
-is built once, and is passed directly to the httpx transport where that is possible.
+An ``httpx.Client`` spends half of the time of each call on options that these clients do not have.
+So each request is built once, and is passed directly to the httpx transport if possible.
 """
 
 from __future__ import annotations
@@ -41,18 +41,26 @@ LIMITS: Final = httpx.Limits(
 )
 
 MAX_KNOWN_REQUESTS: Final = 64
-"""Maximum number of cached requests; the least recently used are dropped."""
+"""Maximum number of cached requests. The least recently used requests are dropped."""
 
 _MAX_KNOWN_BODY_BYTES: Final = 1024
-"""Maximum size of a body in the cache. Larger bodies have many names and do not repeat."""
+"""Maximum size of a cached body. Larger bodies list many operations, and are not sent again."""
 
 _PIECE: Final = 64 * 1024
-"""Bytes per write. Each write gets a new timeout, so a slow reader could prolong a large write."""
+"""Maximum number of bytes per write.
+
+httpcore restarts the timeout whenever the reader accepts a part of a write. So a slow reader could
+prolong a large write beyond the deadline.
+"""
 
 
 @contextmanager
 def _bounded(timeout: float | None) -> Iterator[float | None]:
-    """Yield the timeout of one step: ``timeout``, or the time left if that is shorter."""
+    """Yield ``timeout``, or the time left until the call's deadline if that is shorter.
+
+    Raises:
+        CallTimedOut: The deadline has passed.
+    """
     until = CALL_DEADLINE.until
     if until is None:
         yield timeout
@@ -69,7 +77,7 @@ def _bounded(timeout: float | None) -> Iterator[float | None]:
 
 
 class _TimedStream(httpcore.NetworkStream):
-    """A connection with the deadline of :func:`ending_at`; httpx only limits single reads."""
+    """A connection with the deadline of :func:`ending_at`. httpx limits only single reads."""
 
     def __init__(self, stream: httpcore.NetworkStream) -> None:
         self._stream = stream
@@ -125,7 +133,7 @@ def _blocking(context: ssl.SSLContext, proxy: httpx.Proxy | None = None) -> http
 class Connections(httpx.BaseTransport):
     """An httpx transport. With ``plain`` it loads the trusted certificates at the first https call.
 
-    Loading them takes 20 ms and 1 MB, which is saved if no server uses TLS.
+    Loading them takes 20 ms and 1 MB of memory. A client that uses no TLS saves both.
     """
 
     def __init__(self, *, plain: bool) -> None:
@@ -149,7 +157,7 @@ class Connections(httpx.BaseTransport):
 
 
 class MakeConnections(Protocol):
-    """Makes an event loop's transport, which trusts the certificates of an SSL context."""
+    """Makes an httpx transport for event loops, which trusts the certificates of an SSL context."""
 
     def __call__(
         self, context: ssl.SSLContext, proxy: httpx.Proxy | None = None
@@ -157,7 +165,10 @@ class MakeConnections(Protocol):
 
 
 class AsyncConnections(httpx.AsyncBaseTransport):
-    """An event loop's transport for any HTTP library; for ``plain`` see :class:`Connections`."""
+    """An httpx transport for event loops. ``make`` makes the transport of the HTTP library in use.
+
+    ``plain`` has the same meaning as in :class:`Connections`.
+    """
 
     def __init__(self, make: MakeConnections, *, plain: bool) -> None:
         self._make = make
@@ -199,7 +210,7 @@ def _no_cookies() -> CookieJar:
 
 
 class OwnClient:
-    """An ``httpx.Client`` without options; for ``plain`` see :class:`Connections`."""
+    """An ``httpx.Client`` without options. For ``plain`` see :class:`Connections`."""
 
     def __init__(self, *, plain: bool = False) -> None:
         self._transport = Connections(plain=plain)
@@ -223,7 +234,7 @@ class OwnClient:
 class OwnAsyncClient:
     """An ``httpx.AsyncClient`` without options, over any transport.
 
-    ``make_transport(proxy)`` makes the transport of a proxy; None means direct connections.
+    ``make_transport(proxy)`` makes the transport of a proxy. None means direct connections.
     """
 
     def __init__(
@@ -259,7 +270,7 @@ def client_of(**options: Any) -> httpx.Client:
 
 
 def proxy_mounts(make: Callable[[httpx.Proxy], T]) -> dict[str, T | None]:
-    """Return the proxies of the environment as ``mounts`` of a client; empty without proxies.
+    """Return the proxies of the environment as ``mounts`` of a client.
 
     Entries of NO_PROXY that httpx cannot express, such as networks, are ignored. httpx itself
     fails to make a client if there is such an entry (encode/httpx#3221).
@@ -307,21 +318,24 @@ def _through_proxy(proxy: httpx.Proxy) -> httpx.BaseTransport:
 def httpx_connections(
     context: ssl.SSLContext, proxy: httpx.Proxy | None = None
 ) -> httpx.AsyncBaseTransport:
-    """Make httpx's own transport."""
+    """Make httpx's own transport for event loops."""
     return httpx.AsyncHTTPTransport(verify=context, proxy=proxy, limits=LIMITS)
 
 
 def connections_of(
     proxy: httpx.Proxy | None, *, plain: bool, make: MakeConnections = httpx_connections
 ) -> httpx.AsyncBaseTransport:
-    """Make an event loop's transport, which connects directly or through a proxy."""
+    """Make an httpx transport for event loops, which connects directly or through a proxy."""
     if proxy is None:
         return AsyncConnections(make, plain=plain)
     return make(_certificates(), proxy)
 
 
 def _is_for_client(client: httpx.Client | httpx.AsyncClient, request: httpx.Request) -> bool:
-    """Return True if ``client.send`` must refuse the call, add credentials, or call a tracer."""
+    """Return True if only ``client.send`` can handle a request.
+
+    It refuses calls of a closed client, adds the credentials in a URL, and may call a tracer.
+    """
     return client.is_closed or bool(request.url.userinfo) or _is_patched(type(client))
 
 

@@ -9,16 +9,19 @@ from typing import Final
 import httpx
 
 MAX_PIECE_BYTES: Final = 256 * 1024
-"""Maximum size of a decompressed piece; time and size are checked after each piece."""
+"""Maximum size of a decompressed piece. Time and size are checked after each piece."""
 
 MAX_CODINGS: Final = 2
-"""Maximum number of encodings of a body; each can multiply its size by a thousand."""
+"""Maximum number of encodings of a body. Each encoding can multiply its size by a thousand."""
 
 CODINGS: Final = "gzip, deflate"
 """The encodings that the client accepts (RFC 9110 §12.5.3)."""
 
 _BLOCK_BYTES: Final = 16 * 1024
-"""Bytes passed to zlib at once: few, because zlib copies the rest at the end of a gzip member."""
+"""Maximum number of bytes passed to zlib at once.
+
+The number is small, because zlib copies all unread bytes at the end of each gzip member.
+"""
 
 KNOWN: Final = frozenset({"gzip", "x-gzip", "deflate"})
 """The encodings that can be decoded."""
@@ -50,7 +53,8 @@ class Unpacking:
     def feed(self, chunk: bytes) -> Iterator[bytes]:
         """Decompress the next bytes into pieces of at most :data:`MAX_PIECE_BYTES`.
 
-        It also yields ``b""`` from time to time, because many bytes may decompress to nothing.
+        It also yields ``b""`` for each block of input, so that the caller can check the time even
+        if the block decompresses to nothing.
 
         Raises:
             httpx.DecodingError: The bytes are damaged.
@@ -72,9 +76,9 @@ def _through(layers: Sequence[_Layer], chunk: bytes) -> Iterator[bytes]:
 
 
 class _Layer:
-    """Decompresses gzip with any number of members (RFC 1952 §2.2), and deflate with any header.
+    """Decompresses gzip with any number of members (RFC 1952 §2.2), and raw or zlib deflate.
 
-    The first bytes decide the format, because some servers send gzip as deflate, or the reverse.
+    The first bytes decide the format, because some servers label gzip as deflate, or the reverse.
     """
 
     def __init__(self) -> None:

@@ -43,11 +43,11 @@ class AiohttpTransport(AsyncHttpTransport):
 
 
 class _Connections(httpx_aiohttp.AiohttpTransport):
-    """httpx-aiohttp's transport, with passwords in URLs, and errors converted to httpx's."""
+    """httpx-aiohttp's transport, which also accepts passwords in URLs and raises httpx's errors."""
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         url = request.url
-        if url.userinfo:  # httpx has put it into a header too; aiohttp refuses both together
+        if url.userinfo:  # httpx has put it into a header too, and aiohttp refuses both together
             request.url = url.copy_with(userinfo=b"")
         try:
             return await super().handle_async_request(request)

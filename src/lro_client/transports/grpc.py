@@ -36,7 +36,7 @@ C = TypeVar("C")
 _OPTIONS: Final[Options] = (
     ("grpc.max_receive_message_length", MAX_REPLY),
     ("grpc.max_metadata_size", 64 * 1024),
-    # The client's policies decide when to retry, so the channel reconnects about as often.
+    # The client's policies decide when to retry. The channel must reconnect about as often.
     ("grpc.initial_reconnect_backoff_ms", 250),
     ("grpc.max_reconnect_backoff_ms", 2_000),
     # Gateways drop idle connections, some after four minutes, and by default servers allow a ping
@@ -49,13 +49,13 @@ _OPTIONS: Final[Options] = (
 _URLS: Final = frozenset({"grpc", "grpcs", "http", "https"})
 """Schemes that the command line accepts, but that grpcio would read as host names."""
 _FAIR_SECONDS: Final = 1.0
-"""A call with a budget of fewer seconds does not prove that its connection is dead."""
+"""A timeout after fewer seconds does not prove that the connection is dead."""
 _WHOLE_BUDGET: Final = 0.9
-"""A call that took this share of its budget has timed out: timers may fire a little early."""
+"""A call that took this share of its budget has timed out, because timers may fire early."""
 
 
 class _Channel(Generic[C]):
-    """A channel, and its functions that make calls, by path."""
+    """A channel, and for each path the function that makes the calls."""
 
     def __init__(self, channel: C) -> None:
         self.channel = channel
@@ -68,7 +68,7 @@ class _Line(Generic[C]):
     """A transport's channel, which is either given, or made when it is first needed.
 
     A connection can die silently, for example if a gateway has dropped it. grpcio notices that
-    only after many minutes. So a channel of the transport's own is replaced as soon as a call gets
+    only after many minutes. So a channel that the transport made is replaced as soon as a call gets
     no reply in time.
     """
 
@@ -106,7 +106,10 @@ class _Line(Generic[C]):
             return used.channel if self._own and self._open is not used and not used.calls else None
 
     def close(self) -> C | None:
-        """Forget and return the transport's own channel, which the caller closes; None for none."""
+        """Forget the channel that the transport made, and return it for the caller to close.
+
+        Return None if there is no such channel.
+        """
         with self._lock:
             if not self._own:
                 return None
@@ -144,13 +147,14 @@ def _is_silent(call: Call, began: float) -> bool:
 
 
 class GrpcTransport:
-    """Calls over a ``grpc.Channel``.
+    """Makes calls over a ``grpc.Channel``.
 
     ``target`` is a server's address such as ``localhost:50051``, or a channel. The transport does
-    not close or replace a channel that you pass. ``credentials`` are the channel credentials (None:
-    no TLS), ``metadata`` is sent with every call, ``types`` are the message classes of starts,
-    ``options`` are more channel options. The transport makes its channel at the first call, and
-    replaces it after a call that got no reply in time, as the connection may be dead.
+    not close or replace a channel that you pass. ``credentials`` are the channel credentials, where
+    None means no TLS. ``metadata`` is sent with every call, ``types`` are the message classes of
+    starts, and ``options`` are more channel options. The transport makes its channel at the first
+    call, and replaces it after a call that got no reply in time, because the connection may be
+    dead.
 
     Raises:
         DeclarationError: The target is a URL, such as the one that ``lro serve`` prints.
@@ -200,9 +204,9 @@ class GrpcTransport:
 
 
 class AsyncGrpcTransport:
-    """Calls over a ``grpc.aio.Channel``; the arguments are those of :class:`GrpcTransport`.
+    """Makes calls over a ``grpc.aio.Channel``. The arguments are those of :class:`GrpcTransport`.
 
-    It makes a channel for each event loop that makes calls.
+    The transport makes a channel for each event loop that makes calls.
     """
 
     def __init__(

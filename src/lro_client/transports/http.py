@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 __all__ = ["MAX_REPLY", "AsyncHttpTransport", "HttpTransport", "Routes"]
 
 MAX_REPLY: Final = 16 * 1024 * 1024
-"""Maximum size of an unpacked reply in bytes: a small body can unpack to gigabytes."""
+"""Maximum size of a decompressed reply in bytes. A small body can decompress to gigabytes."""
 
 _READ_RATE: Final = 8e6
-"""Bytes per second at which a reply is decoded in the worst case: if all its values are tiny."""
+"""Bytes of a reply that are decoded per second in the worst case, when all values are tiny."""
 
 _REFUSAL_BYTES: Final = 64 * 1024
 _REFUSAL_SECONDS: Final = 5.0
@@ -57,7 +57,7 @@ class _Closed(Exception):
 
 
 class HttpTransport:
-    """Makes calls with an ``httpx.Client``; with ``own``, ``close()`` closes that client too.
+    """Makes calls with an ``httpx.Client``. With ``own``, ``close()`` closes that client too.
 
     Without ``client`` it makes a client, and another in each forked process, which must not share
     connections with its parent. ``base_url`` is put before all paths, ``routes`` are the paths of
@@ -147,7 +147,8 @@ class HttpTransport:
     @property
     def _own_client(self) -> OwnClient:
         process = os.getpid()
-        # The parent's client is kept: freeing it would close connections that the parent uses.
+        # The client of the parent process is kept, because freeing it would close the parent's
+        # connections.
         known = self._made.get(process)
         return known or self._made.setdefault(process, OwnClient(plain=self._plain))
 
@@ -178,7 +179,7 @@ class HttpTransport:
 
 
 class AsyncHttpTransport:
-    """Makes calls with an ``httpx.AsyncClient``; takes the arguments of :class:`HttpTransport`.
+    """Makes calls with an ``httpx.AsyncClient``. The arguments are those of :class:`HttpTransport`.
 
     Without ``client`` it makes a client for each event loop that uses the transport.
     """
@@ -302,7 +303,11 @@ def _is_plain(base_url: str) -> bool:
 def _failures(
     coder: HttpCoder, client: httpx.Client | httpx.AsyncClient, call: Call, asked: dict[str, Any]
 ) -> Iterator[None]:
-    """Wrap ``coder.failures``; also turn the use of a closed client into a CallError."""
+    """Turn exceptions in the block into a CallError.
+
+    Besides the exceptions of ``coder.failures``, these are an unknown encoding, an expired deadline
+    and the use of a closed client.
+    """
 
     def address() -> str:
         url: str = asked["url"]
@@ -326,7 +331,7 @@ def _check_open(client: httpx.Client | httpx.AsyncClient, call: Call) -> None:
     """Raise a CallError if the client was closed while the call connected.
 
     Closing a client does not close a connection that is just being made. Reading the response to
-    its end would leave that connection open; abandoning the response closes it.
+    its end would leave that connection open. Abandoning the response closes it.
     """
     if client.is_closed:
         raise CallError(call.verb, _CLOSED)
@@ -377,7 +382,10 @@ async def _aread(response: httpx.Response, call: Call) -> bytes:
 
 
 def _refusal(response: httpx.Response) -> bytes:
-    """Read the body of a reply that is not a stream, or the first part of a long body."""
+    """Read the body of an error response, or the first part of a long body.
+
+    The body of a successful response is not read.
+    """
     content, until = bytearray(), time.monotonic() + _REFUSAL_SECONDS
     for piece in () if response.is_success else _pieces(response):
         content += piece
@@ -416,13 +424,13 @@ def _check_time(call: Call, size: int, until: float) -> None:
 
 
 def _unpacking(response: httpx.Response) -> Unpacking | None:
-    """Return the decoder of the body; None if the body is not compressed, or a hook has read it."""
+    """Return the decoder of a body, or None if it is not compressed or a hook has read it."""
     codings = response.headers.get("content-encoding", "")
     return Unpacking(codings) if codings and not response.is_stream_consumed else None
 
 
 def _pieces(response: httpx.Response) -> Iterator[bytes]:
-    """Yield the body, decompressed here because the HTTP library does not limit its size."""
+    """Yield the body in pieces, decompressed here because httpx does not limit their size."""
     unpacking = _unpacking(response)
     if unpacking is None:
         yield from response.iter_bytes()
@@ -432,7 +440,7 @@ def _pieces(response: httpx.Response) -> Iterator[bytes]:
 
 
 async def _apieces(response: httpx.Response) -> AsyncGenerator[bytes, None]:
-    """Yield the body on an event loop, which can check the deadline between the pieces."""
+    """Yield the body in pieces on an event loop, which can check the deadline after each piece."""
     import asyncio  # already loaded, since an event loop runs
 
     unpacking = _unpacking(response)
@@ -449,11 +457,11 @@ async def _apieces(response: httpx.Response) -> AsyncGenerator[bytes, None]:
 def _redirected(
     call: Call, asked: Mapping[str, Any], response: Any, hops: int
 ) -> dict[str, Any] | None:
-    """Return the request to make after a redirect; None if the response is the final one.
+    """Return the request to make after a redirect, or None if the response is the final one.
 
     Raises:
-        CallError: The target has another origin, which must not get the credentials, or ``hops``,
-            the number of redirects so far, is too large.
+        CallError: The target has another origin, which must not get the credentials, or there were
+            too many redirects. ``hops`` is the number of redirects so far.
     """
     status, target = response.status_code, response.headers.get("location")
     repeats = status in (307, 308) or (status in (301, 302, 303) and asked["method"] == "GET")

@@ -41,7 +41,9 @@ def _check(service: object, caller: object) -> None:
 
 
 class LocalTransport:
-    """Calls a service in this thread. ``caller`` is the name that the service's hooks receive.
+    """Calls a service in the current thread.
+
+    ``caller`` is the name that the service's hooks receive.
 
     Raises:
         DeclarationError: ``service`` is not a Service, or its ``authorize`` is async.
@@ -102,7 +104,7 @@ def _wanted(service: lro.Service, call: Call) -> tuple[str, dict[str, Any]]:
 
 
 def _message(service: lro.Service, request: StartRequest) -> object:
-    """Return the message of a start; a dict is read as JSON, as over HTTP."""
+    """Return the message of a start. A dict is read as JSON, as in a call over HTTP."""
     message, spec = request.message, service.edges.specs.get(request.target)
     if isinstance(message, AnyMessage):
         return service.types.unpack_any(message)
@@ -112,7 +114,7 @@ def _message(service: lro.Service, request: StartRequest) -> object:
 
 
 class AsyncLocalTransport:
-    """Calls a service from an event loop; a Wait does not block a thread.
+    """Calls a service from an event loop. A Wait does not block a thread.
 
     Raises:
         DeclarationError: ``service`` is not a Service.
