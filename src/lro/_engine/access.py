@@ -1,8 +1,8 @@
-"""Access of callers: offered verbs, the hooks ``authenticate`` and ``authorize``, and owners.
+"""Access control: which verbs callers may use, and which operations they can see.
 
-A hook is a plain function or a coroutine function of the application. Flows call hooks. A flow in a
-thread calls a plain function in that thread; a flow on an event loop calls a plain function in
-another thread, because the function may block.
+A hook is a plain function or a coroutine function of the application. Flows (see
+:mod:`lro._engine.flow`) call hooks. A flow in a thread calls a plain function in that thread. A
+flow on an event loop calls a plain function in another thread, because the function may block.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _REFUSED: Final = "is refused by the method"
 
 
 class Hook:
-    """A function of the application that decides who may act.
+    """A function of the application that a flow calls, such as ``authenticate`` or ``authorize``.
 
     ``awaited`` is true for a coroutine function, which only an event loop can call.
     ``needs_native`` is true if the hook needs a second argument: the server's own request object.
@@ -77,9 +77,9 @@ class Hook:
     async def _await(self, arguments: tuple[object, ...]) -> object:
         import asyncio
 
-        # The hook runs in a task of its own, the only task that the hook can cancel. If the
-        # awaiting task is cancelled, asyncio cancels the hook's task, too, and this await lasts
-        # until the hook's task ends.
+        # The hook runs in a task of its own, so that the hook cannot cancel the task that awaits
+        # it. If the awaiting task is cancelled, asyncio cancels the hook's task, too, and this
+        # await lasts until the hook's task ends.
         waiting, context = asyncio.current_task(), contextvars.copy_context()
         loop = asyncio.get_running_loop()
         try:
@@ -88,7 +88,7 @@ class Hook:
             if waiting is not None and waiting.cancelling():
                 raise
             raise failed(self.name, exc) from exc
-        for variable, value in context.items():  # keep what the hook has set
+        for variable, value in context.items():  # keep the values that the hook has set
             variable.set(value)
         if error is not None:
             raise error
@@ -115,12 +115,12 @@ class Hook:
 
 
 def application_call(name: str, function: Callable[..., object], *arguments: object) -> MayBlock:
-    """Return the step that calls a plain function of the application: see :func:`contained`."""
+    """Return the flow step that calls a plain function of the application by :func:`contained`."""
     return MayBlock(functools.partial(contained, name, function, *arguments))
 
 
 def _mistake(name: str, found: object, wanted: str) -> HookFailed:
-    """Return the error of a hook that returned a value of another kind than ``wanted``."""
+    """Return the error for a hook that returned a value other than ``wanted``."""
     text = f"must return {wanted}, got {got(found)}"
     if type(found) is CoroutineType:
         found.close()  # else Python warns that the coroutine was never awaited
@@ -128,7 +128,7 @@ def _mistake(name: str, found: object, wanted: str) -> HookFailed:
 
 
 def ask_caller(hook: Hook, headers: Mapping[str, str], native: object) -> Flow[str]:
-    """Ask ``authenticate`` for the caller, and return it; None becomes the empty text.
+    """Call the hook ``authenticate``, and return the caller's name. None becomes the empty text.
 
     ``native`` is the server's own request object, for a hook that needs a second argument.
 
@@ -145,7 +145,7 @@ def ask_caller(hook: Hook, headers: Mapping[str, str], native: object) -> Flow[s
 
 
 def ask_permission(hook: Hook, caller: str, verb: str, name: str) -> Flow[None]:
-    """Ask ``authorize``, which allows the call by returning None or True.
+    """Call the hook ``authorize``, which returns None or True to allow the caller's request.
 
     Raises:
         PermissionDenied: The hook returns False.
@@ -159,7 +159,7 @@ def ask_permission(hook: Hook, caller: str, verb: str, name: str) -> Flow[None]:
 
 
 def ask_validity(validate: Callable[[Any], object], request: object) -> Flow[None]:
-    """Ask ``validate``, which accepts the request by returning None or True.
+    """Call the method's function ``validate``, which returns None or True to accept the request.
 
     Raises:
         InvalidArgument: The function returns False, or raises a ValueError, whose text the caller
@@ -178,9 +178,9 @@ def ask_validity(validate: Callable[[Any], object], request: object) -> Flow[Non
 def _validated(validate: Callable[[Any], object], request: object) -> object:
     try:
         return validate(request)
-    except LroError:  # some subclasses are ValueErrors, too, but have their own codes
+    except LroError:  # some LroErrors are ValueErrors, too, but have status codes of their own
         raise
-    except ValueError as exc:  # str(exc) may run code of the application, too
+    except ValueError as exc:  # str(exc) may run the application's code, too
         raise InvalidArgument("request", str(exc) or _REFUSED) from exc
 
 
@@ -196,34 +196,35 @@ INTERFACE: Final = (
 """The five RPCs of google.longrunning."""
 
 VERBS: Final = (*INTERFACE, "BatchGetOperations", "WatchOperations")
-"""The verbs that a service offers by default: the five, and the extensions of spec §3.11."""
+"""The verbs that a service offers by default: ``INTERFACE``, and the extensions of spec §3.11."""
 
 OPERATOR_VERBS: Final = ("RerunOperation", "InspectOperation", "PauseMethod")
 """The verbs for operators (spec §3.12): callers can use them only if the service offers them.
 
-PauseMethod, which is also the permission to resume a method, is used by the console alone.
+Only the console uses PauseMethod, which is also the permission to resume a method.
 """
 
 
 class Authorize(Protocol):
     """The application's decision on who may do what: a plain function, or a coroutine function.
 
-    Return None or True to allow. Return False or raise :class:`PermissionDenied` to refuse; any
-    other error that is raised refuses too. Any other value is a mistake: the call ends with
-    INTERNAL, and the log says what was returned.
+    Return None or True to allow a call. Return False or raise :class:`PermissionDenied` to refuse
+    it. Any other error refuses the call, too. Any other value is a mistake: the call ends with
+    INTERNAL, and the log shows the value.
     """
 
     def __call__(self, caller: str, verb: str, name: str) -> bool | Awaitable[bool | None] | None:
-        """``verb`` is the name of an RPC, or the full name of a method that is to be started.
+        """Decide about a call. ``verb`` is the name of an RPC, or, for a start, of a method.
 
-        ``caller`` is empty for a caller without a name. ``name`` is the name of the operation or,
-        for List and starts, of the parent. BatchGet and Watch read operations: they ask for
-        GetOperation, once for each name. Get and BatchGet with the view FULL also ask for
-        InspectOperation, if the service offers that verb; if InspectOperation is refused, the reply
-        lacks the fields that are only for operators. Changing the URL that is called at the end of
-        an A2A task asks for CancelOperation. A rerun asks for RerunOperation, and then for the
-        start, with the caller of the first start. A pause or resume of a method in the console asks
-        for PauseMethod; ``name`` is then the full name of the method.
+        The name of a method is its full name. ``caller`` is empty for a caller without a name.
+        ``name`` is the name of the operation. For List and starts, it is the name of the parent.
+        BatchGet and Watch read operations: they ask for GetOperation, once for each name. Get and
+        BatchGet with the view FULL also ask for InspectOperation, if the service offers that verb.
+        If InspectOperation is refused, the reply lacks the fields that are only for operators. A
+        change of the URL that is called at the end of an A2A task asks for CancelOperation. A rerun
+        asks for RerunOperation, and then for the start, with the caller of the first start. A pause
+        or resume of a method in the console asks for PauseMethod; ``name`` is then the full name of
+        the method.
         """
         ...
 
@@ -237,7 +238,7 @@ class VisibleRecords:
 
 
 def check_verbs(verbs: object) -> None:
-    """Check that these are names of verbs.
+    """Check that ``verbs`` are names of verbs.
 
     Raises:
         DeclarationError: One of the texts is not the name of a verb.
@@ -280,11 +281,13 @@ class Access:
     ) -> None:
         """Check that an edge identifies callers if the service depends on their names.
 
-        ``option`` is the edge's option for the function that identifies the caller; ``none`` is
-        Python code for a value of that option that gives callers no names.
+        ``where`` is the name of the edge, such as an HTTP server, for the log. ``option`` is the
+        edge's option for the function that identifies the caller. ``none`` is Python code for a
+        value of that option that gives callers no names.
 
-        A service with ``authorize`` only logs a warning: the hook may decide by the verb alone, or
-        by a context variable that a middleware has set.
+        If the service has ``authorize`` but not ``owner_only``, missing names only cause a warning
+        in the log, because the hook may decide by the verb alone, or by a context variable that a
+        middleware has set.
 
         Raises:
             DeclarationError: ``owner_only`` needs the caller's name, which this edge never has.
@@ -312,7 +315,9 @@ class Access:
         return verb in self._verbs
 
     def permit(self, caller: str | None, verb: str, name: str) -> Iterable[FlowStep]:
-        """Ask ``authorize`` whether it allows a call; without a hook, everything is allowed.
+        """Ask ``authorize`` whether it allows a call.
+
+        Without the hook, every call is allowed. The caller None, an operator, may make every call.
 
         Raises:
             PermissionDenied, HookFailed: As for :func:`ask_permission`.
@@ -360,7 +365,7 @@ class Access:
     def places(
         self, records: Iterable[Record], inspectable: Collection[str]
     ) -> Mapping[str, Place]:
-        """Read the places (host, pid) of the workers of the inspectable records, by name."""
+        """Return the host and process id of each inspectable record's worker, by record name."""
         found = [record for record in records if record.name in inspectable]
         known = self._store.workers() if any(record.owner for record in found) else ()
         workers = {worker.owner: (worker.host, worker.pid) for worker in known}
@@ -377,7 +382,7 @@ class Access:
         return self._checked(self._store.get(name), caller).operation
 
     def visible_record(self, name: str, caller: str | None) -> Flow[Record]:
-        """Return the record of an operation that this caller can see; the caller None can see all.
+        """Return the record of an operation that this caller can see; None can see every operation.
 
         Raises:
             OperationNotFound: There is no such operation, or it belongs to another caller.
@@ -397,8 +402,8 @@ class Access:
     ) -> VisibleRecords:
         """Read the records of these names that this caller can see, in one call of the store.
 
-        The records have at most ``max_bytes`` in total, unless there is only one. ``rest`` has the
-        names that were not read.
+        The records have at most ``max_bytes`` in total, unless only one is read. ``rest`` of the
+        result has the names whose records were not read.
         """
         found = self._store.find(names, max_bytes)
         now = self._store.now()

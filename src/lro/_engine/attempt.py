@@ -1,11 +1,11 @@
-"""One attempt at one operation: call the function, store its reports, store its result.
+"""An attempt at an operation: it calls the function, and stores the reports and the result.
 
-A table defines the life of an attempt: ``NEXT`` has the phases that may follow each :class:`Phase`.
-Two threads change the phase: the worker thread, and the thread that stops the process and releases
-unfinished work. If both change it, the first change counts, and ``Attempt._become`` refuses the
-second. Any thread may ask an attempt to stop, in any phase; a ``StopRequest`` is only ever replaced
-by a higher one. One lock guards the phase and the request, so a function is never entered after a
-request to release its work.
+The table ``NEXT`` defines the life of an attempt: it has the phases that may follow each
+:class:`Phase`. Two threads change the phase: the worker thread, and the thread that stops the
+process and releases unfinished work. If both threads change it, the first change counts, and
+``Attempt._become`` refuses the second. Any thread may ask an attempt to stop, in any phase. Only a
+higher ``StopRequest`` replaces an earlier request. The worker checks the request and changes the
+phase under one lock, so that a function is never called after a request to release its work.
 """
 
 from __future__ import annotations
@@ -155,7 +155,8 @@ class StopRequest(enum.IntEnum):
 class HeldWork(PerProcess):
     """The attempts of this process, by operation name.
 
-    ``claim_soon`` and ``renew_soon`` wake the threads that claim work and renew the lease.
+    ``claim_soon`` wakes the thread that claims work, and ``renew_soon`` the maintenance thread,
+    which renews the lease.
     """
 
     def __init__(
@@ -170,7 +171,7 @@ class HeldWork(PerProcess):
         self._attempts: dict[str, Attempt] = {}
         self._to_release: list[Attempt] = []
         self.skipped: set[str] = set()
-        """Names of operations not claimed here: only another release can read their requests."""
+        """Operations that are not claimed here: only another release can read their requests."""
 
     def attempts(self) -> Collection[Attempt]:
         """Return the attempts of this process."""
@@ -178,7 +179,7 @@ class HeldWork(PerProcess):
             return list(self._attempts.values())
 
     def held(self) -> frozenset[str]:
-        """Return the names of the operations whose work this process has."""
+        """Return the names of the operations at which this process has attempts."""
         if not self._attempts:
             return frozenset()
         with self._lock:
@@ -196,7 +197,7 @@ class HeldWork(PerProcess):
         self._claim_soon()
 
     def release_later(self, attempt: Attempt) -> None:
-        """Have the maintenance thread release this attempt."""
+        """Have the maintenance thread release the work of this attempt."""
         with self._lock:
             self._to_release.append(attempt)
         self._renew_soon()
@@ -207,7 +208,7 @@ class HeldWork(PerProcess):
             # After a lost lease, the name can belong to a later attempt.
             if self._attempts.get(attempt.name) is attempt:
                 del self._attempts[attempt.name]
-        if attempt.spec.options.concurrency is not None:  # another operation may begin
+        if attempt.spec.options.concurrency is not None:  # the limit may let other work begin
             self.announce_work()
         elif attempt.suspect:
             self._claim_soon()
@@ -253,10 +254,10 @@ class Attempt:
         self._record = record
         self._request = request
         self._packed = packed
-        self._lock = threading.RLock()  # re-entrant: the thread that stops may also run the work
+        self._lock = threading.RLock()  # re-entrant: a thread that holds it may request a stop
 
     def _become(self, phase: Phase) -> bool:
-        """Change the phase if the table allows it; return True if so. The caller has the lock."""
+        """Change the phase, and return True, if ``NEXT`` allows it. The caller holds the lock."""
         allowed = phase in NEXT[self._phase]
         if allowed:
             self._phase = phase
@@ -284,7 +285,7 @@ class Attempt:
         return self._phase not in _UNDER_WAY
 
     def show_start(self, missed: Callable[[], object] | None = None) -> None:
-        """Store the start time in the metadata soon, unless already stored or the work has ended.
+        """Store the start time in the metadata soon, unless it is stored or the work has ended.
 
         ``missed`` is called if the store is unavailable.
         """
@@ -301,15 +302,15 @@ class Attempt:
         """Pass a stored cancel request on to the function, if the function is running.
 
         Each lease renewal and each read of the store finds the same request again, but the function
-        is told only once, so that its cleanup is not interrupted. The caller, the listener and the
-        renewal can call this at the same time; each waits until the first call is done.
+        is told only once, so that its cleanup is not interrupted. Several threads may call this at
+        the same time; each thread waits until the first call is done.
         """
         with self._lock:
             self._ask(StopRequest.CANCEL)
             control = self._control
             if control is None or control.cancel_requested:
                 return
-            control.stop()  # before task.cancel(), for a coroutine that begins just now
+            control.stop()  # before task.cancel(): a coroutine that begins just now sees this
             awaited = self._awaited_by
             if awaited is not None:
                 loop, task = awaited
@@ -322,7 +323,7 @@ class Attempt:
         self.cancel()
 
     def release_later(self) -> None:
-        """Have the operation released, because this process cannot do the work."""
+        """Have the operation released soon, because this process cannot do the work."""
         self._ask(StopRequest.RELEASE)
         self._holder.release_later(self)
 
@@ -337,7 +338,7 @@ class Attempt:
         return self._phase is Phase.RELEASED
 
     def end_refused(self) -> None:
-        """End the operation with INTERNAL, because the executor failed to take it."""
+        """End the operation with INTERNAL, because the executor failed to take its work."""
         text = "the executor could not take the work of the method"
         status = internal(self.spec, self._runtime.domain, text, "METHOD_FAILED")
         try:
@@ -394,7 +395,10 @@ class Attempt:
         return self._do(at_once=not self._runtime.store.writes_block, remove=True)
 
     async def _do(self, *, at_once: bool, remove: bool = False) -> None:
-        """Do the whole attempt. ``at_once``: take its steps on the event loop, which they block."""
+        """Do the whole attempt. If ``at_once``, its steps block the event loop.
+
+        ``remove`` is true if this method, and not its caller, must forget the ended attempt.
+        """
         try:
             control = run(self._begin()) if at_once else await on_loop(self._begin())
             if control is None:
@@ -558,7 +562,10 @@ class Attempt:
         return failure(self.spec, self._runtime.domain, control, error)
 
     def _end_forked(self, error: BaseException | None = None) -> None:
-        """End this process if the function forked it and returned here; the parent continues."""
+        """End this process if it is a child that the function has forked.
+
+        The function has returned in the child, too. Only the parent process goes on.
+        """
         if self._process == self._holder.process:
             return
         code = error.code if isinstance(error, SystemExit) else int(error is not None)
@@ -670,9 +677,11 @@ class Attempt:
         self._holder.announce_work()
 
     def _write_end(self, attempt: int, ending: FinalResult) -> Flow[None]:
-        """End the operation, with its final metadata, in one write (spec §2.2).
+        """Store the end of the operation, or, if the failed work is retried, the failure.
 
-        If the result cannot be encoded or stored, the operation ends with INTERNAL.
+        The result and the final metadata are stored in one write (spec §2.2). If the result cannot
+        be encoded or stored, the operation ends with INTERNAL, or with the status of
+        :class:`MessageTooLarge`.
 
         Raises:
             NotApplied, OperationNotFound: The operation has ended already, or was deleted.
@@ -704,7 +713,7 @@ class Attempt:
         self._observe_end(ending)
 
     def _due_again(self, failure: Failure | None) -> datetime | None:
-        """Return when the work is due again after this failure; None if the operation ends."""
+        """Return the time of the retry after this failure; None if the operation ends."""
         record, options = self._record, self.spec.options
         if failure is None or not failure.again or record.attempt >= options.max_attempts:
             return None
@@ -712,7 +721,7 @@ class Attempt:
         if failure.after is not None:
             due = now + timedelta(seconds=failure.after)
         else:
-            assert retry is not None  # only an error that `retry` covers has `again`
+            assert retry is not None  # without `after`, only an error that `retry` covers gets here
             due = now + retry.pause(failures)
         if retry is None:
             return due
@@ -794,7 +803,7 @@ class Attempt:
 
     def _observe_begin(self, control: JobControl) -> None:
         events, record = self._runtime.events, self._record
-        if self._request is None:  # else the start in this process has just refreshed it
+        if self._request is None:  # else the start has just refreshed the tracer
             events.tracer.refresh()
         began_at = self._runtime.clock()
         waited: float | None = None
@@ -848,7 +857,7 @@ class _Timer:
         self.late = self._task.cancel()  # False if the task has ended
 
 
-# -- what a function's error leads to -------------------------------------------------------------
+# -- outcomes of a function's error ---------------------------------------------------------------
 
 
 def failure(spec: MethodSpec, domain: str, control: JobControl, error: BaseException) -> Outcome:
@@ -913,7 +922,7 @@ def _failure_of(options: Options, error: BaseException) -> Failure:
     again = (named or after is not None) and not isinstance(error, EncodingError)
     try:
         text = failure_text(str(loggable(error)))
-    except BaseException:  # a class of the application can raise even SystemExit
+    except BaseException:  # str() of the application's error may raise even SystemExit
         text = ""
     again = again and not options.at_most_once
     return Failure(type(error).__qualname__, text, again, after)

@@ -1,4 +1,4 @@
-"""The limit of waiting operations in a store."""
+"""The limit on the number of operations that wait in a store."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ _SHARE: Final = 10
 class Backlog(PerProcess):
     """Refuses starts while ``most`` operations wait in the store.
 
-    Counting takes long if many operations wait. So a start is admitted if a count at most a second
-    old, plus the starts that this process has admitted since that count, is below the limit. A
-    start is refused only by a fresh count, because work may have begun meanwhile; while that count
-    is made, other starts are refused by the previous count. If several starts need a count at the
-    same time, one of them counts for all. A count may miss operations that are being stored.
+    Counting takes long if many operations wait, so starts share a count for up to a second. A start
+    is admitted if that count, plus the starts that this process has admitted since, is below the
+    limit. Otherwise the store is counted again, because work may have begun meanwhile. A count that
+    has reached the limit refuses further starts while the next count is made, and for ten times as
+    long as the count took, but for a second at most. If several starts need a count at the same
+    time, one of them counts for all. A count may miss operations that are being stored.
     """
 
     def __init__(self, store: Store, most: int, clock: Callable[[], float]) -> None:
@@ -57,8 +58,8 @@ class Backlog(PerProcess):
     def _lets_in(self, *, counted: bool) -> bool:
         """Admit or refuse by the newest count; return False if a newer count is needed first.
 
-        ``counted``: the newest count was made after this start began, so it is fresh enough to
-        refuse the start.
+        ``counted`` is true if the newest count was made after this start began. Such a count is
+        fresh enough to refuse the start.
 
         Raises:
             ResourceExhausted: Too many operations wait already.

@@ -1,4 +1,4 @@
-"""The thread that receives the changes of other processes, while this process needs them."""
+"""The thread that receives notifications of the changes that other processes make."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ from lro._engine.store_port import PAUSES_CHANGED, WORK_WAITS, ChangeSubscriptio
 log = logging.getLogger("lro")
 
 LOOK_AGAIN_SECONDS: Final = 3.0
-"""How often all awaited operations are read, in case a notification was lost."""
+"""Seconds between reads of all awaited operations, in case a notification was lost."""
 
 LINGER_SECONDS: Final = 5.0
-"""How long an unused subscription stays open: opening one may take a connection."""
+"""Seconds for which an unused subscription stays open, as a new one may need a new connection."""
 
 _PAUSE_FACTOR: Final = 10
-"""After a full read, wait this factor times its CPU time, and at least as long as the read took.
+"""The pause after a full read is this many times the CPU time of the read.
 
-So however much other processes write, this process spends little CPU on reading, and reads at most
-half of the time. Wall time alone is no measure: on a busy machine a short read can take long.
+The pause is also at least as long as the read took. However much other processes write, this
+process then spends little CPU time on reading, and reads for at most half of the time. Wall time
+alone is no measure, because a short read can take long on a busy machine.
 """
 
 
 class ChangeListener(PerProcess):
-    """Notifies this process of the changes of other processes, and passes on cancel requests.
+    """Notifies this process of the changes that other processes make, such as cancel requests.
 
-    While this process has no waits, watches or work, it does not read the store. If it also has no
-    ``claims``, which need notifications of waiting work, the thread sleeps.
+    While this process has no waits, watches or work, the listener reads no operations. If this
+    process claims no work either, for which it needs notifications, the listener's thread sleeps.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class ChangeListener(PerProcess):
     @property
     def _needed(self) -> bool:
         if self._claims_running is not None:
-            return True  # work may be started at any time
+            return True  # another process may start work at any time
         return bool(self._notifier) or bool(self._work.held())
 
     def _live(self) -> None:
@@ -146,7 +147,7 @@ class ChangeListener(PerProcess):
         return False
 
     def receive(self, subscription: ChangeSubscription) -> None:
-        """Receive changes once, at most until the next full read."""
+        """Wait for changes, at most until the next full read is due, and pass them on."""
         names = subscription.next_changes(max(0.0, self._look_at - self._clock()))
         if names is None:
             self._updater.unnamed_changes += 1
@@ -175,7 +176,7 @@ class ChangeListener(PerProcess):
         """Read all operations that this process waits for, watches or works on."""
         self._look_at = self._clock() + LOOK_AGAIN_SECONDS
         names, mine = self._notifier.names(), self._work.held()
-        if mine:  # there may be ten thousand names: do not copy them
+        if mine:  # else there is no need to copy the names, which may be ten thousand
             names |= mine
         if not names:
             return

@@ -26,23 +26,24 @@ log = logging.getLogger("lro")
 _AT_ONCE: Final = 100
 """The largest number of operations that one claim takes."""
 _LOOK_SECONDS: Final = 5.0
-"""How often a process looks for work, in case a notification was lost."""
+"""Seconds between looks for work, in case a notification was lost."""
 _PAUSES_SECONDS: Final = 60.0
-"""How often a process reads which methods are paused, in case a notification was lost."""
+"""Seconds between reads of the paused methods, in case a notification was lost."""
 _RETRY_SECONDS: Final = 1.0
-"""Pause before the next claim, after the store was unavailable or work could not be begun."""
+"""Seconds until the next claim after the store was unavailable or work could not be begun."""
 _SLOWER_SECONDS: Final = 0.003
-"""Delay of a claim after a notification, if the last such claim found nothing."""
+"""Seconds between a notification and the claim, if the last claim of this process found no work."""
 _LOCKED_PAUSES: Final = (0.001, 0.1)
-"""First and longest pause while other processes have locked the due work."""
+"""First and longest pause, in seconds, while other processes have locked the due work."""
 
 
 class Claims(PerProcess):
     """Claims waiting work for the free workers of this process, and begins it.
 
-    It looks for work when a worker becomes free, when a notification says that work waits, when the
-    next operation is due, and every few seconds. It claims at most as many operations as there are
-    free workers. :meth:`run_due` claims the due work; :meth:`start` calls it in a thread.
+    A process looks for work when a worker becomes free, when a notification says that work waits,
+    when the next operation is due, and every few seconds. It claims at most as many operations as
+    it has free workers. :meth:`run_due` claims the due work. :meth:`start` begins a thread that
+    calls :meth:`run_due`.
     """
 
     def __init__(self, runtime: Runtime, specs: Mapping[str, MethodSpec], work: LocalWork) -> None:
@@ -52,7 +53,10 @@ class Claims(PerProcess):
         self._work = work
         self._clock = runtime.clock
         self.older_waits: bool = False
-        """True if waiting work may be due: then new starts wait, too, and freed workers claim."""
+        """True if waiting work may be due.
+
+        New starts then wait behind that work, and workers that become free claim it.
+        """
         self._look_at = -math.inf
         self._heard_at = math.inf
         self._not_before = -math.inf
@@ -61,7 +65,7 @@ class Claims(PerProcess):
         self._suspects_at = -math.inf
         self._pauses_at = -math.inf
         self._lane = -1
-        """The lane that was served last; -1 before the first."""
+        """The next claim begins with the lanes after this lane; -1 before the first claim."""
         self._wake = threading.Event()
         self._claiming = threading.Lock()
         self._stopped = False
@@ -88,15 +92,15 @@ class Claims(PerProcess):
             self._thread.join()
 
     def claim_soon(self) -> None:
-        """Claim work soon, because some is waiting."""
+        """Claim work soon, because work waits in the store."""
         self.older_waits, self._suspects_at = True, -math.inf
         self._wake.set()
 
     def work_announced(self) -> None:
         """Claim soon, because another process says that work waits.
 
-        A process whose last claim found work claims at once; the others wait a moment, so that
-        processes do not lock each other out.
+        A process whose last claim found work claims at once. A process whose last claim found none
+        waits a moment first, so that processes do not lock each other out.
         """
         self._announced = True
         at = self._clock() + (_SLOWER_SECONDS if self._slower else 0.0)
@@ -104,7 +108,7 @@ class Claims(PerProcess):
         self._wake.set()
 
     def look_soon(self) -> None:
-        """Look for work soon, because some may be waiting."""
+        """Look for work soon, because work may be waiting."""
         self._heard_at = -math.inf
         self._wake.set()
 
@@ -114,7 +118,7 @@ class Claims(PerProcess):
         self.look_soon()
 
     def freed(self) -> None:
-        """Claim soon if work waits: a worker has become free."""
+        """Claim soon if work waits, because a worker has become free."""
         if self.older_waits:
             self._wake.set()
 
@@ -147,9 +151,9 @@ class Claims(PerProcess):
         announced, self._announced = self._announced, False
         more, most = self.older_waits or announced, 1
         if not more:
-            more = self._look_for(suspects=None).more  # the due work may be a suspect
+            more = self._look_for(suspects=None).more  # of suspects, too
             self._suspects_at = -math.inf if more else self._look_at
-        self._claim_suspect()  # first, else under a steady load it would never run
+        self._claim_suspect()  # first, else no suspect would ever run under a steady load
         while more and not self._stopped and not self._work.stopping:
             slots = self._reserve_or_wait(most)
             if not slots:
@@ -171,14 +175,14 @@ class Claims(PerProcess):
         return found
 
     def _time_of(self, found: Claimed) -> float:
-        """Return when the next work is due, by this process's clock."""
+        """Return the time, by this process's clock, at which the next work is due."""
         if found.next_due is None:
             return math.inf
         seconds = (found.next_due - self._store.now()).total_seconds()
         return self._clock() + max(0.0, seconds)
 
     def _reserve(self, most: int) -> list[Slot]:
-        """Reserve at most ``most`` workers; none if the broker or the event loop is unavailable."""
+        """Reserve at most ``most`` workers, and no more once the executor is unavailable."""
         slots: list[Slot] = []
         with contextlib.suppress(Unavailable):
             while len(slots) < most and (slot := self._runtime.executor.reserve()) is not None:
@@ -215,7 +219,8 @@ class Claims(PerProcess):
     def _claim_for(self, slots: Sequence[Slot], *, suspects: bool = False) -> Claimed:
         """Claim work for these workers and begin it; release the workers that are left over.
 
-        The service does not stop in between, so claimed work is either begun or released.
+        A service that is stopping waits for this method, for a second at most, so that claimed work
+        is either begun or released.
         """
         begun = 0
         try:
@@ -229,7 +234,7 @@ class Claims(PerProcess):
                     last = begun == len(found.works)
                     self._begin(record, packed, slot, claiming if last else None)
                 return found
-        except BaseException:  # set before the slots are released, which wakes this thread
+        except BaseException:  # before slot.release(), which wakes this thread
             self._not_before = self._clock() + _RETRY_SECONDS
             raise
         finally:
@@ -242,19 +247,20 @@ class Claims(PerProcess):
             if record.lane:
                 self._lane = record.lane
         if found.more and not found.works:  # the lanes that were read are full
-            self._lane = random.randrange(2**63)  # continue at any other lane
+            self._lane = random.randrange(2**63)  # continue at a random lane
 
     def _claim_suspect(self) -> None:
-        """Begin one suspect, which may kill its worker, unless a suspect runs here already.
+        """Begin one suspect, which is work that has lost workers, unless a suspect runs here.
 
-        Suspects run one at a time, so that a poison pill costs other suspects no attempt.
+        A process runs one suspect at a time. If that suspect kills the process, no other suspect
+        loses an attempt.
         """
         if self._clock() < self._suspects_at or self._work.has_suspect():
             return
         self._suspects_at = self._clock() + _LOOK_SECONDS
         found = self._look_for(suspects=True)
         if found.more:
-            self._suspects_at = -math.inf  # try again at once, unless it was claimed elsewhere
+            self._suspects_at = -math.inf  # at once, unless another process claims it
             slots = self._reserve_or_wait(1)
             if slots and not self._claim_for(slots, suspects=True).works:
                 self._suspects_at = self._clock() + _LOOK_SECONDS

@@ -1,4 +1,4 @@
-"""How attempts end in the store: stopped, lost, failed and retried, or too late to begin."""
+"""Writes to the store for attempts that are stopped, lost or retried, or come too late to begin."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def store_stop(
 ) -> Flow[Record | None]:
     """Store that the worker of this attempt stops: the work waits again, or the operation ends.
 
-    ``begun``: the function may have been entered.
+    ``begun`` is true if the function may have been called.
 
     Returns:
-        The record afterwards; None if the record is gone.
+        The record after the write; None if the record is gone.
 
     Raises:
         LroError: The store or the change refuses the write.
@@ -63,7 +63,7 @@ def store_loss(runtime: Runtime, spec: MethodSpec, record: Record) -> Flow[Recor
     """Store that the worker of an operation was lost: the work waits again, or the operation ends.
 
     Returns:
-        The record afterwards; None if the record is gone.
+        The record after the write; None if the record is gone.
 
     Raises:
         LroError: The store or the change refuses the write.
@@ -102,13 +102,13 @@ def store_loss(runtime: Runtime, spec: MethodSpec, record: Record) -> Flow[Recor
 def store_retry(
     runtime: Runtime, spec: MethodSpec, record: Record, failed: FailedAttempt, due: datetime
 ) -> Flow[Record | None]:
-    """Store that an attempt has failed: the work waits until it is due again.
+    """Store that an attempt has failed, and that its work waits until ``due`` for the next attempt.
 
     If a caller has cancelled the operation, it ends CANCELLED instead. A deleted operation is
     removed.
 
     Returns:
-        The record afterwards; None if the record is gone.
+        The record after the write; None if the record is gone.
 
     Raises:
         LroError: The store or the change refuses the write.
@@ -118,7 +118,7 @@ def store_retry(
 
 
 def too_late(record: Record, store: Store) -> StatusError | None:
-    """Return the error of work whose time to begin has passed; None if there is still time."""
+    """Return the error of work that has not begun in time; None if it may still begin."""
     before = record.begin_before
     if before is None or record.attempt > 1 or store.now() < before:
         return None
@@ -127,10 +127,10 @@ def too_late(record: Record, store: Store) -> StatusError | None:
 
 
 def store_expiry(runtime: Runtime, spec: MethodSpec | None, record: Record) -> Flow[Record | None]:
-    """End work of any method that never began and is too late to begin.
+    """End an operation whose work has not begun in time; ``spec`` is None for an unknown method.
 
     Returns:
-        The record afterwards; None if the record is gone.
+        The record after the write; None if the record is gone.
 
     Raises:
         LroError: The store or the change refuses the write; the work may have begun meanwhile.
@@ -165,11 +165,11 @@ def _wait_again_or_end(
     error: StatusError | None,
     lost: int | None = None,
 ) -> Flow[Record | None]:
-    """End the work with ``error``, if given; else let the work wait again, by the change ``back``.
+    """End the operation with ``error``. If that is None, apply ``back``: the work then waits again.
 
-    Instead of waiting again, the work ends CANCELLED if a caller has asked to cancel it. ``lost``
-    is the new number of lost workers of this work; None if no worker was lost now. The change is
-    refused if the owner or the attempt is no longer that of ``record``.
+    Instead of waiting again, the operation ends CANCELLED if a caller has asked to cancel it.
+    ``lost`` is the new number of workers that this work has lost; None if no worker was lost now.
+    The change is refused if the owner or the attempt is no longer that of ``record``.
     """
     now = runtime.store.now()
 
@@ -208,8 +208,7 @@ def ended_by(
 ) -> Flow[Record | None]:
     """Apply a change that ends an operation with an error, and store final metadata, if any.
 
-    If the final metadata cannot be computed, the operation ends with the same error, without final
-    metadata.
+    If the final metadata cannot be computed, the operation ends with the same error, without it.
 
     Raises:
         LroError: The store or the change refuses the write.
@@ -225,7 +224,8 @@ def ended_by(
 def emit_stored_end(events: EventDispatch, after: Record | None, *, expired: bool = False) -> None:
     """Emit the event of an operation's end, if ``after`` has ended.
 
-    The functions above do not emit this event. Their callers do, after they have ended the attempt.
+    The functions above do not emit this event. Their callers call this function after they have
+    ended the attempt.
     """
     if after is not None and after.done:
         events.tracer.refresh()  # this may be the first event of the process

@@ -23,7 +23,7 @@ log = logging.getLogger("lro")
 
 
 def _escape(record: logging.LogRecord) -> bool:
-    """Escape the texts in a log record, so that none can fake a new line; accept every record."""
+    """Escape the texts in a log record, so that no text can fake a new line; return True."""
     if isinstance(record.args, tuple):
         record.args = tuple(plain(one) if isinstance(one, str) else one for one in record.args)
     return True
@@ -35,10 +35,10 @@ StartOutcome: TypeAlias = Literal["started", "repeated", "refused"]
 """Outcome of a start: ``repeated`` if its request id was known already."""
 
 LOOK_SECONDS: Final = 0.01
-"""Seconds between two checks for a new provider; a check takes microseconds."""
+"""Seconds between two checks for new OpenTelemetry providers; a check takes microseconds."""
 
 Headers: TypeAlias = Callable[[], Mapping[str, str]]
-"""Returns the headers or gRPC metadata of a call, names in lower case; called only if needed."""
+"""Returns the headers or gRPC metadata of a call, by lower-case name; called only if needed."""
 
 Sent: TypeAlias = Callable[[], bytes]
 """Returns a request as its caller has sent it: the same bytes for the same request."""
@@ -46,7 +46,7 @@ Sent: TypeAlias = Callable[[], bytes]
 
 @attrs.define
 class OperationStarted:
-    """A start was answered: its operation is stored, was stored before, or the start was refused.
+    """A start was answered: its operation was stored now or earlier, or the start was refused.
 
     If the start was refused, ``name`` is empty and ``error_type`` is the name of the status code.
     """
@@ -63,7 +63,8 @@ class OperationStarted:
 class AttemptBegan:
     """A worker of this process has begun an attempt, which may end before the function is called.
 
-    ``queue_seconds`` is how long the operation waited for its first attempt; None for later ones.
+    ``queue_seconds`` is how long the operation waited for its first attempt; None for later
+    attempts.
     ``trace_context`` is the context of the start (``Record.trace_context``).
     """
 
@@ -77,7 +78,10 @@ class AttemptBegan:
 
 @attrs.define(kw_only=True)
 class MetadataReported:
-    """A worker has replaced the metadata; ``attempt`` is 0 if a :class:`lro.Reporter` did."""
+    """A worker or a :class:`lro.Reporter` has replaced the metadata.
+
+    ``attempt`` is 0 if a reporter has replaced the metadata.
+    """
 
     kind: ClassVar[str] = "reported"
     name: str
@@ -105,9 +109,9 @@ class AttemptOver:
 class OperationEnded:
     """An operation has ended, and this process has stored its result.
 
-    ``seconds`` is the time since its creation, ``cancel_seconds`` the time since the first request
-    to cancel it, if any. For such a request, ``cancel_reach`` says how far it reached:
-    ``withdrawn`` if the work had not begun, else ``cooperative``, ``at_await`` or ``forced``.
+    ``seconds`` is the time since its creation. ``cancel_seconds`` is the time since the first
+    request to cancel the operation, if any. ``cancel_reach`` says how such a request could stop the
+    work: ``withdrawn`` if the work had not begun, else ``cooperative``, ``at_await`` or ``forced``.
     ``error_type`` is the name of the status code, or empty if the operation succeeded. ``expired``
     is true if the work had not begun in time (see the option ``expires``).
     """
@@ -138,7 +142,7 @@ class CancelRequested:
 class WorkLost:
     """This process has found work whose worker was lost: the work is retried, or has failed.
 
-    ``lost_attempts`` counts the lost attempts of the operation, with this one.
+    ``lost_attempts`` is the number of lost attempts of the operation, including this attempt.
     """
 
     kind: ClassVar[str] = "lost"
@@ -164,7 +168,7 @@ class WriteRefused:
 class LeaseRenewed:
     """This process has renewed its lease, which holds for ``count`` operations.
 
-    ``margin_seconds`` is how long the old lease would still have lasted.
+    ``margin_seconds`` is the time that was left of the old lease.
     """
 
     kind: ClassVar[str] = "renewed"
@@ -197,11 +201,11 @@ ServiceEvent: TypeAlias = (
 class Observer:
     """Receives the events of operations in this process; override the methods that you need.
 
-    The methods are called after the reported change is stored, in the threads that do the work
-    (including threads of event loops), maybe several at once. They must be quick: count, or hand
-    the event on. An exception from a method, even ``SystemExit``, is logged and changes nothing;
-    only a ``KeyboardInterrupt``, as from Control-C, passes. Events hold names and numbers, never
-    messages. See :class:`lro.Service`.
+    The methods are called after the reported change is stored. The threads that do the work call
+    them, maybe several threads at once, and maybe the thread of an event loop. So a method must be
+    quick: it should only count the event, or hand it on. An exception from a method, even
+    ``SystemExit``, is logged and changes nothing. Only a ``KeyboardInterrupt``, as from Control-C,
+    propagates. Events hold names and numbers, never messages. See :class:`lro.Service`.
     """
 
     def started(self, event: OperationStarted) -> None:
@@ -236,10 +240,10 @@ class Observer:
 
 
 class MetricObserver(Observer):
-    """Observer that turns events into values of metrics: override :meth:`record`."""
+    """Observer that turns events into values of metrics; a subclass overrides :meth:`record`."""
 
     def record(self, metric: metrics.Metric, value: float, *attributes: str) -> None:
-        """Take a value. ``attributes`` are in the metric's order; missing ones are empty texts."""
+        """Take a value of a metric. Its attributes are in order; a missing one is an empty text."""
 
     def started(self, event: OperationStarted) -> None:
         """Count the start."""
@@ -251,12 +255,12 @@ class MetricObserver(Observer):
             self.record(metrics.QUEUE_DURATION, event.queue_seconds, event.method)
 
     def attempt_over(self, event: AttemptOver) -> None:
-        """Measure the attempt."""
+        """Measure how long the attempt took."""
         why = event.error_type if event.outcome == "failed" else ""
         self.record(metrics.ATTEMPT_DURATION, event.seconds, event.method, event.outcome, why)
 
     def ended(self, event: OperationEnded) -> None:
-        """Measure the operation and, if it was cancelled, its time since the request to cancel."""
+        """Measure the duration of the operation and, if it was cancelled, of the cancellation."""
         method, state = event.method, event.state
         outcome, why = "succeeded", ""
         if state is not State.SUCCEEDED:
@@ -332,7 +336,7 @@ _LOGS: Final = _LifeLog()
 _HANDLERS: Final = {
     event.kind: getattr(Observer, event.kind) for event in typing.get_args(ServiceEvent)
 }
-"""The methods of the base class, which do nothing."""
+"""The methods of :class:`Observer` itself, which do nothing, by kind of event."""
 
 
 class StartTrace:
@@ -357,7 +361,8 @@ NO_START_TRACE: Final = StartTrace()
 class Tracer(Observer):
     """Traces starts and attempts, and takes events, while it is ``on``; the base class is never on.
 
-    A subclass is on while a provider is set, which may happen at any time.
+    A subclass is on while the application has set an OpenTelemetry provider. The application may
+    set a provider at any time.
     """
 
     on = False
@@ -367,7 +372,7 @@ class Tracer(Observer):
     _look_at = -math.inf
 
     def refresh(self) -> bool:
-        """If the next check is due, take over new providers; return ``on``."""
+        """Check for new providers, if the next check is due; return ``on``."""
         now = time.monotonic()
         if now >= self._look_at:
             if self._sources is None:
@@ -397,9 +402,9 @@ class Tracer(Observer):
 
 
 class EventDispatch:
-    """Pass events to the log at INFO, to the tracer, and to observers in their order.
+    """Passes events to the log at INFO, to the observers in their order, and to the tracer.
 
-    ``reach`` says how far a request to cancel reaches the work of this process.
+    ``reach`` is the ``cancel_reach`` of :class:`OperationEnded` for work that had begun.
     """
 
     def __init__(
@@ -443,8 +448,11 @@ class EventDispatch:
 
 
 def emit_end(events: EventDispatch, after: Record, *, expired: bool = False) -> None:
-    """Report an end that this process has stored; ``expired``: the work had not begun in time."""
-    assert after.end_time is not None  # it has ended
+    """Report an operation's end that this process has stored.
+
+    ``expired`` is true if the work had not begun in time.
+    """
+    assert after.end_time is not None  # the operation has ended
     method = after.method
     cancel_seconds: float | None = None
     reach = ""

@@ -15,7 +15,7 @@ from lro._engine.method_spec import MethodSpec
 RemoteCall: TypeAlias = Callable[[MethodSpec, object, JobControl], object]
 """Calls a method's function in another process, with its request and the control of its job.
 
-It returns the function's result, maybe packed. It raises the function's error,
+The call returns the function's result, which may be packed already. It raises the function's error,
 :class:`lro._engine.job.AttemptEnded` if the operation has ended with a status, or
 :class:`lro._engine.job.WorkerDied` if the other process has died.
 """
@@ -29,7 +29,7 @@ class CancelSupport(enum.Enum):
     COOPERATIVE = "looks"
     """The function must check: ``job.report()`` and ``job.raise_if_cancelled()`` raise an error."""
     AT_AWAIT = "awaits"
-    """An async function is interrupted at its next ``await``; a plain one has to check."""
+    """An async function is interrupted at its next ``await``; a plain function must check."""
     FORCED = "kills"
     """The function can check; if it does not end in time, its process is killed."""
 
@@ -40,7 +40,10 @@ REACHES: Final[Mapping[CancelSupport, str]] = {
     CancelSupport.AT_AWAIT: "at_await",
     CancelSupport.FORCED: "forced",
 }
-"""For metrics: how cancelled work was stopped; ``withdrawn`` is for work that had not begun."""
+"""The text by which metrics say how cancelled work was stopped.
+
+For work that had not begun, metrics say ``withdrawn`` instead.
+"""
 
 
 @attrs.frozen
@@ -66,11 +69,14 @@ class Task(Protocol):
 
     @property
     def is_async(self) -> bool:
-        """True if the function is async, so that :meth:`arun` fits."""
+        """True if the function is async. An event loop can then call :meth:`arun`."""
         ...
 
     def run(self, through: RemoteCall | None = None) -> None:
-        """Do the work in this thread; ``through``, if given, calls the function elsewhere."""
+        """Do the work in this thread; ``through``, if given, calls the function elsewhere.
+
+        See :data:`RemoteCall`.
+        """
         ...
 
     def arun(self) -> Coroutine[Any, Any, None]:
@@ -78,12 +84,15 @@ class Task(Protocol):
         ...
 
     def release_later(self) -> None:
-        """Release the work, because it cannot continue here. Quick, and called in any thread."""
+        """Release the work, because it cannot continue here.
+
+        This is quick, and any thread may call it.
+        """
         ...
 
 
 class Slot(Protocol):
-    """A free worker, reserved for one task. Call one of the two methods, once."""
+    """A free worker, reserved for one task. Call either ``submit`` or ``release``, once."""
 
     def submit(self, task: Task) -> None:
         """Run the task now.
@@ -102,8 +111,8 @@ class Executor(Protocol):
     """Runs work. ``lro.testing.check_executor`` tests that an executor keeps this contract.
 
     Two members are optional. A property ``usage``, an :class:`ExecutorUsage`, is read for metrics.
-    A method ``kill`` ends all running functions at once, by force: a service that stops calls it
-    before it releases the work of functions that have not stopped.
+    A method ``kill`` ends all running functions at once, by force. A service that is stopping calls
+    ``kill`` before it releases the work of functions that have not stopped.
     """
 
     @property
@@ -113,10 +122,11 @@ class Executor(Protocol):
 
     @property
     def redelivery(self) -> timedelta | None:
-        """The time until a name is resent; None if the submitting process does the work itself.
+        """The time until a name is sent again; None if the submitting process does the work itself.
 
-        Otherwise ``submit`` only sends the operation's name, and the process that receives it
-        claims the work. A name that leads to no claim within this time is sent again.
+        If this is not None, ``submit`` only sends the operation's name, and the process that
+        receives the name claims the work. A name that leads to no claim within this time is sent
+        again.
         """
         ...
 
@@ -132,7 +142,7 @@ class Executor(Protocol):
         begin: Callable[[], None],
         freed: Callable[[], None],
     ) -> None:
-        """Receive the callbacks of the service, which calls this once.
+        """Receive the callbacks of the service, which calls this method once.
 
         ``work`` takes the name of an operation, claims its work, and does it.
 
@@ -149,11 +159,11 @@ class Executor(Protocol):
         ...
 
     def begin_here(self) -> None:
-        """Note the thread or event loop from which the service is used. Quick.
+        """Note the thread or event loop from which the service is used. This must be quick.
 
-        Called by the first use of a service in a process, if it starts threads, and by each get,
-        wait or watch, and each call of a handle. Later starts call only :meth:`reserve`.
-        An executor that runs work on the application's event loop finds that loop here.
+        The service calls this before it starts its threads in a process, in each get, wait and
+        watch, and in each call of a handle. Later starts usually call only :meth:`reserve`. An
+        executor that runs work on the application's event loop finds that loop here.
         """
         ...
 
@@ -166,7 +176,7 @@ class Executor(Protocol):
         ...
 
     def reserve(self) -> Slot | None:
-        """Reserve a free worker; None if all are busy.
+        """Reserve a free worker; return None if all workers are busy.
 
         Raises:
             Unavailable: The executor is stopping or cannot be reached.
@@ -183,7 +193,7 @@ class Executor(Protocol):
 
 
 class NoWorkers:
-    """The executor of a service that runs no work; other processes on its store run it."""
+    """The executor of a service that runs no work. Other processes with its store run the work."""
 
     cancel_support: CancelSupport = CancelSupport.COOPERATIVE
     redelivery: timedelta | None = None

@@ -1,13 +1,13 @@
-"""Flows: the sequences of steps of verbs, of attempts, and of exchanges with callers.
+"""Flows: the steps of verbs, attempts and exchanges with callers, for threads and event loops.
 
 A flow is a generator. It yields each step that may have to wait: a question to a hook, a call that
-may block, a write to a store, a wait for an operation. So each sequence is written once, and two
-drivers take its steps: :func:`run` in a thread, :func:`on_loop` on an event loop, without occupying
-a thread.
+may block, a write to a store, a wait for an operation. Each flow is written once, and two drivers
+can take its steps: :func:`run` in a thread, and :func:`on_loop` on an event loop, which occupies no
+thread.
 
-A loop queues its writes in the store, and lets threads make calls that may block; one wake-up of
-the loop can bring many answers. If the task that awaits an answer is cancelled, or its loop ends, a
-thread finishes the flow, provided that the flow has begun to write.
+On an event loop, writes are queued in the store, and threads make the calls that may block. One
+wake-up of the loop can bring many answers. If the task that awaits an answer is cancelled, or its
+loop ends, a thread finishes the flow, provided that the flow has begun to write.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Continuation: TypeAlias = Done[Any]
-"""Continues a flow with the answer or the error of its last step. Called in a thread: may block."""
+"""Continues a flow with the answer or the error of its last step; a thread calls this."""
 
 
 class FlowStep(ABC):
     """A step of a flow: a thread calls :meth:`take`, an event loop awaits :meth:`take_async`."""
 
     blocks: bool = True
-    """False if the step takes so little time that a loop calls :meth:`take`, too."""
+    """False if the step takes so little time that an event loop, too, calls :meth:`take`."""
 
     writes: ClassVar[bool] = False
     """True for a write to a store. After a write, a flow runs to its end, even without a caller."""
@@ -64,9 +64,9 @@ class FlowStep(ABC):
         """Take the step for the running event loop."""
 
     def continue_with(self, then: Continuation) -> None:
-        """Have a thread call ``then`` when this step has ended: no task awaits it any more.
+        """Have a thread call ``then`` when this step has ended, because no task awaits the step.
 
-        Only for a step that :attr:`outlives_caller`, after :meth:`take_async`.
+        Call this only for a step that :attr:`outlives_caller`, after :meth:`take_async`.
         """
         raise NotImplementedError
 
@@ -136,7 +136,7 @@ class MayBlock(_HandedOver):
 
 
 class Pause(FlowStep):
-    """Let this number of seconds pass."""
+    """Wait for a number of seconds."""
 
     outlives_caller = True
 
@@ -159,7 +159,7 @@ class Pause(FlowStep):
 
 
 class Write(_HandedOver):
-    """Write to a store. Once this is handed in, the flow runs to its end, even without a caller."""
+    """A write to a store. Once it is handed in, its flow runs to the end, even without a caller."""
 
     writes = True
 
@@ -178,7 +178,7 @@ class InsertWrite(Write):
         self._key = key
 
     def take(self) -> Inserted:
-        """Insert the record, and wait until that is committed."""
+        """Insert the record, and wait until the insert is committed."""
         return self.store.insert(self._record, self._request, self._key)
 
     def hand_in(self, done: Done[Inserted]) -> None:
@@ -195,7 +195,7 @@ class UpdateWrite(Write):
         self._change = change
 
     def take(self) -> Record | None:
-        """Update the record, and wait until that is committed."""
+        """Update the record, and wait until the update is committed."""
         return self.store.update(self._name, self._change)
 
     def hand_in(self, done: Done[Record | None]) -> None:
@@ -211,7 +211,7 @@ class CheckpointWrite(Write):
         self._kept = name, attempt, key, value
 
     def take(self) -> None:
-        """Store the value, and wait until that is committed."""
+        """Store the value, and wait until the checkpoint is committed."""
         self.store.checkpoint(*self._kept)
 
     def hand_in(self, done: Done[None]) -> None:
@@ -220,7 +220,7 @@ class CheckpointWrite(Write):
 
 
 class Read(FlowStep):
-    """Call ``Store.get``. A loop combines reads of the same moment into one ``Store.find``."""
+    """Call ``Store.get``. An event loop combines simultaneous reads into one ``Store.find``."""
 
     outlives_caller = True
 
@@ -243,14 +243,14 @@ class Read(FlowStep):
 
 
 Flow: TypeAlias = Generator[FlowStep, Any, R]
-"""Yields steps, is sent the answer of each, and returns a result."""
+"""A generator that yields steps, is sent the answer to each step, and returns a result."""
 
 
 class InThreads(FlowStep):
-    """Follow a flow, which may take long, in ``threads``; a loop awaits only its questions.
+    """Follow a flow, which may take long, in ``threads``.
 
-    By default the threads are those of the running loop, and a caller in a thread follows the flow
-    itself.
+    An event loop awaits only the flow's questions to hooks. Without ``threads``, the threads of the
+    running loop follow the flow; a caller in a thread follows the flow itself.
     """
 
     def __init__(self, flow: Flow[Any], threads: ThreadPoolExecutor | None = None) -> None:
@@ -270,7 +270,7 @@ class InThreads(FlowStep):
 
 
 def read(store: Store, name: str) -> Flow[Record]:
-    """Read a record; needs no thread if the store's reads do not block.
+    """Read a record. An event loop does this without a thread if the store's reads do not block.
 
     Raises:
         OperationNotFound: There is no such record.
@@ -285,7 +285,10 @@ def only(step: FlowStep) -> Flow[Any]:
 
 
 def blocking(flow: Callable[P, Flow[R]]) -> Callable[P, R]:
-    """Make a method that follows a flow in the calling thread; :func:`flow_of` returns the flow."""
+    """Turn a method that returns a flow into a method that follows the flow in the calling thread.
+
+    :func:`flow_of` returns the original method.
+    """
 
     @functools.wraps(flow)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -295,7 +298,7 @@ def blocking(flow: Callable[P, Flow[R]]) -> Callable[P, R]:
 
 
 def flow_of(method: Callable[P, R]) -> Callable[P, Flow[R]]:
-    """Return the flow of a bound method that :func:`blocking` has made."""
+    """Return the method, which returns a flow, from which :func:`blocking` made this method."""
     made: Any = method
     return functools.partial(made.__wrapped__, made.__self__)
 
@@ -325,7 +328,10 @@ def _without_caller(step: FlowStep) -> bool:
 def _advance(
     flow: Flow[Any], answer: object, error: BaseException | None, until: Callable[[FlowStep], bool]
 ) -> tuple[FlowStep | None, Any]:
-    """Follow the flow here until ``until(step)``; return that step, or None and the result."""
+    """Follow the flow in this thread to its end, or to a step for which ``until`` is true.
+
+    Return that step and None, or, at the end of the flow, None and the result.
+    """
     try:
         step = flow.send(answer) if error is None else flow.throw(error)
         while not until(step):
@@ -370,14 +376,15 @@ def run_all(flows: Sequence[Flow[R]]) -> list[R | BaseException]:
 def _hand_in(write: Write, done: Done[Any]) -> None:
     try:
         write.hand_in(done)
-    except Exception as exc:  # refused at once
+    except Exception as exc:  # the store refuses the write at once
         done(None, exc)
 
 
 async def in_threads(flow: Flow[R], threads: ThreadPoolExecutor | None = None) -> R:
     """Follow a flow, which may take long, in ``threads``; return its result.
 
-    The running event loop awaits the flow's questions. By default the threads are that loop's.
+    The running event loop awaits the flow's questions to hooks. By default, the threads of that
+    loop are used.
     """
     answer: object = None
     error: BaseException | None = None
@@ -396,7 +403,7 @@ async def in_threads(flow: Flow[R], threads: ThreadPoolExecutor | None = None) -
 def in_thread(
     action: Callable[[], R], threads: ThreadPoolExecutor | None = None
 ) -> asyncio.Future[R]:
-    """Call a function, which may block, in one of these threads, by default the running loop's."""
+    """Call a function, which may block, in ``threads``, by default those of the running loop."""
     import asyncio
 
     loop, action = asyncio.get_running_loop(), _in_context(action)
@@ -412,7 +419,7 @@ def in_thread(
 
 
 def _in_context(action: Callable[[], R]) -> Callable[[], R]:
-    """Return a function that runs the action in the context of this task, in any thread."""
+    """Return a function that runs the action in any thread, with the current context variables."""
     context = contextvars.copy_context()
 
     def act() -> R:
@@ -427,9 +434,9 @@ def _in_context(action: Callable[[], R]) -> Callable[[], R]:
 async def on_loop(flow: Flow[R]) -> R:
     """Follow a flow on the running event loop, and return its result.
 
-    If the task that awaits this is cancelled during a write or after one, a thread runs the rest
-    of the flow, up to a step that only its caller needs. If it is cancelled before any write, the
-    flow is closed, and the rest never runs.
+    If the task that awaits this is cancelled during a write or after a write, a thread runs the
+    rest of the flow, up to a step that cannot outlive its caller. If the task is cancelled before
+    any write, the flow is closed, and the rest of the flow never runs.
     """
     written = False
     try:
@@ -452,14 +459,14 @@ async def on_loop(flow: Flow[R]) -> R:
 
 
 def _gone(error: BaseException) -> bool:
-    """Return True if the task was cancelled, or is closed with its loop."""
+    """Return True for the error of a task that was cancelled, or was closed with its loop."""
     import asyncio
 
     return isinstance(error, asyncio.CancelledError | GeneratorExit)
 
 
 def _caller_left(flow: Flow[Any], step: FlowStep, *, written: bool) -> None:
-    """Have a thread finish a flow that has ``written``, after this step; close any other flow."""
+    """If the flow has ``written``, have a thread finish it after this step; else close the flow."""
 
     def then(answer: object, error: BaseException | None) -> None:
         if _advance(flow, answer, error, _without_caller)[0] is not None:
@@ -480,8 +487,9 @@ _Answers: TypeAlias = tuple[Mapping[str, Record], Collection[str]]
 class _LoopReads:
     """Reads records of one store for the coroutines of one loop.
 
-    One thread reads at a time. Names that are requested meanwhile are read together, next. No task
-    is used, because a program that ends cancels all its tasks, and may still read after that.
+    One thread reads at a time. The next call of the store reads all names that were requested
+    meanwhile. No task is used, because a program that ends cancels all its tasks, and may still
+    read after that.
     """
 
     def __init__(self, store: Store) -> None:
@@ -498,7 +506,7 @@ class _LoopReads:
         self._asked.append((name, future))
         if not self._reading:
             self._reading = True
-            loop.call_soon(self._read_next)  # with all names requested until it runs
+            loop.call_soon(self._read_next)  # others may request reads before it runs
         return future
 
     def _read_next(self) -> None:
@@ -539,7 +547,7 @@ def _left(
     """Answer these reads; return the reads that are left for the next call of the store."""
     for name, future in asked:
         if future.done() or name in rest:
-            continue  # task cancelled, or the next call reads this name
+            continue  # the task was cancelled, or the next call reads this name
         if name in records:
             future.set_result(records[name])
         else:
@@ -552,11 +560,18 @@ _reads: Final[
         asyncio.AbstractEventLoop, weakref.WeakValueDictionary[int, _LoopReads]
     ]
 ] = weakref.WeakKeyDictionary()
-"""Keyed by ``id(store)``. A value refers to its loop, so it lives only while it reads."""
+"""The readers of each loop, by ``id(store)``.
+
+The references to readers are weak, so that a reader, which refers to its loop, does not keep the
+loop alive. Only pending reads keep a reader alive, so that it lives no longer than they do.
+"""
 
 
 def read_on_loop(store: Store, name: str) -> asyncio.Future[Record]:
-    """Have a thread read a record for the running loop; one ``find`` reads several names."""
+    """Have a thread read a record for the running loop; return the future of the record.
+
+    Names that are requested at the same time are read by one ``Store.find``.
+    """
     import asyncio
 
     loop = asyncio.get_running_loop()
@@ -570,7 +585,7 @@ def read_on_loop(store: Store, name: str) -> asyncio.Future[Record]:
 
 
 class Receipt:
-    """The answer to one step that was handed over, for the event loop that is running now."""
+    """Receives the answer to one step that was handed over, for the running event loop."""
 
     __slots__ = ("_over", "_results", "_then", "future", "loop")
 
@@ -585,8 +600,9 @@ class Receipt:
 
     def done(self, answer: Any, error: BaseException | None) -> None:
         """Receive the answer or the error. Any thread may call this."""
-        # Made before the lock is taken: an allocation may start a garbage collection, which may
-        # close the waiting task, which then calls continue_with(), which takes the same lock.
+        # The tuple is made before the lock is taken. Its allocation may start a garbage collection,
+        # which may close the waiting task. The task then calls continue_with(), which takes the
+        # same lock.
         over = answer, error
         with self._results.lock:
             self._over, then = over, self._then
@@ -607,7 +623,7 @@ class Receipt:
             self.future.set_exception(error)
 
     def continue_with(self, then: Continuation) -> None:
-        """Have a thread call ``then`` when there is an answer: no task awaits it any more."""
+        """Have a thread call ``then`` when there is an answer, because no task awaits it now."""
         with self._results.lock:
             self._then, over = then, self._over
         if over is not None:
@@ -617,10 +633,10 @@ class Receipt:
 
 
 class _Results:
-    """Receipts that are done, until their loop gives the answers to its tasks."""
+    """Holds receipts that are done until their loop gives the answers to its tasks."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        # All receipts of the loop share this lock; each of them holds it for two assignments.
+        # All receipts of the loop share this lock. A receipt holds the lock for two assignments.
         self.lock = threading.Lock()
         self._loop = weakref.ref(loop)
         self._waiting: deque[Receipt] = deque()
@@ -648,7 +664,11 @@ class _Results:
 _results: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[_Results]]] = (
     weakref.WeakKeyDictionary()
 )
-"""The values are weak, because a receipt, which keeps its value alive, also refers to the loop."""
+"""The done receipts of each loop.
+
+The references to the values are weak, because a value holds receipts, which refer to the loop. Each
+receipt of the loop keeps the value alive.
+"""
 
 
 def _results_for(loop: asyncio.AbstractEventLoop) -> _Results:
@@ -668,7 +688,10 @@ class _ContinuationThread(PerProcess):
         self._thread: threading.Thread | None = None
 
     def run_soon(self, then: Continuation, answer: Any, error: BaseException | None) -> None:
-        """Call ``then`` soon in the thread; here if none can start, as at the interpreter's end."""
+        """Call ``then`` soon in the thread of this object.
+
+        If no thread can start, as at the end of the interpreter, call ``then`` here.
+        """
         self._due.put((then, answer, error))
         if self._thread is None or not self._thread.is_alive():
             thread = threading.Thread(

@@ -25,7 +25,11 @@ Reading: TypeAlias = tuple[Mapping[str, str], float]
 """The attributes of a value, and the value."""
 
 _Waiting: TypeAlias = tuple[Mapping[str, str], WaitingWork, float, bool]
-"""For a method: attributes, waiting work, seconds since it was first due, whether it is paused."""
+"""The waiting work of a method.
+
+The items are the attributes of the values, the work, the seconds since the first of this work was
+due, and whether the method is paused.
+"""
 
 QUEUE_SECONDS: Final = 15.0
 """Seconds for which the counts of waiting work are remembered."""
@@ -35,7 +39,7 @@ _EXECUTING: Final = {"lro.state": "executing"}
 
 
 class Gauges:
-    """Read the ``observed`` metrics of one service."""
+    """Reads the ``observed`` metrics of one service."""
 
     def __init__(
         self, runtime: Runtime, specs: Mapping[str, MethodSpec], work: LocalWork, waiters: Waiters
@@ -122,7 +126,10 @@ class _Queue:
         self._known: Sequence[_Waiting] = ()
 
     def read(self, methods: Collection[str]) -> Sequence[_Waiting]:
-        """Count waiting work by method; served and paused methods and ``methods`` may have 0."""
+        """Return the waiting work of each method that has some.
+
+        Methods that are in ``methods``, served or paused are returned even without waiting work.
+        """
         with self._lock:
             at = self._runtime.clock()
             if at - self._read_at >= QUEUE_SECONDS:

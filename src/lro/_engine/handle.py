@@ -1,7 +1,7 @@
 """The handle that a start returns to the application: the operation, typed by its method.
 
-The application reads its own operation through the handle. So no hook is called, verbs that are
-switched off for callers work, and the limits for callers do not apply.
+The application reads its own operation through the handle. So no hook is called, the limits for
+callers do not apply, and the handle can use verbs that are switched off for callers.
 """
 
 from __future__ import annotations
@@ -62,8 +62,9 @@ class HandleCalls:
 class Handle(Generic[Resp, Meta]):
     """A started operation, for the code that started it.
 
-    The properties show the last state read, at first that of the start; the methods read the store
-    again. Safe to share between threads. ``operation`` is the operation as callers see it.
+    The properties show the last state that was read, which is at first the state at the start. The
+    methods read the store again. Threads can share a handle. ``operation`` is the operation as
+    callers see it.
     """
 
     __slots__ = ("__weakref__", "_calls", "_operation", "_spec")
@@ -93,7 +94,7 @@ class Handle(Generic[Resp, Meta]):
         """The metadata of the last state read; None while there is none.
 
         Raises:
-            InvalidArgument: Another version of the method stored it, with another class.
+            InvalidArgument: Another version of the method stored metadata of another class.
         """
         return typing.cast(Meta, self._unpacked(self._operation.metadata, self._spec.metadata))
 
@@ -124,8 +125,8 @@ class Handle(Generic[Resp, Meta]):
             InvalidTimeout: The timeout is negative or not a span of time.
             Unavailable: The store cannot be reached, or the service is stopping.
             DeclarationError: Nothing was started: the start had ``validate_only=True``.
-            RuntimeError: The operation is not done, and an event loop runs in this thread, which
-                the call would block: await :meth:`wait_async`.
+            RuntimeError: The operation is not done, and the call would block the event loop that
+                runs in this thread. Await :meth:`wait_async` instead.
         """
         return self._wait(timeout, "wait")
 
@@ -151,7 +152,7 @@ class Handle(Generic[Resp, Meta]):
             WorkCancelled: The operation was cancelled.
             WaitTimeout, OperationNotFound, InvalidTimeout, Unavailable, DeclarationError,
                 RuntimeError: As for :meth:`wait`.
-            InvalidArgument: Another version of the method stored the response, with another class.
+            InvalidArgument: Another version of the method stored a response of another class.
         """
         return self._result(self._wait(timeout, "result"))
 

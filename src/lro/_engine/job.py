@@ -1,4 +1,4 @@
-"""Jobs, which are arguments of the functions of methods, and the outcomes of attempts."""
+"""Jobs, by which the functions of methods report, and the outcomes of attempts."""
 
 from __future__ import annotations
 
@@ -89,11 +89,12 @@ class Job(Generic[M]):
         """Replace the operation's metadata: progress for callers that poll, wait or watch.
 
         Raises:
-            Cancelled: The work was asked to stop; let this pass to end the operation CANCELLED.
+            Cancelled: The work was asked to stop. To end the operation CANCELLED, do not catch this
+                error.
             DeadlineExceeded: The method's time limit has passed.
             LeaseLost: Another worker has this operation now, so this attempt's result is refused.
             EncodingError: The metadata cannot be encoded.
-            RuntimeError: An async function calls it on its event loop, which the call would block.
+            RuntimeError: The call would block the event loop of an async function.
         """
         self._check_may_block("report")
         self._control.report(metadata)
@@ -107,16 +108,17 @@ class Job(Generic[M]):
         await self._control.report_async(metadata)
 
     def progress(self: Job[OperationMetadata], fraction: float, message: str | None = None) -> None:
-        """Report the share that is done, from 0 to 1, and a message; None keeps the last message.
+        """Report the share of the work that is done, from 0 to 1, and a message.
 
-        For methods without a metadata class of their own: see :class:`lro.OperationMetadata`.
+        None keeps the last message. Use this in a method that has no metadata class of its own: see
+        :class:`lro.OperationMetadata`.
 
         Raises:
             ValueError: ``fraction`` is not a number from 0 to 1.
             TypeError: ``message`` is not a text.
             EncodingError: The method has a metadata class of its own: use :meth:`report`.
             Cancelled, DeadlineExceeded, LeaseLost: As for :meth:`report`.
-            RuntimeError: An async function calls it on its event loop, which the call would block.
+            RuntimeError: The call would block the event loop of an async function.
         """
         self._check_may_block("progress")
         self._control.report(self._control.progressed(fraction, message))
@@ -144,7 +146,7 @@ class Job(Generic[M]):
             EncodingError: The value cannot be stored; the text names the key and the reason.
             MessageTooLarge: The value, or all values of the operation, exceed ``Limits``.
             TypeError, ValueError: The key is not a printable text of 1 to 200 characters.
-            RuntimeError: An async function calls it on its event loop, which the call would block.
+            RuntimeError: The call would block the event loop of an async function.
         """
         self._check_may_block("checkpoint")
         run(self._control.checkpoints.store(key, value))
@@ -163,16 +165,16 @@ class Job(Generic[M]):
     def checkpointed(self, key: str, default: object = None) -> Any:
         """Return the value that any attempt last stored under a key, or the default.
 
-        The key of a step returns the step's result. Messages are returned as instances of their
-        class. The first attempt reads nothing; a later one reads all values once, at the first
-        call.
+        The key of a step gives the step's result. Messages are returned as instances of their
+        class. The first attempt reads nothing from the store. A later attempt reads all values
+        once, at the first call.
 
         Raises:
             Cancelled, DeadlineExceeded: As for :meth:`report`.
             InvalidArgument: The value was stored by an earlier release and cannot be read.
             UnknownType: The value is a message whose class is no longer registered.
             TypeError, ValueError: The key is not a printable text of 1 to 200 characters.
-            RuntimeError: An async function calls it on its event loop, which the call would block.
+            RuntimeError: The call would block the event loop of an async function.
         """
         self._check_may_block("checkpointed")
         return next(iter(run(self._control.recalled(key))), default)
@@ -198,7 +200,7 @@ class Job(Generic[M]):
                 :meth:`checkpoint`.
             InvalidArgument, UnknownType: As for :meth:`checkpointed`.
             TypeError, ValueError: As for :meth:`checkpoint`; or the function is async.
-            RuntimeError: An async function calls it on its event loop, which the call would block.
+            RuntimeError: The call would block the event loop of an async function.
         """
         self._check_may_block("step")
         if inspect.iscoroutinefunction(function):
@@ -235,7 +237,7 @@ class Job(Generic[M]):
             raise RuntimeError(_HOLDS_UP_LOOP.format(verb))
 
     def raise_if_cancelled(self) -> None:
-        """Raise if the work was told to stop. Call it at each unit of work.
+        """Raise an error if the work must stop. Call this before each unit of work.
 
         Raises:
             Cancelled: The work was asked to stop.
@@ -244,7 +246,7 @@ class Job(Generic[M]):
         self._control.raise_if_cancelled()
 
     def sleep(self, seconds: float) -> None:
-        """Pause the thread of a plain function; a cancellation and the time limit interrupt it.
+        """Pause the thread of a plain function; a cancellation or the time limit ends the pause.
 
         Raises:
             Cancelled: The work was asked to stop.
@@ -258,7 +260,7 @@ class Job(Generic[M]):
         self._control.pause(seconds)
 
     async def sleep_async(self, seconds: float) -> None:
-        """Pause an async function. A cancellation and the time limit interrupt it.
+        """Pause an async function; a cancellation or the time limit ends the pause.
 
         Raises:
             Cancelled: The work was asked to stop.
@@ -274,7 +276,7 @@ class Job(Generic[M]):
 
 
 class Checkpoints:
-    """The values that the attempts at an operation have stored, packed, by key.
+    """The packed values that the attempts at an operation have stored, by key.
 
     ``keep`` stores a value. ``load`` reads the values of earlier attempts, and is None in the first
     attempt. A JSON value is packed without a type.
@@ -297,7 +299,7 @@ class Checkpoints:
         self._loaded = load is None
 
     def find(self, key: str) -> Flow[tuple[object, ...]]:
-        """Return the value of a key in a tuple; the empty tuple if there is none."""
+        """Return a tuple with the value of a key; an empty tuple if the key has no value."""
         _check_key(key)
         yield from self._read()
         return (self.unpacked(key, self._known[key][0]),) if key in self._known else ()
@@ -424,7 +426,7 @@ class AttemptTrace:
     """The trace context of the attempt, for a process that runs the function."""
 
     def attach(self) -> Callable[[], object]:
-        """Make this the current trace of the thread or task; return a function that undoes it."""
+        """Make this the current trace of the thread or task; return a function that undoes this."""
         return _nothing
 
     def end(self, outcome: AttemptOutcome, error_type: str) -> None:
@@ -509,7 +511,7 @@ class JobControl:
         await on_loop(self._reported(metadata))
 
     def progressed(self, fraction: float, message: str | None) -> OperationMetadata:
-        """Return the metadata for :meth:`Job.progress`; the write that stores it adds its times."""
+        """Return the metadata for :meth:`Job.progress`; the write to the store adds the times."""
         number = isinstance(fraction, (int, float)) and not isinstance(fraction, bool)
         if not number or not 0 <= fraction <= 1:
             raise ValueError(f"fraction: must be a number from 0 to 1, got {got(fraction)}")
@@ -586,8 +588,8 @@ class JobControl:
     def on_stop(self, wake: Callable[[], None]) -> None:
         """Call ``wake`` when the work is asked to stop, or at once if it was asked already.
 
-        For executors that run the work elsewhere. ``wake`` may be called twice, if the work is
-        asked to stop while ``wake`` is being added.
+        An executor uses this if it runs the work in another process. ``wake`` may be called twice,
+        if the work is asked to stop while ``wake`` is being added.
         """
         self._wakes.append(wake)
         if self._cancelled:
@@ -599,7 +601,10 @@ class JobControl:
         return self._publish is _nowhere
 
     def end(self) -> None:
-        """Ignore reports, and refuse checkpoints, of threads that the function left running."""
+        """From now on, ignore reports and refuse checkpoints: the function has ended.
+
+        Threads that the function left running may still send them.
+        """
         self._publish = _nowhere
         self._remember = self._checkpoints = None  # both refer to the attempt
 
@@ -663,8 +668,8 @@ def overdue() -> DeadlineExceeded:
 class Failure:
     """The error that a function raised: its class name and text, for operators.
 
-    ``again``: the method retries such an error. ``after``: the seconds until the retry that the
-    function asked for; None stands for the pause of the method's ``retry``.
+    ``again`` is true if the method retries such an error. ``after`` is the number of seconds after
+    which the function asked to be retried; None stands for the pause of the method's ``retry``.
     """
 
     error: str
@@ -677,7 +682,8 @@ class Failure:
 class FinalResult:
     """The result that ends the operation.
 
-    ``acknowledge``: the result answers a cancel request. ``expired``: work did not begin in time.
+    ``acknowledge`` is true if the result answers a cancel request. ``expired`` is true if the work
+    did not begin in time.
     """
 
     result: AnyMessage | Status
@@ -702,7 +708,7 @@ class AttemptEnded(Exception):
 
 
 class SwallowedError(Exception):
-    """Raised if a context manager of ``around`` swallowed the error of this method."""
+    """Raised if a context manager of the option ``around`` swallowed the function's error."""
 
 
 class WorkerDied(Exception):
