@@ -84,7 +84,7 @@ class EdgeApp:
         elif self._fallback is not None:
             await self._fallback(scope, receive, send)
         elif scope["type"] == "websocket":
-            # Closed before it is accepted, so the caller gets 403.
+            # The websocket is closed before it is accepted, so the caller gets 403.
             await send({"type": "websocket.close"})
         else:
             raise ValueError(f"lro serves http, not {scope['type']}")

@@ -674,7 +674,7 @@ class EncodingError(LroError):
 
 
 class MessageTooLarge(EncodingError):
-    """A message is too large for the service to store; ``setting`` is the field of ``Limits``."""
+    """A message is too large to store; ``setting`` is the field of ``Limits`` with the maximum."""
 
     reason = "MESSAGE_TOO_LARGE"
     fact_names: ClassVar[tuple[str, ...]] = ("type_name", "size", "limit", "setting")

@@ -31,9 +31,10 @@ UNKNOWN: Final = "lro.unknown"
 
 
 def unknown_fields() -> bytes:
-    """Return the attribute for a message's unknown fields, in binary form.
+    """Return the attrs attribute that keeps a message's unknown fields in binary form.
 
-    Unknown fields come from peers with a newer revision, and are written back (spec §1.7(5)).
+    Peers with a newer release of the message send such fields. They are written back (spec
+    §1.7(5)).
     """
     found: bytes = attrs.field(default=b"", kw_only=True, repr=False, metadata={UNKNOWN: True})
     return found

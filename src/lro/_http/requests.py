@@ -260,7 +260,7 @@ _SPELLINGS: Final[Mapping[str, Mapping[str, str]]] = {
         _PARTIAL: _PARTIAL,
     },
 }
-"""By RPC: the JSON and proto names of each field that its query may have."""
+"""The JSON and proto names of the fields that a query may have, by RPC."""
 
 
 T = TypeVar("T", str, bool)
@@ -487,8 +487,9 @@ def check_site(
 ) -> None:
     """Refuse a call by a page of another site, unless that site is trusted.
 
-    Call it for methods in ``CHANGING``. ``scheme`` is the connection's scheme as known to the
-    server. Only browsers send ``Sec-Fetch-Site`` or ``Origin``, so calls of other programs pass.
+    Call this function for methods in ``CHANGING``. ``scheme`` is the connection's scheme as known
+    to the server. Only browsers send ``Sec-Fetch-Site`` or ``Origin``, so calls of other programs
+    pass.
 
     Raises:
         CrossSiteRequest: The page belongs to another site, which is not trusted.
@@ -532,8 +533,8 @@ _SECONDS: Final = re.compile(r"(?=[0-9])0*+([0-9]{0,9})[0-9]*+", re.ASCII)
 class Preferences:
     """The preferences for the reply to a start.
 
-    ``wait``: the maximum time to wait for the end of the operation, in seconds; None: no
-    preference. ``respond_async``: whether to answer before the end of the operation.
+    ``wait`` is the maximum time to wait for the end of the operation, in seconds, or None without
+    this preference. ``respond_async`` is true if the caller prefers a reply before that end.
     """
 
     wait: int | None = None

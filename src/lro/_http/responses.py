@@ -204,7 +204,7 @@ Redact: TypeAlias = Callable[[dict[str, Json]], dict[str, Json]]
 def operation_reply_json(
     operation: Operation, types: TypeRegistry, domain: str, *, alone: bool
 ) -> dict[str, Json]:
-    """Return the JSON object of an operation, with the stand-ins of :func:`with_stand_ins`.
+    """Return an operation as JSON; :func:`with_stand_ins` replaces unprintable messages.
 
     Raises:
         MessageUnreadable: As for :func:`with_stand_ins`.
@@ -289,7 +289,7 @@ def shown_together(
     enum_numbers: bool = False,
     redact: Redact | None = None,
 ) -> list[bytes]:
-    """Return operations as a list with one JSON text for a reply; an empty list if there are none.
+    """Return a list of one text, the JSON of operations joined by commas; empty without operations.
 
     An ErrorInfo is shown for a message that cannot be printed (spec §1.14(3)).
 

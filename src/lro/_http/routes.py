@@ -260,7 +260,7 @@ def _under_each(
 def parameter_names(template: Template) -> Sequence[str]:
     """Return unique identifiers for the varying segments of a path, in order.
 
-    A variable has its own name; other segments are named after the collection before them.
+    A variable has its own name. Each other segment is named after the collection before it.
     """
     names: list[str] = []
     fields = {one.start: one.field for one in template.variables if one.single}

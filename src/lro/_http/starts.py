@@ -318,7 +318,7 @@ StartResult: TypeAlias = Handle[Any, Any] | Operation
 def answer(service: Service, start: Callable[[], StartResult], poll_seconds: int = 1) -> HttpReply:
     """Start an operation, and return the reply with the operation or the error of ``start``.
 
-    Use it in endpoints of a framework: with Starlette, FastAPI and Flask, return
+    Use this function in endpoints of a framework: with Starlette, FastAPI and Flask, return
     ``Response(*answer(...).parts)``. Only :class:`lro.LroError` becomes a reply; the framework
     handles all other exceptions.
     """

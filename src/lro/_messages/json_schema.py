@@ -70,7 +70,7 @@ _SCALARS: Final[Mapping[Kind, tuple[Schema, Schema]]] = {
     Kind.FLOAT: _floating(Kind.FLOAT),
     Kind.DOUBLE: _floating(Kind.DOUBLE),
 }
-"""Schemas for writing and for reading."""
+"""Schemas for writing and for reading, by the kind of a field."""
 
 _ODD: Final = re.compile(r"[^A-Za-z0-9._-]")
 """Characters that the key of an OpenAPI component cannot have."""

@@ -29,8 +29,9 @@ MAX_DEPTH: Final = 100
 MAX_MESSAGE_DEPTH: Final = 32
 """The deepest nesting of a packed message (spec §1.8(8)).
 
-In binary form an object in a Struct takes three levels, and protobuf reads 100 levels. So every
-message with a JSON form also has a readable binary form. Replies and stores add a few levels.
+In binary form an object in a Struct takes three levels, and protobuf reads 100 levels. With this
+limit, every message with a JSON form also has a readable binary form, even inside the few levels
+that replies and stores add.
 """
 
 _AS_BRACES: Final = bytes.maketrans(b"[]", b"{}")
@@ -38,7 +39,7 @@ _NO_BRACKETS: Final = bytes(set(range(256)) - set(b'[]{}"'))
 _LONG_TEXT: Final = 50_000
 _DIGITS: Final = bytes.maketrans(b"123456789", b"000000000")
 _LONG_NUMBER: Final = b"0" * 19
-"""An integer of this many digits may have more than 64 bits; orjson reads it as a float."""
+"""An integer of so many digits may have more than 64 bits, and orjson would read it as a float."""
 _BEYOND_DOUBLE: Final = b"0" * 309
 _EXPONENT: Final = re.compile(rb"0e-?0+(?:[,\]}]|\Z)")
 """Matches an exponent, in a text whose digits are all replaced by 0.
@@ -46,7 +47,7 @@ _EXPONENT: Final = re.compile(rb"0e-?0+(?:[,\]}]|\Z)")
 orjson and the standard library write numbers with an exponent differently.
 """
 MAX_LISTS: Final = 100_000
-"""The most lists in a request: parsing so many takes about 50 ms, and holds the GIL meanwhile."""
+"""The most lists in a request: to parse them takes about 50 ms, in which the GIL is held."""
 
 MAX_VALUES: Final = 2_000_000
 """The most values in a JSON text. A comma counts as one; an object, list, string or key as two.
@@ -66,7 +67,7 @@ def dumps(value: Json) -> bytes:
 
     Raises:
         ValueError: The value is nested too deeply, or has a number or text that is invalid in JSON.
-        TypeError: It contains something that is not a JSON value.
+        TypeError: The value contains something that is not a JSON value.
     """
     if orjson is not None:
         try:
@@ -84,7 +85,7 @@ def canonical(value: Json) -> bytes:
 
 
 def dumps_bounded(value: Json) -> bytes:
-    """Write a value for storage: as :func:`dumps`, but refuse values that :func:`loads` refuses.
+    """Write a value like :func:`dumps`, but refuse a value nested too deeply for :func:`loads`.
 
     Raises:
         ValueError, TypeError: As for :func:`dumps`; or the value is nested too deeply.

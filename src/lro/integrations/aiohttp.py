@@ -178,7 +178,7 @@ class _Exchange:
     async def receive(self) -> MutableMapping[str, Any]:
         """Return the next part of the body; after its end, wait until the caller disconnects.
 
-        Exceptions of aiohttp for a body that does not match its encoding are not caught.
+        Exceptions that aiohttp raises for a body that does not match its encoding propagate.
         """
         if not self._read:
             try:
