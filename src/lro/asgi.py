@@ -41,7 +41,7 @@ _BODILESS: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 """HTTP methods whose body is ignored (spec §5.9(4)), so it is not read."""
 
 _LAST_SECONDS: Final = 1.0
-"""Maximum seconds for the last send of a cancelled call, because the caller may not read it."""
+"""Maximum seconds for the last send of a cancelled call, whose caller may no longer read it."""
 
 
 class EdgeApp:

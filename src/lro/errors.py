@@ -1,6 +1,6 @@
 """Every error class of the library.
 
-Each error carries a canonical code, a reason, facts and a sentence (spec §6).
+Each error has a canonical code, a reason, facts and a message of one sentence (spec §6).
 """
 
 from lro._base.arguments import (
