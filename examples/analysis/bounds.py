@@ -1,4 +1,4 @@
-"""Validators of request fields, which run when a message is made or its JSON is read."""
+"""Validators of request fields. They run when a message is made, also when JSON is read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def between(
 ) -> Callable[[object, attrs.Attribute[Number], Number], None]:
     """Return a validator of numbers from ``low`` to ``high``, which refuses NaN.
 
-    ``above`` and ``below`` exclude the lower and the upper bound."""
+    With ``above``, the validator refuses ``low`` too; with ``below``, it refuses ``high`` too."""
 
     if above or below:
         lower = f"greater than {low}" if above else f"at least {low}"
@@ -36,7 +36,7 @@ def between(
 
 
 def length_between(low: int, high: int) -> Callable[[object, attrs.Attribute[str], str], None]:
-    """Return a validator of texts of ``low`` to ``high`` characters."""
+    """Return a validator of texts with ``low`` to ``high`` characters."""
 
     def check(_: object, field: attrs.Attribute[str], value: str) -> None:
         if not low <= len(value) <= high:

@@ -42,13 +42,13 @@ class Deployment:
 
     @classmethod
     def of_environment(cls) -> Deployment:
-        """Read the deployment from ``ANALYSIS_STORE``, ``ANALYSIS_LEASE`` and so on."""
+        """Read the settings from the variables ``ANALYSIS_STORE``, ``ANALYSIS_LEASE`` and so on."""
         plain: dict[str, Any] = attrs.asdict(cls())
         given = {name: os.environ.get(_variable(name), plain[name]) for name in plain}
         return cls(**{name: type(plain[name])(text) for name, text in given.items()})
 
     def environment(self) -> dict[str, str]:
-        """Return the environment variables from which other processes read this deployment."""
+        """Return the environment variables from which other processes read these settings."""
         return {_variable(name): str(value) for name, value in attrs.asdict(self).items()}
 
     def make_service(self) -> Service:

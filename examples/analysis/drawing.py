@@ -35,7 +35,7 @@ BARS: Final = {"sharpness", "cleanness", "contrast", "exposure", "score", "fidel
 
 @attrs.frozen
 class Shape:
-    """A line through pixels of the picture, in one ``frame`` of a film, or in all frames (-1)."""
+    """A line through pixels of the picture; ``frame`` is a frame of a film, -1 for all frames."""
 
     points: tuple[tuple[float, float], ...]
     label: str = ""
@@ -90,7 +90,10 @@ def _trail(result: m.TrackResponse, _: tuple[int, int]) -> Iterator[Shape]:
 
 
 def _overlay(result: Any) -> str:
-    """Return a PNG of regions with edges, of weighted parts (red: negative), or of the palette."""
+    """Return the overlay of a result as a PNG in base64; empty if the result has none.
+
+    The overlay shows regions with edges, weighted parts (negative parts in red), or a palette.
+    """
     file, colors = getattr(result, "label_map", getattr(result, "heatmap", None)), COLORS
     if file is not None:
         levels = np.asarray(Pillow.open(io.BytesIO(file.content))).astype(int)

@@ -89,7 +89,7 @@ def check_header(image: Image | None, field: str, *, min_side: int, longest: int
 
 
 def decode(image: Image | None, field: str) -> PIL.Image.Image:
-    """Decode the first picture of a file: upright, opaque, 8 bits, ``L`` (grey) or ``RGB``."""
+    """Decode the first picture of a file; it becomes upright, opaque, and ``L`` or ``RGB``."""
     content, path = _content(image, field), f"{field}.content"
     with _opened(content, path) as picture:
         _check_sums(picture, content, path)
@@ -143,7 +143,7 @@ def count_frames(image: Image | None, field: str) -> int:
 
 
 def working_size(width: int, height: int, longest: int) -> tuple[int, int]:
-    """Return ``size``, scaled down if its longer side exceeds ``longest``."""
+    """Return the size of a picture, scaled down if its longer side exceeds ``longest``."""
     larger = max(width, height)
     if larger <= longest:
         return width, height
@@ -151,7 +151,7 @@ def working_size(width: int, height: int, longest: int) -> tuple[int, int]:
 
 
 def working_copy(picture: PIL.Image.Image, longest: int) -> tuple[PIL.Image.Image, float]:
-    """Return the working copy and its scale: working size / original size, at most 1."""
+    """Return the working copy of a picture, and its scale: working / original size, at most 1."""
     size = working_size(*picture.size, longest)
     if size == picture.size:
         return picture, 1.0
@@ -313,7 +313,7 @@ def _seek(picture: PIL.Image.Image, index: int, path: str) -> bool:
 
 
 def _plain(picture: PIL.Image.Image, path: str) -> PIL.Image.Image:
-    """Decode the current frame: upright, opaque, 8 bits, ``L`` or ``RGB``."""
+    """Decode the current frame; it becomes upright, opaque, and ``L`` (grey) or ``RGB``."""
     try:
         picture.load()
         return _opaque(_upright(picture))

@@ -66,22 +66,23 @@ def lbp_codes(light: Grey, look: Callable[[], object] = lambda: None) -> Codes:
 
 
 def count(codes: Codes) -> Floats:
-    """Count each pattern in a part of a picture: 54 numbers, scale after scale."""
+    """Count each pattern of each scale in a part of a picture, and return these 54 counts."""
     planes = zip(codes, _BINS, strict=True)
     return np.concatenate([np.bincount(c.ravel(), minlength=n) for c, n in planes]).astype(float)
 
 
 def histograms(counts: Floats) -> Floats:
-    """Turn rows of counts into descriptions: scale each scale to sum 1, then take square roots.
+    """Turn rows of counts into descriptions.
 
-    A row without pixels gives zeros.
+    The counts of each scale are divided by their sum, and replaced by their square roots. A row
+    without pixels gives zeros.
     """
     scales = np.split(counts, np.cumsum(_BINS)[:-1], axis=1)
     return np.hstack([np.sqrt(part / np.maximum(part.sum(1, keepdims=True), 1)) for part in scales])
 
 
 class Textures:
-    """A learned model of the labels, and the tiles that it comes from."""
+    """A learned model of the labels, and the tiles from which it was learned."""
 
     def __init__(self, labels: Sequence[str], tiles: Floats) -> None:
         """``tiles`` has a description per row, ``labels`` its label. At least two labels differ."""

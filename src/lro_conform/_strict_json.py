@@ -24,7 +24,7 @@ def repeated(texts: Iterable[str]) -> list[str]:
 
 
 def read_json(payload: bytes) -> tuple[object, tuple[str, ...]]:
-    """Return the value of a JSON text, and the defects in spite of which it can be read.
+    """Return the value of a JSON text, and the defects that a strict parser would refuse.
 
     Null fields are left out, because in ProtoJSON they mean fields that are not set.
 

@@ -31,7 +31,7 @@ def check(request: DetectRequest) -> None:
 
 
 def detect(request: DetectRequest, progress: Progress) -> DetectResponse:
-    """Find frontal faces, best support first."""
+    """Find frontal faces; those with the most support come first."""
     (work,) = opened(LONGEST, progress, image=request.image)
     hits = _scan(grey(work.copy), max(request.min_size_px * work.scale, SMALLEST), progress)
     progress.stage("GROUPING")

@@ -126,7 +126,7 @@ def perceptual_hash(picture: PIL.Image.Image) -> str:
     """
     small = picture.convert("L").resize((32, 32), PIL.Image.Resampling.LANCZOS)
     levels = np.asarray(small, dtype=float)
-    # Rounded, so that the frequencies of a flat picture are exactly 0.
+    # Round the frequencies, so that those of a flat picture are exactly 0.
     waves = np.round(np.asarray(dctn(levels, type=2))[:8, :8].ravel(), 6)
     bits = waves > np.median(waves[1:])  # the first value is the mean brightness
     return np.packbits(bits).tobytes().hex()

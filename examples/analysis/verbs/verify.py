@@ -90,7 +90,7 @@ def _matches(here: Keypoints, there: Keypoints, ratio: float) -> tuple[Matrix, M
 
 
 def _fit(source: Matrix, target: Matrix, max_error_px: float) -> tuple[Matrix | None, int]:
-    """Return the projective map that fits the most points of ``source``, and their number."""
+    """Return the projective map that fits the most points of ``source``, and how many it fits."""
     if len(source) < 4:
         return None, 0
     model, inliers = ransac(

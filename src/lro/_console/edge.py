@@ -76,7 +76,7 @@ Allow: TypeAlias = Callable[[str, str, str], "bool | Awaitable[bool | None] | No
 """The hook ``(caller, action, name)``: may the caller do this to the operation or method?"""
 
 ACTIONS: Final = ("cancel", "delete", "rerun", "pause")
-"""The actions of the console: three on operations, and ``"pause"`` and resume on methods."""
+"""The actions of the console: three on operations, and ``"pause"`` (with resume) on methods."""
 
 _LINKS: Final = ("trace", "logs")
 _PLACEHOLDERS: Final = ("trace_id", "name")

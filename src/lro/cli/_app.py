@@ -37,7 +37,7 @@ _DISTRIBUTION: Final = "lro"
 
 
 def added_commands() -> dict[str, importlib.metadata.EntryPoint]:
-    """Return the entry points that add commands, by name; this distribution's come first.
+    """Return the entry points that add commands, by name; those of this distribution come first.
 
     If two entry points have the same name, the first is used. No entry point can replace a command
     of this package.

@@ -57,7 +57,7 @@ class MethodDescriptor:
 
 
 class DescriptorSet:
-    """The files of a set by name, and an index of their messages; errors name the set ``named``.
+    """The files of a set by name, and an index of their messages; errors call the set ``named``.
 
     Raises:
         InvalidArgument: The bytes are not a FileDescriptorSet, or the set has no file, or two files

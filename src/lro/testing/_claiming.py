@@ -49,7 +49,7 @@ def _claim(
 
 
 def _said(found: Claimed) -> tuple[list[str], bool, datetime | None]:
-    """Return the ids of the claimed operations, whether more are due, and the next due time."""
+    """Return the ids of the claimed operations, whether more work is due, and the next due time."""
     return ids([record for record, _ in found.works]), found.more, found.next_due
 
 

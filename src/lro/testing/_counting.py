@@ -96,7 +96,7 @@ def counts_older_than_72_hours_are_removed(store: StatisticsStore, clock: Manual
 
 @_where_kept
 def concurrent_counts_add_up(store: StatisticsStore, clock: ManualClock) -> None:
-    """Counts that threads add at the same time are all kept, in any order of methods."""
+    """Counts that threads add at the same time are all kept, whatever the order of methods."""
     names = "ABCDE"
 
     def add(number: int) -> None:

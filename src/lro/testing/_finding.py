@@ -49,7 +49,7 @@ from lro.testing._samples import (
 
 
 def pages_are_newest_first_then_by_name(store: Store, clock: ManualClock) -> None:
-    """Equal times are sorted by name, in code point order and not UTF-16 order (spec §3.4(2))."""
+    """Records of equal times are sorted by name, in code point order, not UTF-16 (spec §3.4(2))."""
     for unique_id in ("b", "\U00010000", "a", "\uffff", "B", "a/a", "a-"):
         insert(store, record_of(clock, unique_id))
     clock.advance(microseconds=1)
@@ -318,7 +318,7 @@ def _number(column: Column, path: tuple[str, ...], record: Record) -> float | No
 
 
 def records_are_found_by_name(store: Store, clock: ManualClock) -> None:
-    """Each record is found once, as by ``get``, even if callers cannot see it any more."""
+    """Each named record is found once, even if callers cannot see it any more."""
     names = [f"operations/{unique_id}" for unique_id in ("running", "done", "expired", "hidden")]
     for unique_id in ("running", "done", "expired", "hidden", "other"):
         insert(store, held(clock, unique_id))

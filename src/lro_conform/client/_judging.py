@@ -1,4 +1,4 @@
-"""Observations of a client in a scenario, and the conditions (complaints) that fail it."""
+"""Observations of a client in a scenario, and complaints: the conditions that fail a client."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ Complaint: TypeAlias = Callable[[ClientRun], str | None]
 
 
 class OtherVerdict(Exception):
-    """Raised if a run does not exercise a check; has the verdict and its reason."""
+    """Raised if a run does not exercise a check; it has the verdict and the reason."""
 
     def __init__(self, verdict: Verdict, why: str) -> None:
         super().__init__(verdict, why)

@@ -40,7 +40,7 @@ DEFECTS: Final = ("UNKNOWN", "INTERNAL", "DATA_LOSS")
 
 @attrs.frozen(kw_only=True)
 class WireReply:
-    """A raw HTTP reply, with the part of the body that was read; header names in lower case."""
+    """A raw HTTP reply, with header names in lower case, and the part of the body that was read."""
 
     status: int
     headers: Mapping[str, str]

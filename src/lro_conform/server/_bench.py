@@ -140,7 +140,7 @@ class Bench:
             self.started.append(name)
 
     async def release(self, *, everything: bool = False) -> None:
-        """Cancel operations that the last check left in progress, as servers may run only a few."""
+        """Cancel operations that the last check left in progress: a server may run only a few."""
         names = [one for one in self._running if everything or one != self._long]
         if everything and self._long:
             names.append(self._long)
