@@ -1,4 +1,4 @@
-"""Counts and load, computed alike for all stores: time steps, sums and work in progress."""
+"""Counts by time step, and the load (work in progress): functions that all stores share."""
 
 from __future__ import annotations
 
@@ -15,20 +15,26 @@ from lro.stores._rows import micros, moment
 _MINUTE: Final = 60_000_000
 
 PRUNED_ROWS: Final = 1000
-"""Maximum number of old rows that one call removes; a call for 300 methods adds fewer rows."""
+"""Maximum number of old rows that one call of ``add_counts`` removes.
+
+A call with counts of 300 methods adds fewer rows than this number.
+"""
 
 WAITS: Final = "owner = '' AND lease_until IS NOT NULL"
 """``Record.waits`` in SQL."""
 
 
 def steps_of(minute: datetime) -> Mapping[int, int]:
-    """Map each step length (in minutes) to the begin of ``minute``'s step (minutes since 1970)."""
+    """Map each step length, in minutes, to the first minute of the step that contains ``minute``.
+
+    The first minute is the number of minutes since 1970.
+    """
     number = micros(minute) // _MINUTE
     return {step: number - number % step for step in STEP_MINUTES}
 
 
 def step_since(since: datetime, step_minutes: int) -> int:
-    """Return the first step that ends after ``since``, as its first minute since 1970.
+    """Return the first minute (since 1970) of the step that contains ``since``.
 
     Raises:
         DeclarationError: ``step_minutes`` is not one of ``STEP_MINUTES``.
@@ -64,7 +70,11 @@ def added(before: Mapping[str, float], more: Mapping[str, float]) -> dict[str, f
 
 
 LoadRow: TypeAlias = tuple[str, str, bool | int, int, int, int, str]
-"""Method, owner, waiting flag, count, count over the limit; create time and name of the oldest."""
+"""Row of a group of operations: method, owner, and True if they wait; then four values.
+
+These are the number of operations, the number of operations beyond the limit, and the create time
+and the name of the oldest operation.
+"""
 
 
 def load_of(rows: Iterable[LoadRow]) -> Load:

@@ -15,7 +15,7 @@ from lro._engine.process import PerProcess
 _RELEASED_AT_ONCE: Final = 2
 
 _IDLE_SECONDS: Final = 10.0
-"""Seconds without a write after which the thread of this module ends."""
+"""Seconds without a write after which the thread for handed-in writes ends."""
 
 
 class WriteState(enum.Enum):
@@ -26,7 +26,7 @@ class WriteState(enum.Enum):
     WAITING = "waiting"
     """The write waits for a group, or for the leader of its group."""
     LEADING = "leading"
-    """The write's thread, or the thread of this module, leads a group or leads the next group."""
+    """The write's thread, or the thread for handed-in writes, leads now or will lead next."""
     MADE = "made"
     """The write has its result or its error."""
     LEFT = "left"
@@ -44,10 +44,10 @@ NEXT: Final[Mapping[WriteState, frozenset[WriteState]]] = {
 
 @attrs.define(eq=False, kw_only=True)
 class QueuedWrite(ABC):
-    """A queued write, until it has its result or its error.
+    """A queued write, with its state and its outcome.
 
-    Either a thread waits for the write, or it was handed in: then :meth:`call_back` reports its
-    outcome.
+    A thread waits for the write, unless the write was handed in (:meth:`GroupCommit.hand_in`).
+    Then :meth:`call_back` reports the outcome.
     """
 
     state: WriteState = attrs.field(default=WriteState.WAITING, init=False)
@@ -58,7 +58,7 @@ class QueuedWrite(ABC):
     error: BaseException | None = attrs.field(default=None, init=False)
     """The error, if the write failed."""
     rest: list[Any] | None = attrs.field(default=None, init=False)
-    """The writes of its ended group whose threads still wait; all of these share the list."""
+    """Writes of the same group, after its end, whose threads still wait; they share this list."""
 
     def become(self, state: WriteState) -> None:
         """Change the state if the table allows it. The caller has the lock."""
@@ -69,7 +69,8 @@ class QueuedWrite(ABC):
     def call_back(self) -> None:
         """Report the outcome to the caller that handed the write in. Be quick; never raise.
 
-        The thread of this module calls it once.
+        This method is called once: by the thread for handed-in writes, or by
+        :meth:`GroupCommit.hand_in` if that thread cannot be started.
         """
 
 
@@ -80,9 +81,10 @@ class GroupCommit(PerProcess, ABC, Generic[W]):
     """Base class that commits writes in groups.
 
     A thread that writes while no group is in progress leads a group at once, so a lone write never
-    waits. Threads that arrive during a group wait. When the group has ended, the first of them
-    leads the next group, which has all their writes. If the first waiting write was handed in, so
-    that no thread waits for it, a thread of this module leads.
+    waits. Threads that write while a group is in progress wait. When the group has ended, the
+    thread that has waited longest leads the next group, for itself and for the waiting threads. If
+    no thread waits for the first queued write, because it was handed in, the thread for handed-in
+    writes leads.
     """
 
     _closed = False
@@ -110,9 +112,9 @@ class GroupCommit(PerProcess, ABC, Generic[W]):
                 self._promote()
 
     def _submit(self, write: W) -> None:
-        """Queue a write, and return when it has ended; this thread may lead its group.
+        """Queue a write, and return when it has ended; the calling thread may lead its group.
 
-        If this thread leads, errors of :meth:`_lead` propagate.
+        If the calling thread leads, errors of :meth:`_lead` propagate.
         """
         try:
             with self._lock:
@@ -131,9 +133,10 @@ class GroupCommit(PerProcess, ABC, Generic[W]):
             self._leave(write)
 
     def hand_in(self, write: W) -> None:
-        """Queue a write, and return at once; its ``call_back`` is called when it has ended.
+        """Queue a write, and return at once. Call ``write.call_back()`` when the write has ended.
 
-        If no thread can be started (as when the interpreter exits), this call makes the write.
+        If no thread can be started (as when the interpreter exits), make the write before
+        returning.
         """
         with self._lock:
             there = self._thread is not None or self._start_thread()
@@ -161,12 +164,12 @@ class GroupCommit(PerProcess, ABC, Generic[W]):
         return True
 
     def _live(self, turn: threading.Lock) -> None:
-        """Lead groups whose first write was handed in; end when no write has come for a while."""
+        """Lead groups whose first write was handed in; end some seconds after the last write."""
         while self._live_on(timely=turn.acquire(timeout=_IDLE_SECONDS)):
             pass  # each turn is a separate call, so its writes are freed before the next wait
 
     def _live_on(self, *, timely: bool) -> bool:
-        """Take one turn of the thread of this module; return True if the thread must continue."""
+        """Take one turn of the thread for handed-in writes; return True if it must continue."""
         with self._lock:
             if not timely and self._led:
                 return True  # another thread leads, or has just given this thread a turn
@@ -181,8 +184,8 @@ class GroupCommit(PerProcess, ABC, Generic[W]):
             else:
                 self._let_lead(write)
         for one in done:
-            # No other thread makes callbacks: a signal might interrupt it, and its callbacks would
-            # be lost.
+            # Only this thread calls back. A signal might interrupt a thread of the application,
+            # and its callbacks would be lost.
             one.call_back()
         if write is not None:
             try:
@@ -200,7 +203,7 @@ class GroupCommit(PerProcess, ABC, Generic[W]):
         """
 
     def _choose(self, waiting: list[W]) -> tuple[list[W], list[W]]:
-        """Split the waiting writes: the next group, with the leader's write, and later groups."""
+        """Split the waiting writes: the next group, with the leader's write, and later writes."""
         return waiting, []
 
     def _take(self) -> Sequence[W]:
@@ -216,7 +219,10 @@ class GroupCommit(PerProcess, ABC, Generic[W]):
         write.become(WriteState.LEADING)
 
     def _leave(self, write: W) -> None:
-        """If this write's thread led, let the next thread lead; release threads of the group."""
+        """End the use of a write by its thread, and release waiting threads of the same group.
+
+        If the thread led the group, let another thread lead the next group.
+        """
         with self._lock:
             leads = self._leading is write
             if leads and self._made:
@@ -254,9 +260,10 @@ class GroupCommit(PerProcess, ABC, Generic[W]):
             self._led = False
 
     def _release(self, rest: list[W]) -> None:
-        """Release the threads of a few of these writes; each releases others. The lock is held.
+        """Release the threads of a few of these writes. The lock is held.
 
-        If all threads were released at once, they would delay the next leader and each other.
+        Each released thread releases a few more threads. If all threads were released at once, they
+        would delay the next leader and each other.
         """
         released = 0
         while rest and released < _RELEASED_AT_ONCE:

@@ -45,11 +45,11 @@ class Dialect(Protocol):
     """Placeholder of a parameter."""
 
     def named(self, names: Collection[str]) -> Condition:
-        """Return a condition: the name is one of these."""
+        """Return the condition that the name is one of these names."""
         ...
 
     def key(self, name: str) -> str:
-        """Return an expression for the value of a key (an ASCII word); ``UNKNOWN`` if missing."""
+        """Return an expression for the value of a key (an ASCII word), ``UNKNOWN`` if missing."""
         ...
 
     def contains(self, column: str, *, folded: bool) -> str:
@@ -123,14 +123,14 @@ def _contains(
 
 
 def among(expression: str, values: Collection[str], mark: str) -> Condition:
-    """Return a condition: the expression has one of these values."""
+    """Return the condition that an expression has one of these values."""
     if not values:
         return "FALSE", []
     return f"{expression} IN ({', '.join([mark] * len(values))})", list(values)
 
 
 def ranged(column: str, span: Span, mark: str) -> Condition:
-    """Return a condition: the time in a column is within a range."""
+    """Return the condition that the time in a column is within a range."""
     found = [(">=", span.low), ("<=", span.high)]
     ends = [(f"{column} {op} {mark}", end) for op, end in found if end is not None]
     if not ends:
@@ -151,7 +151,7 @@ _LATEST: Final = 2**62
 _EARLIEST: Final = -(2**62)
 _STATE: Final = "state"
 MAX_VALUES: Final = 50
-"""Up to this many values of a key are looked up in its index; for more, all records are read."""
+"""Maximum number of values to look up in the index by a key; for more, it is not used."""
 
 
 class StatementTooSlow(Exception):
@@ -163,10 +163,10 @@ class StatementTooSlow(Exception):
 
 
 def retry_smaller(action: Callable[[int], T], size: int) -> T:
-    """Run an action for ``size`` records, or for fewer if that takes too long.
+    """Run an action for ``size`` records; if that takes too long, run it for fewer records.
 
     Raises:
-        LroError: A single record takes too long.
+        LroError: The action takes too long even for a single record.
     """
     while True:
         try:
@@ -179,12 +179,13 @@ def retry_smaller(action: Callable[[int], T], size: int) -> T:
 
 @attrs.frozen(kw_only=True)
 class ListQuery:
-    """Plan of a list: read the records with these ``values`` of ``order``, by create time.
+    """Plan of a list: which records to read, and by which index, in order of create time.
 
     ``order`` is an indexed column: ``"state"``, a metadata key, or empty for all records of the
-    parent. If ``names`` are given, they are few, and each record is read by its name. ``low`` and
-    ``high`` bound the create time, in microseconds. Of the records created at ``at``, the list has
-    the records whose names follow ``name``. ``nothing`` means that the test excludes every record.
+    parent. Only records that have one of ``values`` in this column are read. If ``names`` is given,
+    the names are few, and each record is read by its name. ``low`` and ``high`` bound the create
+    time, in microseconds. Of the records created at the time ``at``, only those whose names follow
+    ``name`` are listed. ``nothing`` means that the test excludes every record.
     """
 
     order: str
@@ -219,9 +220,10 @@ class ListQuery:
         )
 
     def page(self, records: Sequence[Record], end: int | None, *, cut: bool) -> Page:
-        """Return a page of these records; all records created at or after ``end`` were read.
+        """Return a page of these records, with the place where the next page begins.
 
-        If ``cut``, only the records up to the last of ``records`` were read.
+        Records were read down to the create time ``end`` (None: all records were read). If ``cut``,
+        they were read only down to the last of ``records``.
         """
         if cut:
             return Page(records, place_of(records[-1]))

@@ -28,7 +28,7 @@ COLUMNS: Final = tuple(field.name for field in attrs.fields(Record))
 
 
 def added_columns(number: str, text: str) -> Mapping[str, str]:
-    """Return the columns that version 1 lacked (the last columns), with their SQL types."""
+    """Return the columns that schema version 1 lacked (the last columns), with their SQL types."""
     numbers = dict.fromkeys(("rank", "lane"), f"{number} NOT NULL DEFAULT 0")
     texts = dict.fromkeys(("failures", "origin"), f"{text} NOT NULL DEFAULT ''")
     return {**numbers, "begin_before": number, **texts, "sent_time": number}
@@ -136,7 +136,7 @@ def refuse_untextual(record: Record, key: RequestKey | None = None) -> None:
 
 
 def repeats_start(key: RequestKey, fingerprint: str, at: datetime, now: datetime) -> bool:
-    """Return True if a start with this key repeats an earlier start, made at ``at``.
+    """Return True if a start with this key repeats an earlier start that was made at ``at``.
 
     Raises:
         RequestIdConflict: The key was used less than 24 hours ago with another fingerprint.
@@ -290,15 +290,16 @@ class RecordCache(PerProcess):
         return kept.record
 
     def text_length(self, name: str) -> int:
-        """Return a cached record's ``text_length``; 0 if it is not cached."""
+        """Return the ``text_length`` of a cached record, or 0 if the record is not cached."""
         kept = self._kept.get(name)
         return 0 if kept is None else kept.text_length
 
     def keep(self, record: Record, text_length: int, *, wanted: bool = False) -> Record:
-        """Cache a record whose messages are ``text_length`` characters; drop the oldest records.
+        """Cache a record, whose messages have ``text_length`` characters, in place of old records.
 
-        A record that would take an eighth of the cache is not cached. If its operation has ended,
-        the record must be ``wanted`` now, or have been wanted before the end.
+        A record that would take more than an eighth of the cache is not cached. The record of an
+        ended operation is cached only if a caller wants it now (``wanted``), or wanted an earlier
+        version in the cache.
 
         Returns:
             The record.
@@ -315,9 +316,10 @@ class RecordCache(PerProcess):
         return record
 
     def changed(self, name: str, change: Change) -> tuple[Record, Record | None] | None:
-        """Apply a change to the cached record; return both, or None if nothing changes.
+        """Return a cached record and the result of a change to it; None if nothing changes.
 
-        If the change raises an error, return None too: the cached record may be outdated.
+        Also return None if the record is not cached, or if the change raises an error. The error
+        may be due to an outdated record in the cache.
         """
         kept = self._kept.get(name)
         if kept is None:

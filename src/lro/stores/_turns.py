@@ -23,8 +23,8 @@ MOST_LANES: Final = 100
 """The most lanes of a method that one claim reads on either side of the lane where it starts.
 
 If none of these lanes has work to claim, the claim searches the whole index for the work that has
-been due for longest, and starts again at the lane of that work. Other work is left to the next
-claim, which starts at another lane.
+been due for longest, and starts again at the lane of that work. The lanes that were not read are
+left to the next claim, which starts at another lane.
 """
 
 MAX_LANE: Final = 2**63 - 1
@@ -32,7 +32,7 @@ MAX_LANE: Final = 2**63 - 1
 
 @attrs.frozen
 class Due:
-    """An operation that a claim may take. ``place``: the position of its lane in the read order."""
+    """An operation that a claim may take; ``place`` is the position at which its lane was read."""
 
     method: str
     lane: int

@@ -11,16 +11,16 @@ from typing import Any, Final
 from lro._base.errors import InvalidArgument
 
 SAVEPOINT: Final = "lro_start"
-"""Savepoint of a start in the application's transaction: all of the start is stored, or nothing."""
+"""Savepoint in the application's transaction: with it, a start is stored whole or not at all."""
 
 AUTOCOMMIT: Final = "no transaction is open on the connection, which commits each statement"
 
 
 def driver_of(given: Any) -> tuple[Any, Any]:
-    """Return the driver's connection for a start, and SQLAlchemy's connection or None.
+    """Return the driver's connection for an object of the application, and SQLAlchemy's connection.
 
-    If there is a SQLAlchemy connection, statements must go through it: SQLAlchemy commits only
-    transactions that it knows of.
+    The second value is None for an object that is not of SQLAlchemy. Otherwise statements must go
+    through SQLAlchemy's connection, because SQLAlchemy commits only transactions that it knows of.
 
     Raises:
         InvalidArgument: ``given`` is an asynchronous connection or session of SQLAlchemy.
@@ -55,7 +55,7 @@ def execute_on(sqlalchemy: Any, sql: str, values: Sequence[object]) -> Any:
 def unsuitable(given: object, wanted: str) -> InvalidArgument:
     """Return the error for an object that is not a suitable connection.
 
-    The error names only the class, because callers of the service must not see more.
+    The error shows only the class of the object, because callers of the service see the error.
     """
     return refused(f"must be {wanted}, got an object of {type(given).__qualname__}")
 

@@ -28,7 +28,7 @@ FORGOTTEN: Final = timedelta(days=1)
 """Time without a sign of life after which a worker is forgotten."""
 
 Hold: TypeAlias = tuple[str, int | None, bool | int, int]
-"""An owner of work, its ``alive_until``, True if the owner is lost, and when its last lease ends.
+"""An owner of work, its ``alive_until``, True if the owner is lost, and the end of its last lease.
 
 If the owner is empty, the last field is the earliest ``begin_before`` of waiting work.
 """
@@ -40,7 +40,7 @@ HOLDS: Final = f"""SELECT o.owner, w.alive_until, coalesce(w.lost, 0), max(o.lea
     UNION ALL SELECT '', NULL, 0, begin_before FROM (
         SELECT begin_before FROM operations WHERE {UNBEGUN} ORDER BY begin_before LIMIT 1
     ) AS next"""
-"""Query for each :data:`Hold`."""
+"""Query for all :data:`Hold` rows."""
 
 
 def to_row(worker: Worker) -> tuple[object, ...]:
@@ -78,9 +78,10 @@ def orphans_of(
     now: datetime,
     unbegun: Sequence[Record] = (),
 ) -> Orphans:
-    """Return the owners that may be lost; ``records`` are the work of lost workers.
+    """Return the owners and the work that may be lost.
 
-    ``unbegun`` is work that has missed the deadline for beginning.
+    ``records`` is the work of workers that are marked as lost. ``dead`` has the owners whose
+    processes have ended. ``unbegun`` is work that has missed the deadline for beginning.
     """
     overdue: dict[str, datetime | None] = {}
     ends: list[int] = []
@@ -97,7 +98,11 @@ def orphans_of(
 
 
 def renewed_of(rows: Iterable[tuple[str, bool | int, bool | int]]) -> Renewed:
-    """Return the reply to a renewal, from names with two flags: must stop, lease expired."""
+    """Return the reply to a renewal, for operations that the worker owns.
+
+    Each row has a name, True if a cancel was requested, and True if the lease of the attempt has
+    expired.
+    """
     found = list(rows)
     asked = [name for name, cancel_requested, _ in found if cancel_requested]
     return Renewed(asked, [name for name, _, older in found if older])

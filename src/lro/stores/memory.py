@@ -76,7 +76,7 @@ __all__ = ["MemoryStore"]
 _Entry: TypeAlias = tuple[datetime, str]
 _E = TypeVar("_E", tuple[datetime, str], tuple[int, str], tuple[int, int])
 _Facet: TypeAlias = "State | tuple[str, str] | None"
-"""Value that all records of a list share, besides the parent: a state, or a key's value."""
+"""Property that all records in a list have: a state, the value of a key, or None for any record."""
 
 _ALL: Final = None
 
@@ -152,7 +152,10 @@ class OrderedRecords:
         return [name for _, name in self._orders.get((parent, state), ())[:limit]]
 
     def walk(self, parent: str, after: Cursor | None, bounds: Bounds) -> Iterator[Record]:
-        """Yield the records within bounds, and perhaps more: newest first, equal times by name."""
+        """Yield the records within bounds, and perhaps further records, the newest first.
+
+        Records of the same time are in order of name.
+        """
         if bounds.names is not None:
             return self._named(parent, after, bounds.names)
         orders = [self._orders.get((parent, facet), []) for facet in self._best(bounds)]
@@ -215,7 +218,7 @@ def _delete_one(entries: list[_E], entry: _E) -> None:
 
 
 def _delete(entries: list[_E], gone: Collection[_E]) -> None:
-    # Delete all these entries in one step, which moves later entries, perhaps a million, only once.
+    # Delete all these entries in one step: the later entries, perhaps a million, move only once.
     places = sorted(bisect.bisect_left(entries, entry) for entry in gone)
     if places:
         first, last = places[0], places[-1] + 1
@@ -229,8 +232,8 @@ def _value(record: Record, key: str) -> str:
 
 
 def _newest_first(entries: Sequence[_Entry], after: Cursor | None, span: Span) -> Iterator[_Entry]:
-    # The oldest entry is first, so that new entries are appended, which is cheap. Pages begin with
-    # the newest entry; entries of the same time are in ascending order of name.
+    # The list begins with the oldest entry, because appending a new entry to a list is fast.
+    # A page begins with the newest entry. Entries of the same time are in ascending order of name.
     begin, end = 0, len(entries)
     if span.low is not None:
         begin = bisect.bisect_left(entries, span.low, key=_micros)
@@ -264,12 +267,12 @@ def _in_order(entry: _Entry) -> tuple[int, str]:
 
 
 _SLICE = 100
-"""The most records that a sweep removes before other threads get the lock."""
+"""The most records that a sweep removes before it releases the lock for other threads."""
 _Key: TypeAlias = tuple[str, str, str]
 
 
 class _FirstStarts:
-    """The first start of each request key, the oldest start first; at most ``most`` starts."""
+    """The first start of each request key, for at most ``most`` keys; the oldest start is first."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -284,7 +287,7 @@ class _FirstStarts:
             del self._known[next(iter(self._known))]
 
     def find(self, key: RequestKey, now: datetime) -> Record | None:
-        """Return the record of the first start with a key, as it was at that start.
+        """Return the record of the first start with a key, as the record was then; None if unknown.
 
         Raises:
             RequestIdConflict: The key was used with another fingerprint.
@@ -295,7 +298,7 @@ class _FirstStarts:
         return known[0]
 
     def forget_before(self, until: datetime, limit: int) -> bool:
-        """Forget up to ``limit`` starts made up to ``until``; return True if there are more."""
+        """Forget up to ``limit`` starts made by ``until``; return True if more are left."""
         starts = self._known.items()
         old = itertools.takewhile(lambda start: start[1][0].create_time <= until, starts)
         keys = [key for key, _ in itertools.islice(old, limit + 1)]
@@ -309,7 +312,7 @@ _Lane: TypeAlias = tuple[int, int]
 
 
 class _Work:
-    """Waiting work by due time, and work that has an owner; each of them by method.
+    """For each method: the waiting work in order of due time, and the work that has an owner.
 
     Used under the store's lock.
     """
@@ -325,7 +328,7 @@ class _Work:
         self._begins: defaultdict[str, OrderedDict[int, list[int]]] = defaultdict(OrderedDict)
         """For each method and lane with a rate, when work began, in order of time."""
         self._sent: dict[str, dict[str, tuple[int, datetime]]] = {}
-        """For each method, names sent to workers, each with its lane and when it is sent again."""
+        """By method and name sent to a worker: the lane, and when the name is sent again."""
         self._unbegun: list[tuple[int, str]] = []
 
     def add(self, record: Record) -> None:
@@ -379,7 +382,7 @@ class _Work:
         return itertools.chain.from_iterable(lanes)
 
     def room(self, claim: Claim, method: str, lane: int, now: int) -> tuple[int, int | None]:
-        """Return how many operations of a lane a claim may take, at most one more than wanted.
+        """Return how many operations of a lane a claim may take, at most one more than it wants.
 
         If the rate is reached, also return the time at which more operations may begin.
         """
@@ -480,7 +483,7 @@ class _Work:
         return [found[method] for method in sorted(found)]
 
     def next_due(self, claim: Claim, now: datetime) -> list[datetime]:
-        """Return when more work of the methods of a claim will be due."""
+        """Return the times at which more work of a claim's methods will be due."""
         kinds = itertools.product(claim.limits, claim.kinds)
         orders = [self._waiting.get(kind, []) for kind in kinds]
         places = [bisect.bisect_right(entries, now, key=_moment) for entries in orders]

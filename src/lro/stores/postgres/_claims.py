@@ -1,4 +1,4 @@
-"""Claims of waiting work in PostgreSQL; they skip locked rows."""
+"""Claims of waiting work in PostgreSQL. A claim skips rows that are locked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MORE_SEEN: Final = 64
 """Number of records that a claim reads beyond the wanted number, because some may be locked."""
 
 _KEPT: Final = 1000
-"""The most claims that are remembered by owner, time and lease."""
+"""The most claims whose owner, time and lease are remembered."""
 
 _Limits: TypeAlias = Mapping[str, int | None]
 _Rows: TypeAlias = Sequence[tuple[typing.Any, ...]]
@@ -32,8 +32,8 @@ _Rows: TypeAlias = Sequence[tuple[typing.Any, ...]]
 class WorkClaims:
     """Claims work of a schema, and puts the claimed records into ``cache``.
 
-    If a method has a limit, only one process at a time claims its work: the process holds an
-    advisory lock from its count of running operations until its claim is committed.
+    If a method has a limit, only one process at a time claims its work. Before the process counts
+    the running operations, it takes an advisory lock, which it holds until its claim is committed.
     """
 
     def __init__(self, connections: ConnectionPool, cache: RecordCache) -> None:
@@ -41,7 +41,7 @@ class WorkClaims:
         self._cache = cache
         self._lock = threading.Lock()
         self._alone: dict[tuple[str, int, int], bool] = {}
-        """By owner, time and lease of claims: True if a single claim has all three."""
+        """Keyed by owner, time and lease of a claim. True if no other claim has the same key."""
 
     def make(self, claim: Claim, now: int) -> Claimed:
         """Begin work as :meth:`Store.claim` says.
@@ -99,11 +99,11 @@ class WorkClaims:
         return Claimed(works, more, _first(times))
 
     def _first_due(self, claim: Claim, now: int) -> Claimed | Sequence[Claim]:
-        """Find the work due for longest, if the lanes that were read have nothing to claim.
+        """Find the work that has been due for longest, when the lanes read have nothing to claim.
 
-        Return claims to try: a claim that starts at the lane of the work, then a claim for this
-        work alone, in case its rank in the lane is low. If nothing is due, return an empty result
-        with the next due time.
+        Return claims to try: first a claim that starts at the lane of the work, then a claim for
+        this work alone, in case its rank in the lane is low. If nothing is due, return an empty
+        result with the next due time.
         """
         values = claim.after_lane, now, _limits_text(claim, claim.limits), ids_of([*claim.excluded])
         for until, lane, name in self._connections.rows(statements.FIRST_WAITING, values):

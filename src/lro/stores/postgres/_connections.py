@@ -25,7 +25,10 @@ from lro.stores._recurring import RecurringLine
 from lro.stores._rows import moment
 
 PERIOD_SECONDS: Final = 60.0
-"""Seconds for which a measurement is used. Quartz clocks drift by a few milliseconds meanwhile."""
+"""Seconds between two measurements of the server's clock.
+
+A quartz clock drifts by a few milliseconds in this time.
+"""
 
 ASK: Final = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 """The server's time in SQL, in microseconds since 1970."""
@@ -86,9 +89,13 @@ _OFF: Final = (
     *("enable_seqscan", "enable_bitmapscan", "enable_sort", "enable_hashjoin", "enable_mergejoin"),
     "jit",
 )
-"""Planner settings to turn off. Each statement finds its few rows by an index, in its order. Plans
-from small tables or old statistics must not scan or sort a whole table later. Necessary sorts still
-happen, but their plans then seem so costly that JIT would compile them for seconds."""
+"""Planner settings to turn off.
+
+Each statement finds its few rows by an index, in the order of that index. A plan made for a small
+table, or from old statistics, must not scan or sort a whole table later. PostgreSQL still sorts
+where no index has the order. With sorts turned off, it rates such a plan as very costly, and would
+spend seconds on its JIT compilation, unless JIT is turned off too.
+"""
 
 _SET_UP: Final = f"""SELECT set_config('search_path', %s, false),
     set_config('statement_timeout', %s, false), set_config('lock_timeout', %s, false),
@@ -122,7 +129,7 @@ class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
 
     @contextlib.contextmanager
     def locks_within(self, milliseconds: int | None) -> Iterator[None]:
-        """Limit waits for locks in the block, which is one transaction; None: the usual limit."""
+        """Limit waits for locks in the block, which is one transaction. None changes nothing."""
         if milliseconds is None:
             yield
             return
@@ -150,7 +157,7 @@ def _bounded(steps: PQGen[T], seconds: float) -> PQGen[T]:
 
 
 def unavailable(cause: BaseException) -> Unavailable:
-    """Return the error that callers get for a database error: its kind, without details."""
+    """Return the error that callers get for a database error; it shows the kind, but no details."""
     kind = cause if isinstance(cause, NoPassword) else type(cause).__name__
     error = Unavailable(f"the operations database cannot be used now ({kind})")
     error.__cause__ = cause
@@ -158,7 +165,7 @@ def unavailable(cause: BaseException) -> Unavailable:
 
 
 def _ask_for_password(function: Callable[[], str]) -> str:
-    """Return the function's password; errors show neither the password nor the function's error."""
+    """Return the password that a function gives. Errors show neither the password nor its error."""
     try:
         given: object = function()
         if isinstance(given, str) and given and b"\0" not in given.encode():
@@ -189,7 +196,7 @@ class ServerAddress:
     statement_seconds: float
     _conninfo: str = attrs.field(init=False, repr=False)
     _trusted: set[str] = attrs.field(init=False, repr=False, factory=set)
-    """Has the connection string, once its pooler was found to keep sessions."""
+    """The connection string, if its pooler was found to keep sessions; otherwise empty."""
 
     def __attrs_post_init__(self) -> None:
         timeout = max(1, math.ceil(self.connect_seconds))
@@ -250,15 +257,15 @@ class ServerAddress:
         )
 
     def distrust(self) -> None:
-        """Check the pooler again with the next connection: its mode may have changed."""
+        """Check the pooler again at the next connection, because its mode may have changed."""
         self._trusted.clear()
 
     def _check_pooler(self, connection: BoundedConnection) -> None:
         """Refuse a pooler that moves connections between server sessions.
 
-        Otherwise session settings, such as the schema, would be lost, and would affect other
-        clients. To find out, a second connection opens a transaction: if it gets the session that
-        served this connection last, the pooler does not reserve sessions.
+        With such a pooler, session settings such as the schema would be lost, and would affect
+        other clients. To find out, a second connection opens a transaction. If the pooler gives it
+        the session that last served the first connection, the pooler does not reserve sessions.
         """
         for _ in range(_PROBES):
             try:
@@ -299,10 +306,10 @@ class ServerAddress:
 log = logging.getLogger("lro")
 
 ATTEMPTS: Final = 3
-"""The most times that a statement is sent, when connections break or deadlocks occur."""
+"""The most times that a statement is sent if connections break or deadlocks occur."""
 
 REST_SECONDS: Final = 0.2
-"""Seconds between a failed attempt to connect and the next one; meanwhile, calls fail at once."""
+"""Seconds from a failed attempt to connect to the next attempt. Meanwhile, calls fail at once."""
 
 IDLE_SECONDS: Final = 300.0
 """Seconds after which an idle connection is closed."""
@@ -323,11 +330,11 @@ _OF_THE_SESSION: Final = (
     errors.InsufficientPrivilege,
     *_STRANGE,
 )
-"""Errors that may not occur on a new connection: for instance, the server was demoted."""
+"""Errors that may not occur on a new connection, such as errors of a server that was demoted."""
 
 _PROBES: Final = 3
 _NO_TRANSACTIONS: Final = "statement pooling mode"
-"""Part of PgBouncer's message in this mode; all errors of PgBouncer have the same code."""
+"""Part of PgBouncer's error in statement pooling mode: its errors all have the same code."""
 _POOLED: Final = (
     "the pooler before the operations database gives connections no session of their own"
     " (pool_mode = transaction): use its session mode, or connect to the server itself"
@@ -335,7 +342,7 @@ _POOLED: Final = (
 
 GOING_DOWN: Final = (errors.AdminShutdown, errors.CrashShutdown, errors.CannotConnectNow)
 AGAIN: Final = (errors.DeadlockDetected, errors.SerializationFailure)
-"""Errors after which a statement, which had no effect, may be sent again at once."""
+"""Errors of a statement that had no effect and may be sent again at once."""
 
 
 def quoted(name: str) -> str:
@@ -451,7 +458,7 @@ class ConnectionPool:
             if isinstance(exc, _MISSING):
                 self._missing()
             connection.close()
-            self._drop_idle()  # other idle connections are most likely broken, too
+            self._drop_idle()  # the idle connections are most likely broken, too
             raise ConnectionLost from exc
         finally:
             self._give_back(connection)
@@ -484,9 +491,9 @@ class ConnectionPool:
     def refused(self, error: psycopg.Error) -> Unavailable:
         """Return the error that callers get when the server refuses a statement."""
         if not isinstance(error, psycopg.OperationalError):
-            # Perhaps tables or privileges are missing. Log no details: they may have a whole row.
+            # Perhaps tables or privileges are missing. Log no details: they may show a whole row.
             what = error.diag.message_primary or type(error).__name__
-            # Logged once for each class, because messages may differ each time.
+            # Lines are limited by error class, because each message may be different.
             if self._refusals.is_due(type(error).__name__):
                 log.error("the operations database refuses a statement of ours: %s", what)
         return unavailable(error)
@@ -526,7 +533,7 @@ class ConnectionPool:
                 return connection
 
     def _idle_one(self, end: float) -> BoundedConnection | None:
-        """Return a free connection, or None if the caller may open one. The lock is held."""
+        """Return a free connection, or None if the caller may open a new one. The lock is held."""
         while True:
             now = time.monotonic()
             if self._closed:
@@ -551,7 +558,7 @@ class ConnectionPool:
             self._probing = False
             if isinstance(cause, psycopg.Error):  # not for KeyboardInterrupt
                 self._connect_at = time.monotonic() + REST_SECONDS
-                if self._open == 0:  # with open connections, the server may only be full
+                if self._open == 0:  # if some are open, the server may just be full
                     self._away = cause
             self._changed.notify_all()
 

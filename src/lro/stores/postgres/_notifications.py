@@ -29,7 +29,7 @@ A NOTIFY holds a lock, shared by all NOTIFYs of the server, until its commit is 
 """
 
 PAYLOAD_BYTES: Final = 7_900
-"""The most bytes of a payload: NOTIFY takes less than 8,000."""
+"""Maximum size of a payload in bytes. NOTIFY accepts fewer than 8,000 bytes."""
 
 
 NOBODY: Final = ""
@@ -40,7 +40,8 @@ class Announcer:
     """Thread that sends announced names, and sleeps while there are none.
 
     ``send`` is called with payloads. If it raises, the error is logged, and these payloads are
-    lost. Each payload has ``sender``, so that subscriptions of the same process ignore it.
+    lost. Each payload begins with ``sender``, by which the subscriptions of the same process
+    recognise it and ignore it.
     """
 
     def __init__(self, send: Callable[[Sequence[str]], None], sender: str) -> None:
@@ -108,7 +109,7 @@ class Announcer:
 
 
 def payloads(sender: str, names: Iterable[str]) -> Iterator[str]:
-    """Yield as few payloads as possible: each is the sender's id and a JSON list of names."""
+    """Yield as few payloads as possible; each is a JSON list of the sender's id and names."""
     start = dumps(sender)
     parts, size = [start], len(start)
     for name in names:
@@ -130,7 +131,7 @@ def _list(parts: Sequence[bytes]) -> str:
 
 
 class NotifySubscription(PerProcess):
-    """Receives notifications on a channel, except those of its own process (``sender``)."""
+    """Receives the notifications of other processes on a channel; ``sender`` is its own process."""
 
     def __init__(self, connection: BoundedConnection, channel: str, sender: str) -> None:
         self._connection = connection
@@ -146,7 +147,7 @@ class NotifySubscription(PerProcess):
         try:
             for file in (connection.fileno(), self._woken):
                 self._selector.register(file, selectors.EVENT_READ)
-            # The handler gets notifications that arrive with a reply.
+            # The handler gets the notifications that arrive with the reply to a statement.
             connection.add_notify_handler(self._notified)
             connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)), prepare=False)
         except psycopg.Error as exc:
@@ -154,7 +155,10 @@ class NotifySubscription(PerProcess):
             raise unavailable(exc) from exc
 
     def next_changes(self, seconds: float) -> Collection[str] | None:
-        """Wait for names that other processes announce; return none after ``seconds``."""
+        """Wait up to ``seconds`` seconds, and return the names that other processes announced.
+
+        None means that any record may have changed.
+        """
         end = time.monotonic() + seconds
         with self._receiving:
             while True:

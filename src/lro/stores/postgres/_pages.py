@@ -22,7 +22,7 @@ class PostgresDialect:
     mark = "%s"
 
     def named(self, names: Collection[str]) -> Condition:
-        """Return a condition: the name is one of these."""
+        """Return the condition that the name is one of these names."""
         return "id = ANY (%s::uuid[])", [ids_of(sorted(names))]
 
     def key(self, name: str) -> str:
@@ -65,8 +65,9 @@ def index_name(key: str) -> str:
 
 
 def _facet(order: str) -> str:
-    # Parent and value are one text, so that a list can use only this index. With old statistics the
-    # planner would expect to find a rare state as quickly among all records.
+    # The index has the parent and the value as one text, so that a list can use only this index.
+    # Otherwise, with old statistics, the planner would read all records of the parent, because it
+    # expects to find a rare state there just as quickly.
     value = "state" if order == "state" else DIALECT.key(order)
     return f"(parent_id::text || '/' || {value})"
 
@@ -79,7 +80,7 @@ def index_columns(order: str) -> str:
 def query(
     walk: ListQuery, parent: str, *, limit: int, scan: int, now: int, max_bytes: int
 ) -> tuple[bytes, list[object]]:
-    """Return the statement that reads a page of a parent's records, and its values.
+    """Return the statement that reads a page of a parent's records, and its parameters' values.
 
     Each row begins with the create time down to which records were read (None: the end of the
     list), and the number of records found. Only the records within ``max_bytes`` are sent. If no

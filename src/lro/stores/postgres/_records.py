@@ -61,7 +61,7 @@ T = typing.TypeVar("T")
 MAX_GROUP_WRITES: Final = 200
 
 MAX_GROUP_BYTES: Final = 2_000_000
-"""The most bytes of a group's text, unless one record alone has more."""
+"""The most bytes of JSON that one group has; a record with more bytes is a group of its own."""
 
 _CULPRIT: Final = (
     psycopg.DataError,
@@ -69,13 +69,13 @@ _CULPRIT: Final = (
     errors.ProgramLimitExceeded,
     errors.LockNotAvailable,
 )
-"""Errors that a single record may cause for its group; then each record is written alone."""
+"""Errors that a single record may cause for its group. Then each record is written separately."""
 
 
 class GroupWriter(GroupCommit[RecordWrite]):
-    """Writes records in groups, one statement a group; :meth:`write` returns after the commit.
+    """Writes records in groups, with one statement for each group.
 
-    Removals use another statement, and so another writer.
+    Removals and checkpoints have statements of their own, and so each have a writer of their own.
     """
 
     def __init__(self, connections: ConnectionPool) -> None:
@@ -83,9 +83,10 @@ class GroupWriter(GroupCommit[RecordWrite]):
         self._connections = connections
 
     def write(self, write: RecordWrite) -> None:
-        """Queue a write, and wait for its result or its error.
+        """Queue a write, and wait until it is committed or has failed.
 
-        The error is InvalidArgument, or Unavailable if the record may or may not be written.
+        The write's error is InvalidArgument or Unavailable. After Unavailable, the record may or
+        may not be written.
         """
         self._submit(write)
 
@@ -177,10 +178,10 @@ _THREADS_ASIDE: Final = 4
 """Number of threads for handed-in writes that take more than one statement."""
 
 _ENCODED_BYTES: Final = 64 * 1024
-"""Records over this size are encoded in these threads, because encoding blocks an event loop."""
+"""Size over which a handed-in change is encoded in another thread, to not block an event loop."""
 
 _Steps: TypeAlias = Generator[RecordWrite | None, None, T]
-"""Yields each write to make next, and None before a step that may block."""
+"""Yields the next write to make, or None before a step that may block."""
 
 
 def _made(write: RecordWrite) -> _Steps[bool]:
@@ -192,11 +193,11 @@ def _made(write: RecordWrite) -> _Steps[bool]:
 
 
 INSERT_ATTEMPTS: Final = 10
-"""The most attempts to insert a record if each obstacle has vanished before it is read."""
+"""The most attempts to insert a record whose conflicting row vanishes before it is read."""
 
 
 class RecordTable:
-    """The records of the schema; ``cache`` has those that this process has seen."""
+    """The records of the schema; ``cache`` has the records that this process has seen."""
 
     def __init__(self, connections: ConnectionPool) -> None:
         self.cache = RecordCache()
@@ -272,7 +273,7 @@ class RecordTable:
     def insert_later(
         self, record: Record, request: AnyMessage, key: RequestKey | None, done: Done[Inserted]
     ) -> None:
-        """Queue an insert; if there is an obstacle, another thread handles it."""
+        """Queue an insert; if it conflicts with a stored row, another thread handles that."""
         self._go_on(self._insert(record, request, key), done)
 
     def _insert(
@@ -306,7 +307,8 @@ class RecordTable:
         """Take steps until a step must wait; after the last step, call ``done`` with the result.
 
         A step that may block is left to another thread. If no other thread can be used, this
-        thread takes the step, which never waits for a write that this thread may have to lead.
+        thread takes the step. There is no deadlock: such a step never waits for a group of writes
+        that this thread may have to lead.
         """
         try:
             while (write := next(steps)) is None or write.kind is WriteKind.REMOVE:
@@ -326,7 +328,7 @@ class RecordTable:
         self._writer_of(write).hand_in(write)
 
     def _resume(self, steps: _Steps[T], done: Done[T], *, may_block: bool = False) -> None:
-        """Take further steps; only ``done`` can receive an error."""
+        """Take further steps; pass any error to ``done``, because no caller would receive it."""
         try:
             self._go_on(steps, done, may_block=may_block)
         except BaseException as exc:
@@ -339,7 +341,7 @@ class RecordTable:
     def find_obstacle(
         self, record: Record, key: RequestKey | None, write: RecordWrite | None = None
     ) -> Inserted | None:
-        """Return the start that an insert repeats; None if there is no obstacle.
+        """Return the start that an insert repeats; None if the insert has no conflict.
 
         Raises:
             RequestIdConflict, TargetBusy, InvalidArgument: The stored rows forbid the insert.
@@ -350,8 +352,9 @@ class RecordTable:
     def update(self, name: str, change: Change) -> Record | None:
         """Replace or remove a record, all or nothing.
 
-        The cached record is tried first: the statement writes only if the stored record is the
-        same. Otherwise, or if the change is refused, the record is read and changed again.
+        The change is first applied to the cached record; the result is written only if the stored
+        record is the same as the cached record. Otherwise, or if the change is refused, the stored
+        record is read and changed.
 
         Raises:
             OperationNotFound: There is no record of this name.
@@ -431,7 +434,7 @@ class RecordTable:
         return False
 
     def _stored(self, name: str) -> Any:
-        """Read the row of this name; None if there is none."""
+        """Return the row of this name; None if there is no such row."""
         rows = self._connections.rows(GET, (id_of(name),))
         return rows[0] if rows else None
 
@@ -447,9 +450,10 @@ def find_obstacle(
     *,
     doubtful: bool = False,
 ) -> Inserted | None:
-    """Find the start that an insert repeats, with ``sql`` (``FIND_FIRST``); None: no obstacle.
+    """Return the start that an insert repeats; None if the insert has no conflict.
 
-    ``doubtful`` means that an earlier attempt may have been committed.
+    ``sql`` is ``FIND_FIRST``, perhaps qualified by the schema. ``doubtful`` means that an earlier
+    attempt at the insert may have been committed.
 
     Raises:
         RequestIdConflict, TargetBusy, InvalidArgument: The stored rows forbid the insert.
@@ -457,7 +461,7 @@ def find_obstacle(
     ids = id_of(record.name), target_id(record.target), key and start_id(key)
     ((state, busy, *first),) = rows(sql, ids)
     if doubtful and (state is not None or _is(first, record)):
-        # The earlier attempt was committed, but its reply was lost: no other insert has this name.
+        # The stored record is from the earlier attempt: no other insert has this name.
         return Inserted(record, fresh=True)
     if key is not None and first[0] is not None:
         began = _first_record(key, first, record)
@@ -475,7 +479,7 @@ def _differs(changed: Record | None, record: Record) -> bool:
 
 
 def too_slow() -> Unavailable:
-    """Return the error for an insert whose obstacle has vanished at each read."""
+    """Return the error for an insert whose conflicting row had vanished whenever it was read."""
     return Unavailable("others start and end the same work faster than it can be read")
 
 

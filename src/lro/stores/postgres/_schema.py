@@ -80,9 +80,9 @@ CREATE TRIGGER checkpoints_ended AFTER UPDATE OF state ON operations FOR EACH RO
     EXECUTE FUNCTION forget_checkpoints();
 CREATE TRIGGER checkpoints_removed AFTER DELETE ON operations FOR EACH ROW
     WHEN (old.has_checkpoints) EXECUTE FUNCTION forget_checkpoints();"""
-# Triggers remove checkpoints: the statement that ends an operation does not see a checkpoint that
-# is stored while the statement waits for its lock. An operation without checkpoints costs only a
-# test of its own row.
+# Triggers remove checkpoints, because the statement that ends an operation would not see a
+# checkpoint that is stored while the statement waits for its lock. If an operation has no
+# checkpoints, its trigger costs only a test of the operation's row.
 _MARK: Final = "has_checkpoints BOOLEAN NOT NULL DEFAULT false"
 
 # Names, targets and callers may exceed the size limit of an index (2.7 kB), so hashes are indexed
@@ -114,7 +114,7 @@ DROP TABLE IF EXISTS totals;
 ALTER TABLE operations {_ADD_COLUMNS}, ADD COLUMN {_MARK};{_WORK}
 UPDATE versions SET version = {SCHEMA_VERSION}
 """
-"""Upgrade from version 1 to 2. First the indexes are dropped, which takes the strongest locks."""
+"""Upgrade from version 1 to 2. It drops indexes first, because that takes the strongest locks."""
 
 _CHECK_COLUMNS: Final = (
     f"SELECT {', '.join(COLUMNS)} FROM operations LIMIT 0",
@@ -238,7 +238,7 @@ def _upgrade(connection: BoundedConnection, schema: str) -> None:
 
 
 def lock_out(connection: BoundedConnection, schema: str) -> None:
-    """Take the lock that allows changes of the tables, until this connection is closed."""
+    """Take the lock that allows changes of the tables; keep it until this connection is closed."""
     # Poll: a statement that waited for the lock would block a process that makes an index.
     while not connection.execute(_TRY_LOCK, (_lock_number(schema),)).fetchall()[0][0]:
         if connection.patience == _GIVEN_UP:
@@ -320,8 +320,9 @@ class SchemaSetup:
 
     A separate thread makes the declared indexes, because making an index may have to wait for the
     oldest transaction of the database. Until then, lists do not use the indexes. If many threads
-    call at once, one thread prepares the schema and the others wait. After a failure there is a
-    short pause, and while one thread tries again, the others fail at once.
+    call at once, one thread prepares the schema while the other threads wait. After a failure, all
+    calls fail at once for a short time. Then one thread tries again, and until it succeeds, the
+    calls of other threads fail at once.
     """
 
     def __init__(self, address: ServerAddress, clock: ServerClock) -> None:
@@ -347,7 +348,7 @@ class SchemaSetup:
         self._not_before = 0.0
         self._maker: threading.Thread | None = None
         self._making: BoundedConnection | None = None
-        # The thread that makes indexes does not exist in the child.
+        # The thread that makes indexes does not exist in the child, which may have to start it.
         self.done = self.done and not self.declared - self._tried
 
     def forget(self) -> None:

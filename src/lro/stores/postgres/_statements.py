@@ -95,7 +95,7 @@ class RecordWrite(QueuedWrite):
     applied: bool = False
     doubtful: bool = False
     on_over: Callable[[], None] | None = None
-    """Called once when a queued write has ended. The function refers to the write: a cycle."""
+    """Called once when a queued write has ended; it refers to the write in a reference cycle."""
 
     def call_back(self) -> None:
         """Call ``on_over``, and drop it to break the cycle."""
@@ -109,7 +109,7 @@ class RecordWrite(QueuedWrite):
 
 
 def insertion(record: Record, row: Row, request: AnyMessage, key: RequestKey | None) -> RecordWrite:
-    """Return the insert of a record, whose columns are ``row``, with its request and its key.
+    """Return the write that inserts a record, whose columns are ``row``, its request and its key.
 
     Raises:
         InvalidArgument: A text cannot be stored.
@@ -136,7 +136,9 @@ def insertion(record: Record, row: Row, request: AnyMessage, key: RequestKey | N
 
 
 def replacement(old: Record, new: Record, row: Row) -> RecordWrite:
-    """Return the update of a record to ``new``, given as ``row``, if ``old`` has not changed.
+    """Return the write that replaces the record ``old``, unless the stored record has changed.
+
+    ``row`` has the columns of the record ``new``.
 
     Raises:
         InvalidArgument: A text cannot be stored.
@@ -155,12 +157,12 @@ def replacement(old: Record, new: Record, row: Row) -> RecordWrite:
 
 
 def removal(old: Record) -> RecordWrite:
-    """Return the removal of a record, if the record has not changed."""
+    """Return the write that removes a record, unless the stored record has changed."""
     return _if_unchanged(old, {"id": id_of(old.name)}, WriteKind.REMOVE)
 
 
 def checkpointing(name: str, attempt: int, key: str, value: AnyMessage) -> RecordWrite:
-    """Return the write of a checkpoint, if this is still the current attempt.
+    """Return the write that stores a checkpoint if ``attempt`` is still the current attempt.
 
     Raises:
         ValueError, TypeError: The value is not JSON.
@@ -359,7 +361,7 @@ _WRITING: Final = (
     (set(WriteKind) - {WriteKind.REMOVE, WriteKind.KEEP}, WRITE),
 )
 
-# Shows why an insert was not applied: reads what is stored for its name, key and target.
+# Shows why an insert was not applied: reads the stored rows for its name, key and target.
 FIND_FIRST: Final = _sql(f"""SELECT
     (SELECT state FROM operations WHERE id = %s::uuid),
     EXISTS (SELECT 1 FROM operations o WHERE o.target_id = %s::uuid AND {_BUSY}),
@@ -409,7 +411,7 @@ RENEW: Final = _sql(f"""WITH kept AS (
 SELECT (SELECT count(*) FROM kept), o.name, o.cancel_requested <> 0, o.lease_until <= %s
     FROM (VALUES (1)) AS one LEFT JOIN operations o ON o.owner <> '' AND o.owner = %s
         AND (o.cancel_requested <> 0 OR o.lease_until <= %s)""")
-"""Returns one or more rows: 1 (0 if the worker is lost), and an operation to report, or NULLs."""
+"""Each row has 1, or 0 if the worker is lost, and then an operation to report, or NULLs."""
 
 LEAVE: Final = _sql("DELETE FROM workers WHERE owner = %s RETURNING 1")
 
@@ -418,7 +420,7 @@ TOUCH: Final = _sql("""WITH free AS (
         ORDER BY owner FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE workers w SET lost = w.lost FROM free f WHERE w.owner = f.owner RETURNING w.owner""")
-"""Writes the rows of these workers unchanged, except locked rows; returns the owners written."""
+"""Rewrites the rows of these workers unchanged, but skips locked rows; returns their owners."""
 
 LOSE: Final = _sql("""UPDATE workers SET lost = 1
     WHERE owner = %s AND (lost = 1 OR alive_until = %s) RETURNING 1""")
@@ -444,7 +446,7 @@ _KIND: Final = f"FROM operations o WHERE o.method = g.method AND {WAITS} AND (o.
 
 
 def _lanes(name: str, bound: str) -> str:
-    """Return SQL for the lanes of the methods in which work waits: one index read for each lane."""
+    """Return SQL that finds the lanes with waiting work, by one read of the index for each lane."""
     first = f"SELECT o.lane, o.rank {_KIND} = g.suspect AND {bound}"
     last = "ORDER BY o.lane, o.rank LIMIT 1"
     return f"""{name} AS (
@@ -475,7 +477,7 @@ _BEGUN: Final = f"""FROM (SELECT b.at FROM begins b
 
 
 def _room(lane: str) -> str:
-    """Return SQL for how many operations of a method or lane may begin; NULL: any number."""
+    """Return SQL for the number of operations that may begin in a method or lane; NULL: any."""
     return f"""CASE WHEN NOT g.keyed OR {lane} <> {FREE_LANE} THEN least(
         CASE WHEN g.at_once IS NOT NULL THEN g.at_once - CASE
             WHEN NOT g.keyed THEN ({_HELD}) WHEN {lane} = 0 THEN ({_HELD} AND h.lane = 0)
@@ -494,9 +496,11 @@ LANES_DUE: Final = _sql(f"""SELECT * FROM ({_GIVEN_LANES} SELECT g.method,
     ({_NEXT}), {_room("g.lane")}, CASE WHEN g.rate IS NOT NULL THEN (
         SELECT min(b.at) + g.span {_BEGUN.format("g.lane")} HAVING count(*) = g.rate) END
     FROM lanes g) AS found""")
-"""For each lane with waiting work: is any due, when will more be due, and how many may begin?
+"""Finds the lanes with waiting work.
 
-If a rate is reached, the last column is the time at which more work may begin.
+A row has the method of a lane, whether work is due, when more work will be due, and how many
+operations may begin. If a rate is reached, the last column is the time at which more work may
+begin.
 """
 
 FIRST_WAITING: Final = _sql(f"""{_ASKED} SELECT f.* FROM given g CROSS JOIN LATERAL (
@@ -550,8 +554,9 @@ _ORDER: Final = "s.rank, s.first, s.turn, s.place, s.due, s.name"
 
 
 def _claim(seen: str, changes: str, *, only: bool = False, noted: str = "") -> bytes:
-    # The rows have the number of candidates (-1: none, but there may be more lanes), the next due
-    # time, and a claimed record; if none was claimed, there is one row without a record.
+    # Each row has the number of candidates, the next due time, and a claimed record. The number is
+    # -1 if no candidates were found but there may be more lanes. If no record was claimed, there is
+    # one row without a record.
     seen_of = "(SELECT count(*) FROM seen)"
     if not only:
         more = f"EXISTS (SELECT 1 FROM lanes WHERE place >= {MOST_LANES})"

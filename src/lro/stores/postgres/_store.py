@@ -159,7 +159,7 @@ class PostgresStore(SQLStore, PerProcess):
             never on an event loop. If it fails, the call that needs the connection raises
             Unavailable, and the next call tries the function again.
         schema: The schema's name. Stores on different schemas share nothing.
-        connections: The most connections of a process; each subscription adds one.
+        connections: The most connections of a process; each subscription adds a connection.
         connect_seconds: How long a call waits for a connection, or for a new one to be made.
         statement_seconds: How long the server may take for one statement.
         clock: For tests: returns the time in UTC, in place of the server's clock.
@@ -347,8 +347,8 @@ class PostgresStore(SQLStore, PerProcess):
     def index(self, keys: Collection[str]) -> None:
         """Let a thread make the missing indexes by these keys; writes continue meanwhile.
 
-        The thread makes them after the store's first use: it may have to wait for the oldest
-        transaction of the database.
+        The thread makes the indexes after the store's first use. Making an index may have to wait
+        for the oldest transaction of the database.
         """
         self._setup.want(keys)
 

@@ -21,9 +21,9 @@ from lro.stores.sqlite._within import UserTransaction
 from lro.stores.sqlite._writer import Writer
 
 _FIRST_PAUSE: Final = 0.001
-"""Seconds from a write to the next reading of the counter; the pause doubles with each reading."""
+"""Seconds from a write to the next read of the counter. The pause doubles with each read."""
 _LATE_SHARE: Final = 0.25
-"""The longest delay in finding a commit, as a share of the time since its write."""
+"""The longest pause between reads of the counter, as a share of the time since the last write."""
 
 _IN_MODIFY: Final = 0x00000002
 """The only event of ``sys/inotify.h`` that is watched."""
@@ -31,11 +31,12 @@ _READ_BYTES: Final = 65536
 
 
 class CounterSubscription:
-    """Reads SQLite's counter of commits by other connections, at least every ``look_seconds``.
+    """Finds commits by other connections: it reads SQLite's counter of such commits.
 
-    If the system reports writes to the log, the counter is read only after a write. The intervals
-    between the reads then grow, because the commit may come at any time and is not reported. The
-    counter names no record, so any record may have changed.
+    If the system reports no writes to the log, the counter is read every ``look_seconds``.
+    Otherwise it is read soon after each write, and then at growing intervals: the commit may come
+    at any time after the write, and is not reported. The counter does not tell which records have
+    changed, so any record may have changed.
 
     Raises:
         Unavailable: The store is closed, or the file cannot be read.
@@ -106,7 +107,7 @@ class CounterSubscription:
 
 
 class FileWatch:
-    """Waits for writes to a file by Linux's inotify. One thread uses it; any thread may end it.
+    """Waits for writes to a file by Linux's inotify. One thread waits; any thread may end the wait.
 
     Raises:
         OSError: The system cannot report writes, or this process has reached a limit.
@@ -128,8 +129,8 @@ class FileWatch:
             raise
         descriptors = self._events, self._end, self._end_from
         closing = weakref.finalize(self, _close, descriptors)
-        # Do not close at process exit, which frees the descriptors anyway: the waiting thread still
-        # uses them then, and the service, which is closed at exit, calls end().
+        # Do not close the descriptors at process exit: the waiting thread still uses them, and the
+        # service, which is closed at exit, calls end(). The system frees them anyway.
         closing.atexit = False
         self.close: Callable[[], object] = closing
         """Free the descriptors; no thread may be waiting. Idempotent."""
@@ -138,7 +139,7 @@ class FileWatch:
             self._poll.register(descriptor, select.POLLIN)
 
     def restart(self) -> bool:
-        """Watch the current file from now on; return True if there is one.
+        """Watch the file that is at the path now; return True if there is such a file.
 
         Writes between the last :meth:`wait` and this call are not reported.
         """
@@ -209,7 +210,7 @@ class FileConnections(PerProcess):
         self._transactions.run_later(action, done, committed)
 
     def write_undurably(self, action: Callable[[sqlite3.Connection], T]) -> T:
-        """Run an action without waiting for the disk; callers repeat an action that is lost.
+        """Run an action without waiting for the disk; use it if lost writes are repeated.
 
         Raises:
             Unavailable: As for :meth:`write`.
@@ -252,7 +253,7 @@ class FileConnections(PerProcess):
         self._readers.close()
 
     def pause(self) -> None:
-        """Before a fork: close every connection, and stop threads from opening one."""
+        """Close every connection before a fork, and stop threads from opening a connection."""
         seconds = self._file.busy_seconds + 1
         if not self._writer.pause(seconds):
             return
@@ -262,14 +263,14 @@ class FileConnections(PerProcess):
         self._paused_by = threading.get_ident()
 
     def resume(self) -> None:
-        """In the parent, after the fork: let threads open connections again."""
+        """Let threads open connections again, in the parent after the fork."""
         if self._paused_by == threading.get_ident():
             self._paused_by = 0
             self._readers.resume()
             self._writer.resume()
 
     def _after_fork(self) -> None:
-        # In the child, threads of the parent still hold the locks, and their writes are queued.
+        # In the child, locks may be held by threads of the parent, whose writes are queued.
         if self._paused_by != threading.get_ident():
             self._file.give_up("the process was forked while the store was busy; open another one")
             _inherited.extend((*self._writer.abandoned(), *self._readers.abandoned()))

@@ -31,8 +31,8 @@ def translate_error(trouble: Exception) -> LroError:
     """Return the error that a caller gets for one of ``DATABASE_ERRORS``.
 
     A value that cannot be stored is the caller's fault: an unstorable text, a wrong type, a value
-    too large. All else may be temporary: a lock, a full disk, a missing or damaged file that an
-    operator restores.
+    too large. Any other error may be temporary: a lock, a full disk, a missing or damaged file that
+    an operator restores.
     """
     if isinstance(trouble, UnicodeError):
         return InvalidArgument("", "a text has a lone surrogate, which no database can keep")
@@ -67,7 +67,7 @@ def is_busy(trouble: sqlite3.Error) -> bool:
 _URL: Final = re.compile(r"(?:file|sqlite):|[A-Za-z][A-Za-z0-9+.\-]+:/", re.IGNORECASE)
 """Schemes have two letters or more, unlike drives. ``file:`` and ``sqlite:`` need no slash."""
 SEEN_SECONDS: Final = 1.0
-"""Seconds between two checks that the file is in its place: a check takes as long as a read."""
+"""Seconds between checks that the file is in its place. A check takes as long as a read."""
 
 Identity: TypeAlias = tuple[int, int] | None
 """The device and the inode of a file; None if it does not exist."""
@@ -81,16 +81,16 @@ log = logging.getLogger("lro")
 class DatabaseFile:
     """State that all connections to a file share.
 
-    A database in WAL mode has three files, and none may be replaced while it is open. SQLite does
-    not notice if one of them is deleted, and goes on writing to the deleted file. SQLite may even
-    remove the log while this process uses the log: if this process opens and closes the file
+    A database in WAL mode has three files. None of them may be replaced while the database is open.
+    SQLite does not notice if a file is deleted, and goes on writing to the deleted file. SQLite may
+    even remove the log while this process uses the log. If this process opens and closes the file
     without SQLite, the system drops all locks of this process, and another process believes that it
     is the last user (https://www.sqlite.org/howtocorrupt.html, 2.2).
 
     ``busy_seconds`` limits waits for locks of other connections.
 
     Raises:
-        DeclarationError: The path is not that of a file.
+        DeclarationError: The path is not the path of a file.
     """
 
     def __init__(self, path: str, busy_seconds: float) -> None:
@@ -149,7 +149,7 @@ class DatabaseFile:
             raise Unavailable(self._useless)
 
     def check_in_place(self) -> None:
-        """Refuse to use a file that is no longer in its place: writes would be lost.
+        """Refuse to use a file that is no longer in its place, because writes would be lost.
 
         Raises:
             Unavailable: The file or its log was deleted or replaced.
@@ -165,7 +165,7 @@ class DatabaseFile:
             self.closing.set()
 
     def opening_error(self, trouble: sqlite3.OperationalError) -> Unavailable:
-        """Return the error for the operator who opens the store; only this error has the path."""
+        """Return the error for the operator who opens the store; no other error shows the path."""
         folder = os.path.dirname(self.path)
         why = str(trouble) if os.path.isdir(folder) else f"there is no directory {folder}"
         return Unavailable(f"{self.path} cannot be opened: {why}")
@@ -189,7 +189,7 @@ class DatabaseFile:
     def log_closing(self) -> None:
         """Forget the log, which SQLite may now remove.
 
-        If another file has replaced this file, SQLite keeps the log, and this process renames it.
+        If another file has replaced this file, SQLite leaves the log, and this method renames it.
         """
         known, self._log = self._log, ()
         if _identity_of(self.path) not in (None, self._identity):
@@ -221,7 +221,7 @@ class DatabaseFile:
         return tuple(_identity_of(self.path + suffix) for suffix in _LOG)
 
     def _set_log_aside(self, known: tuple[Identity, ...]) -> None:
-        """Rename the log of a file that was replaced by another.
+        """Rename the log of a file that was replaced by another file.
 
         SQLite would apply the log to the new file, and corrupt it.
         """
@@ -257,7 +257,7 @@ def _identity_of(path: str) -> Identity:
 T = TypeVar("T")
 
 _STEPS: Final = 10_000
-"""Instructions of SQLite's virtual machine between two checks of the time: less than 1 ms."""
+"""Instructions of SQLite's virtual machine between two checks of the time; under 1 ms."""
 
 FetchRows: TypeAlias = Callable[[str, tuple[object, ...]], list[Any]]
 """Function that returns the rows of a query, from its SQL and its parameters."""
@@ -361,7 +361,7 @@ class Readers:
         self._lock.release()
 
     def abandoned(self) -> list[sqlite3.Connection]:
-        """Give up the idle connections, which must never be used or closed again."""
+        """Forget and return the idle connections, which must never be used or closed again."""
         idle, self._idle = self._idle, []
         return idle
 

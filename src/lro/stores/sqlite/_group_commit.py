@@ -44,10 +44,10 @@ class ActionWrite(QueuedWrite, Generic[T]):
 
 
 Together: TypeAlias = Callable[[sqlite3.Connection, Sequence[Any]], Mapping[int, Any]]
-"""Runs some of several actions in few statements; returns their results by index.
+"""Runs some of these actions in few statements; returns the results by the action's index.
 
-The other actions are then run one by one, so none of their writes may be left. Raises
-:class:`HalfDone` if there are writes that the function cannot undo.
+The actions without a result are then run one by one, so no write of such an action may be left. The
+function raises :class:`HalfDone` if it has made such a write and cannot undo it.
 """
 
 
@@ -60,7 +60,7 @@ class Unrelated(Exception):
 
 
 class HalfDone(Exception):
-    """An action failed after it had written; only its own writes must be undone."""
+    """An action failed after it had written. Only the writes of this action must be undone."""
 
 
 class SharedTransactions(GroupCommit[ActionWrite[Any]]):
@@ -71,9 +71,9 @@ class SharedTransactions(GroupCommit[ActionWrite[Any]]):
     """
 
     _doubted = False
-    """True if the last commit failed: then even a transaction without changes must write.
+    """True if the last commit failed. Then even a transaction without changes must write.
 
-    A transaction that writes nothing could be committed even on a full disk.
+    Otherwise the transaction would be committed even on a full disk.
     """
 
     def __init__(
@@ -89,8 +89,8 @@ class SharedTransactions(GroupCommit[ActionWrite[Any]]):
     def run(self, action: Callable[[sqlite3.Connection], T]) -> T:
         """Run an action, and return its result once its writes are on disk.
 
-        The action may run more than once. If it raises, its writes are undone, and the error is
-        raised here.
+        The action may run more than once. If the action raises an error, its writes are undone, and
+        this method raises the error.
 
         Raises:
             Unavailable: The store is closed; other processes write for too long; or the commit

@@ -20,7 +20,7 @@ _FLAGS: Final = os.O_RDWR | getattr(os, "O_CLOEXEC", 0)
 
 
 class WorkerLocks(PerProcess):
-    """A file beside the database for each worker, locked for as long as its process lives.
+    """Keeps a file beside the database for each worker, locked while the worker's process lives.
 
     The operating system frees the locks of a process however it ends. If the file is missing, or
     the system has no such locks, the process is not assumed to have ended.
@@ -92,6 +92,6 @@ class WorkerLocks(PerProcess):
         return f"{self._path}-worker-{digest}"
 
     def _after_fork(self) -> None:
-        # The parent keeps the locks: they last until it has closed its descriptors, too.
+        # Close the copies in the child. The locks last until the parent closes its own, too.
         self._lock = threading.Lock()
         self.close()

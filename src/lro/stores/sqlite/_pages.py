@@ -24,7 +24,7 @@ class SQLiteDialect:
     mark = "?"
 
     def named(self, names: Collection[str]) -> Condition:
-        """Return a condition: the name is one of these."""
+        """Return the condition that the name is one of these names."""
         return among("name", sorted(filter(textual, names)), self.mark)
 
     def key(self, name: str) -> str:
@@ -86,7 +86,7 @@ def find(
     """Read a page of a parent's records."""
     if walk.nothing:
         return Page((), None)
-    # First find how far the page goes, then read its records, even those added meanwhile.
+    # First find how far the page goes, then read its records, even records added meanwhile.
     end = None if walk.names else _end(rows, walk, parent, scan)
     low = walk.low if end is None else max(walk.low, end)
     residue, residue_values = walk.residue
@@ -111,7 +111,7 @@ def find(
 
 
 def _sources(walk: ListQuery, parent: str) -> list[tuple[str, list[object]]]:
-    """Return the tables to read, each with its index and its condition."""
+    """Return the parts of a list: SQL of the table, index and condition, with its values."""
     if walk.names is not None:
         names, values = walk.names
         return [(f"operations WHERE {names} AND +parent = ?", [*values, parent])]

@@ -1,6 +1,6 @@
 """Inserts and updates of records: one by one as actions, or many in few statements.
 
-Each statement releases the GIL, and must wait for it afterwards. If an event loop is busy, that
+Each statement releases the GIL, and must wait to get it back. If an event loop is busy, that
 wait takes longer than the statement. So the similar writes of a group are made together.
 """
 
@@ -39,7 +39,10 @@ from lro.stores.sqlite._group_commit import HalfDone, Unrelated
 T = TypeVar("T")
 
 Changed: TypeAlias = tuple[Record | None, int | None]
-"""A record after a change (None: removed), and if it changed, the text length of its messages."""
+"""A record after a change (None if removed), and the text length of its messages.
+
+The length is None if the record was removed or has not changed.
+"""
 
 
 def checked(rows: FetchRows, record: Record, key: RequestKey | None) -> Inserted:
@@ -89,7 +92,7 @@ class InsertRecord:
         self.row = to_row(record)
         self.request = pack(request)
         self.plain = key is None and not record.target
-        """True if there is no key and no target to check first."""
+        """True if no request key and no target must be checked before the insert."""
         self._cache = cache
         self._key = key
         self._start = None if key is None else sql.start_row(key, record, self.row)
@@ -129,7 +132,7 @@ class UpdateRecord:
         self._cache = cache
 
     def __call__(self, writer: sqlite3.Connection) -> Changed:
-        """Apply the change, first to the cached record."""
+        """Apply the change to the cached record or, if that is outdated, to the stored record."""
         last, changed = self._cache.changed(self.name, self.change) or (None, None)
         if last is not None and changed is not None:
             length = _write(writer, last, changed, self._cache.text_length(self.name))
@@ -183,7 +186,7 @@ def _write(writer: sqlite3.Connection, record: Record, changed: Record, length: 
     """Write the changed columns.
 
     Returns:
-        The text length of the changed messages; None if the stored record is not ``record``.
+        The text length of the changed messages; None if the stored record differs from ``record``.
     """
     columns, values = _changes(record, changed)
     if columns:
@@ -223,10 +226,12 @@ class TogetherWriter:
         self._cache = cache
 
     def __call__(self, writer: sqlite3.Connection, actions: Sequence[object]) -> Mapping[int, Any]:
-        """Return the results of the writes made, by index; no other write leaves a trace.
+        """Return the results of the writes that were made, by the action's index.
+
+        The actions without a result have changed nothing.
 
         Raises:
-            HalfDone: Other writes have left traces, which must be undone.
+            HalfDone: A failed write has left changes, or has undone the whole transaction.
         """
         answers: dict[int, Any] = {}
         inserts = [
@@ -271,7 +276,7 @@ class _Update(typing.NamedTuple):
     changed: Record
     length: int
     row: tuple[object, ...]
-    """The record's name, the new values of the changed columns, and the stamp expected there."""
+    """The record's name, the new values of the changed columns, and the stamp that it must have."""
 
     @property
     def name(self) -> str:
@@ -336,10 +341,10 @@ def _execute(
     statement: typing.Callable[[int], str],
     rows: Sequence[tuple[object, ...]],
 ) -> sqlite3.Cursor:
-    """Execute a statement for these rows, padded to a power of two.
+    """Execute a statement for these rows, whose number is padded to a power of two.
 
-    The padding rows have no name, so they have no effect. Thus there are only few distinct
-    statements, and each stays prepared.
+    The padding rows have no name, so they have no effect. With the padding, there are only a few
+    distinct statements, and each of them stays prepared.
     """
     count = 1 << (len(rows) - 1).bit_length()
     values = [value for row in rows for value in row]

@@ -72,7 +72,10 @@ _TYPES: Final = {
 _DECLARED: Final = ", ".join(f"{name} {_TYPES.get(name, 'TEXT NOT NULL')}" for name in COLUMNS)
 
 CHANGE_NOTHING: Final = f"PRAGMA user_version = {SCHEMA_VERSION}"
-"""Writes to the file without a change. SQLite would skip an update that changes no value."""
+"""Makes SQLite write to the file, although nothing changes.
+
+SQLite would skip an UPDATE that changes no value.
+"""
 
 _INDEXES: Final = (
     f"""CREATE INDEX operations_waiting ON operations
@@ -144,7 +147,7 @@ _UPGRADE: Final = (
     ],
     CHANGE_NOTHING,
 )
-"""Upgrades version 1 to 2, and also a version 2 that old code has marked as 1 again."""
+"""Upgrades version 1 to 2; also repairs a version 2 that old code has marked as version 1."""
 
 _COLUMNS: Final = {
     "operations": ", ".join(COLUMNS),
@@ -165,7 +168,7 @@ _BEFORE: Final = (0, 1)
 
 
 def prepare(writer: sqlite3.Connection, path: str, until: float) -> None:
-    """Create the tables in a file that has none of ours, or upgrade and check existing tables.
+    """Create the tables in a file without them, or upgrade and check the existing tables.
 
     If other processes have locked the file, wait until ``until``, a time of :func:`time.monotonic`.
 
@@ -323,7 +326,7 @@ LANES: Final = f"""WITH RECURSIVE found(row, count) AS (
         (SELECT o.lease_until {_LANE} ORDER BY o.lease_until LIMIT 1) <= ?,
         (SELECT o.lease_until {_LANE} AND o.lease_until > ? ORDER BY o.lease_until LIMIT 1)
     FROM found JOIN operations AS p ON p.rowid = row"""
-"""Selects the lanes in which work waits: whether any work is due, and when more will be."""
+"""Selects the lanes in which work waits, with whether work is due, and when more will be due."""
 DUE_OF_LANE: Final = f"""SELECT lease_until, name {_KIND}
     AND method = ? AND lane = ? AND rank = ? AND lease_until <= ?
     AND name NOT IN (SELECT value FROM json_each(?))
@@ -383,7 +386,7 @@ _UNFINISHED: Final = frozenset({State.IN_PROGRESS.value, State.HIDDEN.value})
 
 
 class Executes(Protocol):
-    """A connection that executes statements: ours, or the application's."""
+    """A connection that executes statements: the store's or the application's."""
 
     def execute(self, sql: str, values: tuple[object, ...] = ..., /) -> Any:
         """Execute a statement and return its cursor."""
@@ -409,7 +412,7 @@ def update_of(columns: tuple[str, ...]) -> str:
 
 
 def listed(texts: Collection[str]) -> tuple[str, frozenset[str]]:
-    """Return the texts that SQLite can store, as a JSON list, and the set of the other texts."""
+    """Return the texts that SQLite can store, as a JSON list, and the set of unstorable texts."""
     found = json.dumps(list(texts))
     if "\\u" not in found:
         return found, frozenset()
@@ -418,7 +421,7 @@ def listed(texts: Collection[str]) -> tuple[str, frozenset[str]]:
 
 
 def renew(writer: sqlite3.Connection, worker: Worker, now: int) -> tuple[Renewed | None, list[str]]:
-    """Renew a worker's row, unless it counts as lost, and remove workers not seen for long.
+    """Renew the row of a worker that does not count as lost; remove workers not seen for long.
 
     Returns:
         The result for the worker (None if it is lost), and the owners of the removed rows.
@@ -452,7 +455,7 @@ def lose(writer: sqlite3.Connection, owner: str, alive_until: int | None, now: d
 
 
 def claim_due(writer: sqlite3.Connection, now: int, until: int, limit: int) -> list[Any]:
-    """Claim records whose notifications are due; return their rows as they were before that."""
+    """Claim records whose notifications are due; return their rows before the claim."""
     rows = writer.execute(DUE, (now, limit)).fetchall()
     writer.executemany(_CLAIM, [(until, row[_NAME]) for row in rows])
     return rows
@@ -460,7 +463,7 @@ def claim_due(writer: sqlite3.Connection, now: int, until: int, limit: int) -> l
 
 @attrs.frozen
 class Choice:
-    """Work for a claim: names in order, ``more`` if more is due now, and the next due time."""
+    """Work for a claim: names in order, whether more work is due now, and the next due time."""
 
     names: Sequence[str] = ()
     more: bool = False
@@ -540,7 +543,10 @@ def choose(rows: FetchRows, claim: Claim, now: int) -> Choice:
 
 @attrs.frozen
 class _Looked:
-    """The due work of some lanes, the next due times; ``many`` means that there are more lanes."""
+    """The due work of the lanes that were read, and the next due times.
+
+    ``many`` means that there may be more lanes.
+    """
 
     found: Sequence[Due]
     times: list[int]
@@ -637,7 +643,7 @@ def add_counts(writer: sqlite3.Connection, minute: datetime, counts: Counts, old
 
 
 def first_start(rows: FetchRows, key: RequestKey, now: int) -> Record | None:
-    """Return the record of an earlier start with this key: its first version, if removed since.
+    """Return the record of an earlier start with this key; if removed since, its first version.
 
     Raises:
         RequestIdConflict: The earlier start had a different request.

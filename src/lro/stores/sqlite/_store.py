@@ -68,9 +68,9 @@ from lro.stores.sqlite._record_writes import (
 _DAY: Final = 86_400.0
 _LOOK_SECONDS: Final = 1.0
 _DEATH_LOOK: Final = timedelta(seconds=1)
-"""Time between two checks for ended processes of other workers."""
+"""Time between two checks whether processes of other workers have ended."""
 _DEATH_LOOK_ALONE: Final = timedelta(seconds=5)
-"""Time between two checks for ended processes while no other worker has work."""
+"""Time between two such checks while no other worker has work."""
 _SLICE: Final = 10
 """The most records that one transaction of a sweep removes, so that writers wait only briefly."""
 
@@ -95,7 +95,7 @@ class SQLiteStore(SQLStore):
     writes_block = True
     shared = True
     look_seconds: float = 0.01
-    """Seconds between two checks of a subscription for commits of other processes."""
+    """Seconds between two checks by a subscription for commits of other processes."""
 
     def __init__(
         self,
@@ -363,7 +363,7 @@ class SQLiteStore(SQLStore):
     def claim_due(self, until: datetime, limit: int) -> list[Record]:
         """Claim records whose notifications are due; set their next due time to ``until``.
 
-        This does not wait for the disk: claims lost in a power failure are repeated.
+        This does not wait for the disk. Claims that are lost in a power failure are repeated.
         """
         now = micros(self._clock())
         # With nothing to write, do not wait for the write lock.

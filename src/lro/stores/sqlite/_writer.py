@@ -20,9 +20,9 @@ except ImportError:  # Windows has no fcntl: there, processes share the writes l
     fcntl = None
 
 _COURTESY_SECONDS: Final = 0.1
-"""Seconds to wait for the fair lock: its owner may be suspended, or wait for another program."""
+"""Seconds to wait for the fair lock, whose owner may be suspended, or wait for another program."""
 _WITHOUT_SECONDS: Final = 1.0
-"""Seconds during which processes write without the fair lock after such a wait."""
+"""Seconds during which this process writes without the fair lock after such a wait."""
 
 
 class FairLock:
@@ -30,7 +30,7 @@ class FairLock:
 
     SQLite's own lock goes to the first process that asks while the lock is free: usually the
     process that has just released it. With the fair lock, a process cannot write again while
-    another one waits. Only SQLite's own lock protects the file; the fair lock does not.
+    another process waits. Only SQLite's own lock protects the file; the fair lock does not.
     """
 
     def __init__(self, path: str) -> None:
@@ -91,7 +91,10 @@ _SOON_SECONDS: Final = 0.1
 """Pauses between attempts to get the lock; they stay short for the first ``_SOON_SECONDS``."""
 
 _LOG_BYTES: Final = 16 * 1024 * 1024
-"""Log length from which the writer waits for readers and cuts the log: 4 times SQLite's target."""
+"""Log size in bytes above which the writer waits for readers and restarts the log.
+
+It is 4 times the size at which SQLite itself tries to restart the log.
+"""
 _LOG_ROUND: Final = 64
 """Number of transactions between two checks of the log's length."""
 _READERS_MS: Final = 250
@@ -185,8 +188,8 @@ class Writer:
     def commits_by_others(self) -> Commits:
         """Return a value that changes when another connection may have committed.
 
-        During a transaction of this connection, the value is that from the begin of the
-        transaction.
+        During a transaction of this connection, the value stays as it was when the transaction
+        began.
 
         Raises:
             Unavailable: The store is closed, or the file cannot be read.
@@ -206,8 +209,8 @@ class Writer:
     def close(self) -> None:
         """Close the connection when the last transaction has ended.
 
-        The wait is bounded: the transaction may belong to this very thread, interrupted by a
-        signal. Such a transaction ends with the process.
+        The wait is bounded, because the call may come from a signal handler that has interrupted
+        the transaction in the same thread. Such a transaction ends with the process.
         """
         if self.pause(2 * self._file.busy_seconds + 1):
             self.resume()
