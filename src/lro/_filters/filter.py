@@ -60,7 +60,7 @@ class Filter:
 
     ``text`` is the filter as given, ``tree`` its plan, and ``registered`` the types that it was
     checked against. A store can apply :meth:`prefilter` first, but only :meth:`matches` decides
-    what matches.
+    whether an operation matches.
     """
 
     text: str
@@ -119,7 +119,7 @@ class PackedPath:
     def of(
         cls, source: Source, path: Member, op: Op, types: Mapping[str, MessageType]
     ) -> PackedPath:
-        """Resolve the path below ``metadata`` or ``response``, type by type."""
+        """Resolve the path below ``metadata`` or ``response`` in each of the types."""
         parts = path.parts[1:]
         places: dict[str, Place] = {}
         refused: list[InvalidFilter] = []
@@ -210,10 +210,10 @@ _NAMES: Final[Mapping[str, str]] = {
     **{field: field for field in _FIELDS},
     "type": Source.METADATA_TYPE.value,
 }
-"""The spelling of a left side, by its first name."""
+"""The spelling of each field and function in filters, keyed by its first name."""
 
 Accept: TypeAlias = Callable[[Member], Plan]
-"""Returns the plan of a comparison with this literal; left side and operator are already known."""
+"""Returns the plan of a comparison of a known left side, by a known operator, with a literal."""
 
 
 def check(tree: Tree, registered: Registered) -> Plan:

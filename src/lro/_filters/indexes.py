@@ -2,7 +2,7 @@
 
 A key is a hash of the value at the end of a path. The process that writes the metadata also makes
 the key, so a database can find records without reading messages. A record has a key for every path
-of its service. If a key is missing, the writer did not know the path: any value is possible.
+of its service. If a key is missing, the writer did not know the path, and any value is possible.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CALLER: Final = "caller"
 
 
 class Indexes:
-    """The indexed paths of a service. If no paths are declared, it costs nothing."""
+    """The indexed paths of a service. If no path is declared, records get no keys."""
 
     def __init__(self, types: TypeRegistry) -> None:
         self._types = types

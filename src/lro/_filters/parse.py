@@ -166,7 +166,7 @@ _MAX_SHOWN: Final = 60
 _MAX_DESCRIPTION: Final = 199
 _NEAR: Final = 0.7
 _MAX_COMPARED: Final = 2000
-"""Maximum number of names compared to find the nearest name, which takes up to about 50 ms."""
+"""Maximum number of names to compare with an unknown name; this takes up to about 50 ms."""
 
 
 def refusal(description: str, position: int, hint: str = "") -> InvalidFilter:
@@ -420,7 +420,7 @@ class _Parser:
     def takes_keyword(self, keyword: str) -> bool:
         """Consume the keyword and its mandatory white space, if the keyword is next.
 
-        Before ``(`` or ``.`` the word is part of the name of a function.
+        Before ``(`` or ``.``, the word is not a keyword, but part of the name of a function.
         """
         if self.here.kind is not TokenKind.WORD or self.here.text != keyword:
             return False

@@ -222,7 +222,7 @@ _NOT_ONE: Final = (ValueType.OPAQUE, ValueType.MESSAGE, ValueType.STRUCT, ValueT
 
 @attrs.frozen
 class Indexable:
-    """The steps to one value of a message, the value's reader, and its key.
+    """The place of an index: the steps to one value of a message, and how its key is made.
 
     ``numbers`` maps an enum's names to numbers, which are hashed because names can change. ``kind``
     must stay the same in later releases, so that hashes of this release keep their meaning.
@@ -294,7 +294,7 @@ def _numbers(place: Place) -> Mapping[str, object] | None:
 
 
 def names_of(steps: tuple[Step, ...]) -> tuple[str, ...] | None:
-    """Return the fields and keys of the steps; None if there are other steps."""
+    """Return the fields and keys of the steps; None if any step is of another kind."""
     if not all(isinstance(step, FieldStep | KeyStep) for step in steps):
         return None
     return tuple(step.key for step in steps if isinstance(step, FieldStep | KeyStep))

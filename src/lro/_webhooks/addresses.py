@@ -1,4 +1,4 @@
-"""The IP addresses that a webhook may be sent to: only global addresses, by a table of our own.
+"""The check that a webhook is sent only to global IP addresses, by a table in this module.
 
 ``ipaddress.is_global`` differs between versions of Python. It also accepts addresses of gateways to
 IPv4 addresses that are not global (NAT64, 6to4). The table has the special-purpose addresses of

@@ -1,4 +1,4 @@
-"""Pending deliveries of an operation: by endpoint, with their attempts and the next time.
+"""Pending deliveries of an operation: for each endpoint, the attempts and the next time.
 
 The operation's record keeps the deliveries as JSON (``Record.notify``), so that any process can
 continue to send them.
@@ -17,7 +17,7 @@ from lro.adapters import Endpoint
 from lro.wire import dumps, loads
 
 LOOKUP: Final = ""
-"""The id of the endpoints that are not known yet, because ``lookup`` was not called or failed."""
+"""The id that stands for the endpoints of ``lookup`` until a call of ``lookup`` succeeds."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -25,7 +25,7 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 @attrs.frozen
 class PendingDelivery:
-    """A delivery that has not succeeded yet: its failed attempts, and the next attempt's time.
+    """A delivery that has not succeeded yet: the count of failed attempts, and the next time.
 
     ``looked_up`` is True if ``lookup`` returned the endpoint. ``since`` is the time at which an
     operator retried the delivery; None if the delivery has been pending since the operation ended.
@@ -41,8 +41,8 @@ class PendingDelivery:
 class Deliveries:
     """The deliveries of an operation, and the endpoints that were named at its start.
 
-    ``pending`` is keyed by endpoint id; None if the operation has not ended, or no process has
-    claimed its deliveries yet. ``failed`` are the ids of deliveries that were abandoned.
+    ``pending`` is keyed by endpoint id. It is None if the operation has not ended, or if no process
+    has claimed its deliveries yet. ``failed`` are the ids of deliveries that were abandoned.
     """
 
     endpoints: tuple[Endpoint, ...] = ()
@@ -77,7 +77,7 @@ class Deliveries:
 
     @property
     def start_endpoints(self) -> tuple[Endpoint, ...]:
-        """The start's endpoints, whose ids get a prefix, because callers chose these ids."""
+        """The endpoints of the start. Their ids get a prefix, because callers choose these ids."""
         return tuple(attrs.evolve(one, id=f"start.{one.id}") for one in self.endpoints)
 
     @property

@@ -7,8 +7,8 @@ event is delivered at least once.
 
 Each host gets at most one request at a time, and hosts that are not known to be fast share half of
 the connections. A caller may name many hosts that hang, so one of these connections is always left
-for other callers. Callers take turns. Deliveries behind a slow host are deferred in the store, so
-that they do not delay deliveries to other hosts.
+for other callers. The callers take turns. Deliveries behind a slow host are deferred in the store,
+so that they do not delay deliveries to other hosts.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ FAILING: Final = "FAILING"
 _BATCH: Final = 32
 _CAPACITY: Final = 256
 _QUEUE_SECONDS: Final = 2.0
-"""Longest time that a claimed delivery is expected to wait for its host."""
+"""Longest expected wait of a claimed delivery for its host, in seconds."""
 _DEFER_SECONDS: Final = 3600.0
 _WAITING: Final = 128
 """Most claimed deliveries that wait for one host, or for the slow hosts of one caller."""
 _FAST_SECONDS: Final = 1.0
-"""Longest average response time of a fast host. Fast hosts may use every connection."""
+"""Longest average response time of a fast host, in seconds. Fast hosts may use any connection."""
 _FIRST_PACE: Final = 0.005
 """Assumed response time of a host before its first response, in seconds."""
 _POLL_SECONDS: Final = 15.0
-"""Longest time until a process notices the pending deliveries of a dead process."""
+"""Longest time until a process notices the pending deliveries of a dead process, in seconds."""
 _RETRY_SECONDS: Final = 1.0
 _STOP_SECONDS: Final = 2.0
-"""Grace period for requests in progress when the service is closed."""
+"""Grace period for requests in progress when the service is closed, in seconds."""
 _GONE_STATUS: Final = 410
 _HOSTS: Final = 1000
 _FEW: Final = 2
@@ -93,7 +93,7 @@ class _Attempt:
 
 @attrs.define(eq=False)
 class _Pace:
-    """The measured seconds between requests of a queue, and the end of each deferral."""
+    """The measured seconds between requests of a queue, and the last deferral of each caller."""
 
     seconds: float = _FIRST_PACE
     began: float | None = None
@@ -139,7 +139,7 @@ class _SlowHosts:
     room: int
     under_way: Counter[str] = attrs.field(factory=Counter)
     waiting: Counter[str] = attrs.field(factory=Counter)
-    """Numbers of requests in progress and waiting, by caller."""
+    """``under_way`` and ``waiting`` count the requests in progress and in queues, by caller."""
     queue: deque[_Host] = attrs.field(factory=deque)
     pace: _Pace = attrs.field(factory=_Pace)
 
@@ -156,8 +156,8 @@ class _SlowHosts:
     def pop(self) -> _Host | None:
         """Take the next host from the queue; None if no host may be called now.
 
-        Hosts of the caller with the fewest requests come first; of such hosts, those that failed
-        come last.
+        Hosts of callers with the fewest requests in progress come first. Among these hosts, the
+        hosts that failed come last.
         """
         free = [one for one in self.queue if self.has_room(one.waiting[0].caller)]
         if not free:
@@ -275,7 +275,7 @@ class Delivery:
                     self._give_back(end)
                 finally:
                     self._turning.release()
-            # If the lock is not free, a function of the application blocks; then the claims expire.
+            # If the lock is not free, a function of the application blocks. The claims expire.
         finally:
             self._transport.close()
             for _ in self._workers:
@@ -377,8 +377,9 @@ class Delivery:
     ) -> None:
         """Leave a delivery to processes of another release, which may know its endpoint.
 
-        The longer the delivery has been pending, the longer the pause; after the whole schedule it
-        is abandoned. If ``lookup`` no longer returns the endpoint, the delivery is dropped.
+        The pause grows with the time for which the delivery has been pending. After the time of the
+        whole schedule, the delivery is abandoned. If ``lookup`` no longer returns the endpoint, the
+        delivery is dropped.
         """
         record = claim.record
         if endpoint is None and delivery.looked_up and self._options.lookup is not None:

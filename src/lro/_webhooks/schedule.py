@@ -19,7 +19,7 @@ SCHEDULE: Final = (
     20 * 3600.0,
     24 * 3600.0,
 )
-"""Seconds between attempts, the first of which is made at once: 75.6 hours in all."""
+"""Seconds between attempts, 75.6 hours in all. The first attempt is made at once."""
 
 LONGEST_SECONDS: Final = 24 * 3600.0
 """The longest pause that a receiver may ask for."""
@@ -44,8 +44,8 @@ def pause_before(attempt: int, schedule: Sequence[float], random: float) -> floa
 def retry_after(status: int, header: str, now: datetime) -> float:
     """Return the pause that Retry-After asks for, in seconds or as a date (RFC 9110).
 
-    The pause is at most a day. It is 0 if the status is not one of those for which the header is
-    honoured, or if the header cannot be read.
+    The pause is at most a day. It is 0 if the header is not honoured for this status, or cannot be
+    read.
     """
     if status not in _SLOW_DOWN:
         return 0.0

@@ -29,13 +29,14 @@ class Webhooks:
 
     Each end of an operation is an event ``operation.succeeded``, ``operation.failed`` or
     ``operation.cancelled``. Events are sent to ``endpoints``, to the endpoints of the start
-    (``notify=``), and to those that ``lookup`` returns for an operation and its caller; ``lookup``
-    runs in the sending thread, and may block. ``secrets`` sign for endpoints without secrets.
+    (``notify=``), and to the endpoints that ``lookup`` returns for an operation and its caller;
+    ``lookup`` runs in the sending thread, and may block. ``secrets`` sign the events for endpoints
+    that have no secrets.
     Pending deliveries are stored in the operation's record, in the same write that ends the
     operation. So each event is delivered at least once, always with the same ``webhook-id``.
 
     Only 2xx is success. Failed deliveries are retried by ``schedule``, the seconds between attempts
-    (by default those of Standard Webhooks 1.0.0, 75.6 hours in all), or after the pause that
+    (by default the schedule of Standard Webhooks 1.0.0, 75.6 hours in all), or after the pause that
     Retry-After asks for, at most a day. ``on_disabled`` is called with an :class:`EndpointDisabled`
     if a receiver answers 410, or if a delivery has failed for the whole schedule.
 
@@ -130,7 +131,7 @@ class Webhooks:
 
     @property
     def delivery(self) -> Delivery:
-        """The delivery for the service of these webhooks.
+        """The delivery that sends the webhooks of the service.
 
         Raises:
             DeclarationError: These webhooks are not attached to a service.
@@ -198,9 +199,10 @@ class Webhooks:
     # -- for operators ------------------------------------------------------------------------
 
     def pending_of(self, name: str) -> Mapping[str, int]:
-        """Return the failed attempts of an operation's pending deliveries, by the endpoint's id.
+        """Return the number of failed attempts of each pending delivery, by the endpoint's id.
 
-        An abandoned delivery has -1. An empty id stands for endpoints that are not known yet.
+        An abandoned delivery has the number -1. An empty id stands for endpoints that are not known
+        yet.
 
         Raises:
             OperationNotFound: There is no such operation, or it has not ended.

@@ -1,8 +1,8 @@
 """Transport of webhooks: checked addresses only, a time limit, no redirects, no default proxies.
 
-Each address is checked when the connection is made, and the connection uses this very address: an
-earlier check would not help if a name server returned another address at the second query. TLS and
-the header Host use the name in the URL.
+Each address is checked when the connection is made, and the connection uses this very address. An
+earlier check would not help if the name server returned another address at the second query. TLS
+and the header Host use the name in the URL.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class AddressRefused(httpcore.ConnectError):
 
 
 class _Deadline:
-    """The end of the time that all steps of a request share."""
+    """The time limit that all steps of a request share."""
 
     def __init__(self, seconds: float) -> None:
         self._at = time.monotonic() + seconds
