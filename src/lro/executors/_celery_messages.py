@@ -23,7 +23,7 @@ from lro._engine.process import PerProcess
 log = logging.getLogger("lro")
 
 REJECT_PAUSE_SECONDS: Final = 1.0
-"""Seconds before a worker returns a message to the broker, which resends the message at once."""
+"""Seconds before a worker returns a message to the broker, which then resends it at once."""
 
 _SHOWN: Final = 5
 """The most arguments whose types are logged for an invalid message."""
@@ -34,7 +34,7 @@ Freed: TypeAlias = Callable[[], None]
 
 
 class CeleryWorkerTask(PerProcess):
-    """A Celery task that runs the named operation; Celery can end the process meanwhile.
+    """A Celery task that runs the named operation, and releases it if Celery ends the process.
 
     When Celery ends the process, ``close`` is called to release the running work. ``freed`` is
     called each time an operation has ended in this process.
@@ -188,9 +188,9 @@ class NamePublisher(PerProcess):
     """Sends names to the broker of a Celery app, over at most ``connections`` connections.
 
     The broker's address and protocol come from the app's settings; only the time limits are ours.
-    ``timeout`` bounds each connect and each answer. If a call fails because its connection was
-    dead, the call is retried once over a new connection. So a call ends within three times
-    ``timeout``, even if packets are lost.
+    ``timeout`` bounds each attempt to connect and each wait for an answer. If a call fails because
+    its connection was dead, the call is retried once over a new connection. So a call ends within
+    three times ``timeout``, even if packets are lost.
     """
 
     def __init__(self, app: Any, timeout: timedelta, connections: int) -> None:
@@ -213,7 +213,7 @@ class NamePublisher(PerProcess):
         """Check that the broker can be reached, or could be reached a moment ago.
 
         While the broker is unavailable, only the first of many callers waits for the check. The
-        others must not wait: one of them is the thread that renews this process's lease.
+        other callers must not wait, because one of them renews this process's lease.
 
         Raises:
             Unavailable: The broker cannot be reached, or could not be reached a moment ago.
@@ -228,7 +228,8 @@ class NamePublisher(PerProcess):
         """Call ``action`` with a connection; call it again if the first connection was dead.
 
         Raises:
-            Unavailable: The broker cannot be reached, or the connections were closed.
+            Unavailable: The broker cannot be reached, all connections are in use, or this publisher
+                was closed.
         """
         connection = self._take()
         lost = (

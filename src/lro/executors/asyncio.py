@@ -53,8 +53,9 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
     With ``loop="running"`` work runs on the application's loop: the first loop to use the service.
     Functions can use objects of that loop, such as connections opened when the application started,
     and no thread is needed to start, report or end an operation. Until a loop has used the service,
-    starts are UNAVAILABLE. After that loop is closed, starts are UNAVAILABLE until another loop
-    starts, gets, waits for or watches an operation, or uses a handle; work then runs on that loop.
+    starts are UNAVAILABLE. After that loop is closed, starts are UNAVAILABLE until code on another
+    loop starts, gets, waits for or watches an operation, or uses a handle. From then on, work runs
+    on the new loop.
     Before the loop ends, close the service in another thread, by
     ``await asyncio.to_thread(service.close)``. If the loop ends first, the work is released at
     once. The ASGI edge closes the service by itself.
@@ -208,7 +209,7 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
                 raise Unavailable("the event loop has ended") from None
 
     def _start(self, place: WorkerPlace, task: Task) -> None:  # on the loop
-        # Use a new context: the current one belongs to a start, or to the end of another task.
+        # Use a new context: the current context belongs to a start, or to the end of a task.
         unbegun = [task]
         coroutine = self._run(unbegun)
         running = asyncio.get_running_loop().create_task(coroutine, context=contextvars.Context())

@@ -63,9 +63,10 @@ class CeleryExecutor:
     ``queue`` is the queue for names; None uses the app's ``task_routes``. A name that is not
     claimed within ``redelivery`` is sent again. Each later pause is as long as the operation's age
     at that time, so that repeated names do not fill a long queue. ``task_name`` is the name of the
-    app's task, one for each service. ``broker_timeout`` bounds each connect and each answer when a
-    name is sent, whatever the app's settings: a start never hangs, and is UNAVAILABLE without the
-    broker. ``connections`` is the number of starts that can send at once.
+    app's task, one for each service. ``broker_timeout`` bounds each attempt to connect and each
+    wait for an answer when a name is sent, whatever the app's settings. So a start never hangs, and
+    is UNAVAILABLE if the broker cannot be reached. ``connections`` is the number of starts that can
+    send at once.
 
     Cancellation reaches a function in any process, at its next check: ``job.report()``,
     ``job.sleep()`` or ``job.raise_if_cancelled()``. Neither a cancellation nor a method's time
@@ -78,12 +79,13 @@ class CeleryExecutor:
     priorities and keys. A worker that receives a name whose work must not begin is free again at
     once. A lost name counts towards the limits until it is sent again.
 
-    On a warm shutdown (SIGTERM), a worker first finishes its running work, without a time limit. On
-    a cold shutdown (SIGQUIT, or SIGTERM if ``REMAP_SIGTERM=SIGQUIT`` is set; each after
-    ``worker_soft_shutdown_timeout``, if the app sets one), a worker with Celery's usual pool of
-    processes releases its work. Another worker continues at once, and the work does not count as
-    lost. If a worker is killed, as by Celery's ``task_time_limit``, its lease must expire first:
-    use a method's ``time_limit`` instead. ``task_soft_time_limit`` is ignored.
+    On a warm shutdown (SIGTERM), a worker first finishes its running work, without a time limit. A
+    cold shutdown is requested by SIGQUIT, or by SIGTERM if ``REMAP_SIGTERM=SIGQUIT`` is set. It
+    begins after ``worker_soft_shutdown_timeout``, if the app sets this time. On a cold shutdown, a
+    worker with Celery's usual pool of processes releases its work. Another worker continues the
+    work at once, and the work does not count as lost. If a worker is killed, as by Celery's
+    ``task_time_limit``, its lease must expire first: use a method's ``time_limit`` instead.
+    ``task_soft_time_limit`` is ignored.
 
     A worker takes ``worker_prefetch_multiplier`` names for each of its processes, by default 4.
     These names wait for its running work even if other workers are idle. For long work, set 1.
@@ -169,10 +171,10 @@ class CeleryExecutor:
         """Do nothing: Celery's workers run the work, not the caller's event loop."""
 
     def check_method(self, spec: MethodSpec) -> None:
-        """Accept any function: the workers declare it, too."""
+        """Accept any function, because the workers declare the method, too."""
 
     def reserve(self) -> _Slot:
-        """Reserve a slot to send one name; only the broker must be reachable.
+        """Reserve a slot to send one name, if the broker can be reached.
 
         Raises:
             Unavailable: The executor is stopping, or the broker cannot be reached.

@@ -22,8 +22,8 @@ class InlineExecutor(PerProcess, LocalExecutor):
     The caller is blocked meanwhile, so only another thread that knows the operation's name can
     cancel the operation. The function sees the cancellation at its next check.
 
-    Operations that wait in the store, such as those of a stopped process, run one after another: a
-    caller with an unused slot gets no second slot.
+    Operations that wait in the store, such as the operations of a stopped process, run one after
+    another, because a caller with an unused slot gets no second slot.
     """
 
     def __init__(self) -> None:

@@ -87,7 +87,7 @@ class LocalExecutor:
 
 
 class Places(PerProcess):
-    """Counts places for tasks: at most ``size`` are reserved or running.
+    """Counts places for tasks: at most ``size`` places are reserved or have a running task.
 
     ``freed`` is called, without the lock, whenever a place becomes free.
     """
@@ -245,7 +245,7 @@ class WorkerThreads(PerProcess):
         self._started += 1
 
     def hand_over(self, place: WorkerPlace, task: Task) -> None:
-        """Pass a task to an idle thread; each place taken has a thread."""
+        """Pass a task to an idle thread; there is one, because each taken place has a thread."""
         self._assigned.put((place, task))
 
     def end(self) -> None:

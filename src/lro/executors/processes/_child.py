@@ -60,8 +60,9 @@ class NotResolved(Exception):
 
 
 class CallInChild:
-    """One call of a function, in this order: ``returned``, ``done`` or ``failed``, ``finish``.
+    """One call of a function.
 
+    The order of its methods is ``returned``, then ``done`` or ``failed``, then ``finish``.
     The listening thread creates this object and calls :meth:`stop` and :meth:`answered`; the main
     thread calls the other methods.
     """
@@ -396,8 +397,8 @@ class ChildMain(PerProcess):
 class _Forwarding(logging.Handler):
     """Sends log lines, with tracebacks, to the log of the parent.
 
-    If the application's loggers have their own handlers here, only those handlers get the lines.
-    Lines between calls, such as those of a thread, go to standard error.
+    If a logger of the application has a handler in this process, only that handler gets the lines.
+    Lines between calls, such as the lines of a thread, go to standard error.
     """
 
     def __init__(self, pass_on: Callable[[logging.LogRecord, str], None]) -> None:
@@ -424,7 +425,7 @@ class _Forwarding(logging.Handler):
 
 
 def _ignore_signal(*_: object) -> None:
-    # A handler, because programs that a function starts would inherit SIG_IGN.
+    # Use a handler, not SIG_IGN, which programs that a function starts would inherit.
     pass
 
 

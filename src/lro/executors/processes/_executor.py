@@ -49,11 +49,14 @@ log = logging.getLogger("lro")
 
 
 _CHECK_SECONDS: Final = 1.0
-"""Seconds between checks that the child lives: another process may keep the child's pipe open."""
+"""Seconds between checks that the child lives.
+
+Its pipe may not show its end, because another process may keep the pipe open.
+"""
 
 
 class CallSupervisor:
-    """Runs a call in a child, publishes the call's reports, and stops it if necessary.
+    """Runs a call in a child, publishes the reports of the call, and stops the call if necessary.
 
     A function that must stop is first asked to stop. After ``grace`` seconds it is interrupted, and
     after ``grace`` again its process is killed. If the function ends earlier, its own outcome

@@ -157,7 +157,10 @@ class AttemptReplaced:
 
 @attrs.frozen
 class FunctionNotFound:
-    """The function or its classes cannot be imported; ``in_main``: nor can the main module."""
+    """The function or its classes cannot be imported.
+
+    ``in_main`` means that the import of the main module failed.
+    """
 
     in_main: bool = False
 
@@ -174,7 +177,7 @@ def encode(message: ToChild | FromChild) -> bytes:
     """Return the text of a message.
 
     Raises:
-        ValueError, TypeError: JSON cannot represent the message, which has a lone surrogate, say.
+        ValueError, TypeError: JSON cannot represent the message, for example a lone surrogate.
     """
     union = ToChild if isinstance(message, ToChild) else FromChild
     return dumps(_converter.unstructure(message, union))

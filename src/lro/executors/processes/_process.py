@@ -24,14 +24,18 @@ from lro.executors.processes._messages import FromChild, Shutdown, ToChild, enco
 _CHUNK: Final = 1 << 20
 _SHORT: Final = 4
 _LONG: Final = 8
-"""Bytes of a long length. A length is a signed 4-byte number; after -1, 8 more bytes have it."""
+"""Bytes of a long length.
+
+A message begins with its length, a signed 4-byte number. If the number is -1, the next 8 bytes have
+the length.
+"""
 
 
 class MessageReader:
     """Reads messages piece by piece as they arrive.
 
     ``Connection.recv_bytes`` would wait for the end of a message. A child that is stopped or dies
-    while it sends the message never sends that end.
+    while it sends a message never sends the end of that message.
     """
 
     def __init__(self) -> None:
@@ -77,7 +81,7 @@ sys.path[:], sys.argv[:], level = json.loads(connection.recv_bytes())
 from lro.executors.processes._child import main
 main(connection, level)
 """
-"""The program of a child. It first reads ``sys.path`` from its parent, for all other imports."""
+"""The program of a child. It first reads its parent's ``sys.path``, to import all other modules."""
 
 _SMALL: Final = 16384
 """Bytes that a pipe buffers even if the child does not read, for example after SIGSTOP."""
@@ -93,7 +97,7 @@ class ChildProcess:
     hold. A ``multiprocessing.Process`` would not do either: it has no process group of its own,
     imports the main module even if no function is in that module, and cannot be started by a
     daemonic process. The child leads a process group, which includes all processes that a function
-    starts: Ctrl-C does not reach them, and they are killed with the child.
+    starts. So Ctrl-C does not reach these processes, and they are killed with the child.
 
     Raises:
         OSError: The child cannot be started.
@@ -154,7 +158,7 @@ class ChildProcess:
 
     @property
     def still_sending(self) -> bool:
-        """True while a long message is being sent, for which another message would have to wait."""
+        """True while a long message is being sent, so that another message would have to wait."""
         return self._sender is not None and self._sender.is_alive()
 
     def receive(self, seconds: float | None) -> FromChild | None:
