@@ -31,18 +31,19 @@ WAIT_SECONDS: Final = 10.0
 """How many seconds a call waits for bytes before the call is refused."""
 
 SLOW_SECONDS: Final = 5.0
-"""A reply that takes longer to send is aborted as soon as another call waits for its bytes."""
+"""If sending a reply takes more seconds than this, it is aborted as soon as another call waits."""
 
 LARGE_AT_ONCE: Final = 1
-"""Large replies that are made at once: in memory, a message may take ten times its JSON size."""
+"""How many large replies are made at once. A message in memory may take ten times its JSON size."""
 
 _LOOK_SECONDS: Final = 0.5
 
 
 class HeldCall:
-    """Places in a :class:`CallCount`, until a ``with`` block ends or this object is collected.
+    """Places taken in a :class:`CallCount`.
 
-    A forked child counts anew, so the child does not free places that its parent took.
+    They are freed at the end of a ``with`` block, or when this object is collected. A forked child
+    begins with empty counts, so it does not free places that its parent took.
     """
 
     def __init__(self, count: CallCount, caller: str, places: int) -> None:
@@ -70,7 +71,8 @@ class HeldCall:
 class CallCount(PerProcess):
     """Counts calls in progress, in total and for each caller with a name.
 
-    ``each`` bounds the calls of one caller; callers without a name cannot be distinguished.
+    ``each`` is the limit for one caller. It does not apply to callers without a name, because they
+    cannot be distinguished.
     """
 
     def __init__(
@@ -83,8 +85,9 @@ class CallCount(PerProcess):
         self._held = 0
         self._of_caller: dict[str, int] = {}
         self.freed: collections.deque[tuple[str, int]] = collections.deque()
-        """Callers and their places to free later. Code that the garbage collector calls may
-        interrupt any line of this class, so it takes no lock and changes no count."""
+        """Callers and their numbers of places to free later. The garbage collector may call
+        :meth:`HeldCall.release` at any line of this class, perhaps while the lock is held. So that
+        method takes no lock and changes no count: it only appends here."""
 
     @property
     def held(self) -> int:
@@ -94,7 +97,7 @@ class CallCount(PerProcess):
             return self._held
 
     def take(self, caller: str, places: int = 1) -> HeldCall:
-        """Take further places, until the returned object frees them.
+        """Take this number of places, until the returned object frees them.
 
         Raises:
             TooManyHeld: This caller, or all callers together, would hold too many places.
@@ -123,7 +126,7 @@ class CallCount(PerProcess):
 
 
 class ReplyReservation:
-    """Bytes reserved for one reply, from the read until the reply is sent."""
+    """Bytes reserved for one reply, from the read of its operations until the reply is sent."""
 
     def __init__(self, budget: ByteBudget, size: int, *, large: bool) -> None:
         self._budget = budget
@@ -155,16 +158,17 @@ class ReplyReservation:
 
 
 class ByteBudget(PerProcess):
-    """Byte budget of List, BatchGet and Watch replies, and large replies of any verb, in progress.
+    """The byte budget of the replies in progress: List, BatchGet, Watch, and any large reply.
 
-    Calls wait in a queue, so that large ones are not starved. A slow reader cannot hold up others:
-    if a reply takes longer than ``SLOW_SECONDS`` to send, it is aborted when another call waits. If
-    no call waits, it may take any time. A semaphore over whole pages would have the same bound, but
-    in a test it refused 30 of 50 callers that took a second each to read 200 kB.
+    Calls wait in a queue, so that calls for many bytes are not starved. A slow reader cannot hold
+    up other calls: if a reply takes longer than ``SLOW_SECONDS`` to send, it is aborted when
+    another call waits. If no call waits, sending may take any time. A semaphore that counts whole
+    pages would have the same bound, but in a test it refused 30 of 50 callers that took a second
+    each to read 200 kB.
 
-    These replies are made in a few threads of their own, because the C library keeps freed memory
-    for each thread, which can be a multiple of the memory in use. One of the threads is reserved
-    for small replies.
+    The replies are made in a few threads that do nothing else. The C library keeps the freed memory
+    of each thread for that thread, so more threads could keep several times the memory in use. One
+    of the threads is reserved for small replies.
     """
 
     def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -176,8 +180,9 @@ class ByteBudget(PerProcess):
         self._queue: collections.deque[Callable[[], None]] = collections.deque()
         self.sending: dict[ReplyReservation, tuple[float, Callable[[], object]]] = {}
         self.freed: collections.deque[tuple[int, bool]] = collections.deque()
-        """Bytes to free later. Code that the garbage collector calls may interrupt any line of this
-        class, so it takes no lock and changes no count."""
+        """For each reservation to free later, its bytes and whether its reply is large. The garbage
+        collector may delete a reservation at any line of this class, perhaps while the lock is
+        held. So the deletion takes no lock and changes no count: it only appends here."""
 
     @property
     def held(self) -> int:
@@ -202,7 +207,7 @@ class ByteBudget(PerProcess):
             self._threads = None  # a pool ends when it is collected; a late call makes a new one
 
     def take(self, least: int, most: int | None = None) -> ReplyReservation:
-        """Wait for ``most`` bytes, or for ``least`` while other large replies are made.
+        """Wait for ``most`` bytes, or ``least`` if fewer are free or a large reply is being made.
 
         Raises:
             TooManyHeld: The wait took more than ``WAIT_SECONDS``.
@@ -216,7 +221,7 @@ class ByteBudget(PerProcess):
             return reservation
 
     async def atake(self, least: int, most: int | None = None) -> ReplyReservation:
-        """:meth:`take` for coroutines: no thread is held."""
+        """:meth:`take` for coroutines: no thread waits."""
         import asyncio
 
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
@@ -294,19 +299,21 @@ _MIB: Final = 1024 * 1024
 class Limits:
     """The limits of a service for its callers and workers (docs/reference/limits.md).
 
-    The defaults protect a server with 512 MB of memory. Sizes are in bytes: of a message in JSON,
-    or in binary form if the message is kept in that form.
+    The defaults protect a server with 512 MB of memory. Sizes are in bytes. The size of a message
+    is that of its binary form if it is stored in that form, else that of its JSON.
 
     ``metadata_bytes`` and ``response_bytes`` bound one message of an operation; ``response_bytes``
     also bounds an error with its details. ``page_bytes`` bounds a page of List, a reply to
-    BatchGet, and the events that a stream of Watch sends at once; each has at least one operation.
-    ``replies_bytes`` bounds all of these together, and replies with one operation above 64 KiB,
-    from their reading until they are sent. ``waits`` and ``streams`` bound the calls of Wait and
-    Watch in progress, ``watched`` the operations in all streams. The bounds "per caller" apply to
-    callers with a name. ``backlog`` bounds the operations that wait in the store for a worker:
-    beyond it, a start that would have to wait is refused with RESOURCE_EXHAUSTED.
-    ``checkpoint_bytes`` bounds a checkpoint or the result of a step, ``checkpoints_bytes`` all
-    checkpoints and results of steps of an operation; each counts with its key and 100 more bytes.
+    BatchGet, and the events that a stream of Watch sends at once. Each of these replies has at
+    least one operation, whatever its size. ``replies_bytes`` bounds the total of these replies, and
+    of replies with one operation above 64 KiB, from the read of the operations until the reply is
+    sent. ``waits`` bounds the calls of Wait in progress, ``streams`` the calls of Watch, and
+    ``watched`` the operations in all streams. ``waits_per_caller`` and ``streams_per_caller`` apply
+    to each caller with a name. ``backlog`` bounds the operations that wait in the store for a
+    worker: beyond it, a start that would have to wait is refused with RESOURCE_EXHAUSTED.
+    ``checkpoint_bytes`` bounds a checkpoint or the result of a step, ``checkpoints_bytes`` the
+    total of the checkpoints and results of an operation. A checkpoint or result counts with its key
+    and 100 more bytes.
 
     Raises:
         DeclarationError: A limit is below 1 (``backlog``: below 0), or ``replies_bytes`` is below
@@ -380,7 +387,7 @@ def _check(packed: AnyMessage, limit: int, setting: str) -> None:
 
 
 def size_of(packed: AnyMessage) -> int:
-    """Return the size of a packed message in bytes; 0 without a JSON form, which stores refuse."""
+    """Return a packed message's size in bytes, or 0 if it has no JSON form: stores refuse it."""
     payload = packed.payload
     if isinstance(payload, bytes):
         return len(payload)

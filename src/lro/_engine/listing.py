@@ -1,4 +1,4 @@
-"""Pages of lists, and BatchGet: check the arguments, then read (spec §3.3, §3.11)."""
+"""List and BatchGet: arguments are checked, then operations are read (spec §3.3, §3.11)."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ T = TypeVar("T")
 class BasicView:
     """The view BASIC: operations as ``google.longrunning`` defines them (AIP-157).
 
-    The view FULL shows operator-only fields of ``inspectable`` operations; BASIC ignores these
-    names.
+    ``inspectable`` has the names of the operations whose operator-only fields the view FULL shows.
+    BASIC ignores these names.
     """
 
     inspectable: Collection[str] = ()
@@ -58,7 +58,7 @@ class BasicView:
 class FullView(BasicView):
     """The view FULL: operations with their descriptions (spec §3.11).
 
-    ``renamed`` has the present names of methods, by their aliases.
+    ``renamed`` maps the aliases of methods to their present names.
     """
 
     access: Access
@@ -69,7 +69,7 @@ class FullView(BasicView):
         return full_weight(record, inspectable=record.name in self.inspectable)
 
     def operations(self, records: Collection[Record]) -> Sequence[Operation]:
-        """Return the operations with their descriptions; reads the places of their workers."""
+        """Return the operations with their descriptions, for which the store's workers are read."""
         places = self.access.places(records, self.inspectable)
         return [full_operation(one, self.renamed, places.get(one.name)) for one in records]
 
@@ -90,7 +90,7 @@ class Batch:
     def read(self, show: Render[T]) -> tuple[Sequence[T], Sequence[str]]:
         """Return the result of ``show`` for the visible operations, and the missing names.
 
-        A few operations are read at a time. Calls no hook.
+        A few operations are read at a time. No hook is called.
 
         Raises:
             BatchTooLarge: The operations have more bytes in total than ``Limits.page_bytes``.
@@ -105,7 +105,7 @@ class Batch:
     def _read_some(
         self, names: Sequence[str], room: int, shown: dict[str, Iterable[T]], show: Render[T]
     ) -> tuple[Sequence[str], int]:
-        """Show some of these operations; return the names not read, and the number of bytes left.
+        """Show some of these operations; return the names still to read, and the bytes left.
 
         This is a function of its own, so that these operations are freed before more are read.
         """
@@ -240,7 +240,8 @@ class _Walk(Generic[T]):
     def go(self, size: int) -> bool:
         """Read until ``size`` matches are found or time is up; return True if more may follow.
 
-        Afterwards, ``place`` is that of the last match, or of the last record that was examined.
+        Afterwards, ``place`` is the place of the last match if the page is full, or else the place
+        of the last record that was examined.
         """
         query = self._query
         prefilter = query.prefilter(self._caller)
@@ -249,7 +250,8 @@ class _Walk(Generic[T]):
         reached, scan, looked, limit = query.after, SCAN, 0, min(size + 1, _BATCH)
         while True:
             began = self._runtime.clock()
-            # Records that do not match are freed, so a page that is nearly full reads little.
+            # A read takes no more bytes than the page has left, but for a nearly full page at least
+            # ``_least``: records that do not match are freed.
             room = min(max(self._room, self._least), READ_BYTES)
             page = self._runtime.store.page(query.parent, reached, limit, prefilter, scan, room)
             now, read, reached = self._runtime.clock(), len(page.records), page.reached
@@ -265,15 +267,15 @@ class _Walk(Generic[T]):
             if self._runtime.clock() >= self._end:
                 return True
             longer = 4 if took < _SHORT_SECONDS and read < limit else 1
-            # Examine no more than there is time for, or the page would end late.
+            # Examine only as many records as there is time for.
             in_time = int(scan * (self._end - now) / max(took, _LEAST_SECONDS))
             scan = max(SCAN, min(longer * scan, _MOST, in_time))
-            # Enough to fill the page if matches are as frequent as they have been up to now.
+            # This is enough to fill the page if matches remain as frequent as they were up to now.
             missing = size + 1 - self._found
             limit = min(_SLACK + missing * (looked + 1) // (self._found + 1), _BATCH)
 
     def _fill(self, records: Sequence[Record], size: int, *, until: float) -> bool:
-        """Show the matches among these records; return True if the page ends with more to come."""
+        """Show the matches among these records; return True if the page ends before the list."""
         found: list[Record] = []
         over = self._take(records, size, until, found)
         self.shown.extend(self._show(found))
@@ -285,7 +287,7 @@ class _Walk(Generic[T]):
         for record in records:
             if self._query.matches(record, self._caller, self._runtime):
                 weight = self._weight(record)
-                # In both cases a further match exists.
+                # In both cases this match belongs to the next page.
                 if self._found == size or (self._found and weight > self._room):
                     return True
                 self._room -= weight
@@ -346,8 +348,8 @@ class Listing:
 
         The token is empty if there is no next page. If few operations match, the page ends after
         ``PAGE_SECONDS`` by the runtime's clock, and may then be short or empty and have a token
-        (spec §3.4(8)). It also ends before the operation that would make it exceed ``max_bytes``
-        (spec §3.4(9)), but has at least one. Calls no hook.
+        (spec §3.4(8)). The page also ends before an operation that would make it exceed
+        ``max_bytes``, unless that operation is its first (spec §3.4(9)). No hook is called.
         """
         query, store = self.query, self.runtime.store
 

@@ -12,7 +12,7 @@ from lro._engine.store_port import WaitingWork, Worker
 IDLE_RENEWAL: Final = timedelta(minutes=1)
 """How often a process without work renews its row in the store."""
 _LEASES: Final = 2
-"""Leases by which an idle process may renew late, while the store is slow or unavailable."""
+"""How many leases late an idle process may renew its row, for instance because of a slow store."""
 
 
 class WorkerState(StrEnum):

@@ -1,4 +1,4 @@
-"""The work of this process: begin it, cancel it, release it."""
+"""The work of this process: how it is begun, cancelled and released."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _SHOW_AGAIN_SECONDS: Final = 5.0
 _STEP_SECONDS: Final = 0.1
 """How often a drain checks whether another call has ended the drain."""
 _REFUSED: Final = timedelta(seconds=1)
-"""Pause before the name of work that could not begin is sent again."""
+"""Pause before the name of an operation that could not begin is sent to the executor again."""
 
 
 class ClaimLimits(typing.TypedDict):
@@ -70,10 +70,10 @@ class StartingRecord:
     """Context manager for a write that stores one record as running here, or claims several.
 
     While it is open, a stopping service waits, for a second at most, before it releases its work.
-    ``attempt`` is that of the record stored as running here; None for a claim. The attempt counts
-    as work of this process from the beginning, so its lease is renewed. Unless :meth:`taken` was
-    called, the end of the block forgets the attempt, or releases it if the record may have been
-    stored.
+    ``attempt`` is the attempt of a record that is stored as running here, and else None. It counts
+    as work of this process from the start of the block, so its lease is renewed. Unless
+    :meth:`taken` was called, the end of the block forgets the attempt, or releases it if the record
+    may have been stored.
     """
 
     def __init__(self, work: LocalWork, attempt: Attempt | None) -> None:
@@ -177,8 +177,9 @@ class LocalWork(HeldWork):
     def claim_limits(self, specs: Collection[tuple[str, MethodSpec]]) -> ClaimLimits:
         """Return the limits of these methods, by each name under which their work is stored.
 
-        A name is left out if only another name of its method is paused. A name that is paused
-        itself is included: the store knows whether it is still paused.
+        Names of methods without a function are left out. If a method is paused under one of its
+        names, its further names are left out. The paused name is included, because the store knows
+        whether it is still paused.
         """
         paused, known = self.paused or (), [one for one in specs if one[1].function is not None]
         options = {n: s.options for n, s in known if n in paused or not self.is_paused(s)}
@@ -202,7 +203,7 @@ class LocalWork(HeldWork):
             attempt.request_release()
 
     def unregister(self) -> None:
-        """Remove this process's row; if the store is unavailable, the lease expires instead."""
+        """Remove this process's row; if the store is unavailable, the row's lease will expire."""
         if self._since is not None:
             with contextlib.suppress(Unavailable):
                 self._store.leave(self.owner)
@@ -239,7 +240,7 @@ class LocalWork(HeldWork):
         packed: AnyMessage | None = None,
         start: StartingRecord | None = None,
     ) -> Attempt:
-        """Submit the work of a claimed record to the executor, or send its name.
+        """Submit the work of a claimed record to the executor, or send the name of a waiting one.
 
         If the executor cannot take the work now, the work is released; a name is sent again later.
         If this process has counted as lost since the claim, the work is left to other processes.
@@ -297,7 +298,7 @@ class LocalWork(HeldWork):
     def show_starts(self) -> float:
         """Store the start times that are due; return the seconds until the next one is due.
 
-        Work that ends soon needs no such write.
+        Work that ends before its start time is due needs no such write.
         """
         now, due = self.runtime.clock(), []
         with self._lock:
@@ -352,7 +353,7 @@ class LocalWork(HeldWork):
                     if not self._hold(attempt, record):
                         return
                     claiming.taken()
-                    if spec.options.rate is not None:  # affects when the next work may begin
+                    if spec.options.rate is not None:  # this start may delay further work
                         self.announce_work()
                     attempt.show_start()
                     attempt.run()
@@ -363,9 +364,9 @@ class LocalWork(HeldWork):
         self._requeue(name)
 
     def _requeue(self, name: str) -> None:
-        """Have the name of work that could not begin sent again when a worker is free.
+        """Have the name of an operation that could not begin sent again, when a worker is free.
 
-        The name of work that only another release can read is sent again after ``redelivery``.
+        If only another release can read the work, its name is sent again after ``redelivery``.
         """
         pause = self.runtime.executor.redelivery if name in self.skipped else None
         due = self._store.now() + (pause or _REFUSED)
@@ -409,7 +410,7 @@ class LocalWork(HeldWork):
         status = self.runtime.types.status_of(Cancelled(), self.runtime.domain)
         keep_for = self.runtime.keep_for if spec is None else spec.keep_for
         change = withdraw(status, self._store.now(), keep_for, lost_owners)
-        # If it was just claimed, its worker finds the request.
+        # If the operation has just been claimed, its worker finds the cancel request.
         with contextlib.suppress(LeaseLost, NotApplied, OperationNotFound):
             if spec is None:
                 after = yield from self._updater.applied(name, change)
@@ -440,7 +441,7 @@ class LocalWork(HeldWork):
             _release(some)
 
     def stop(self, drain: timedelta) -> None:
-        """Begin no more work, give running work time to end, and release the rest."""
+        """Begin no more work, give running work time to end, and release what has not ended."""
         attempts: list[Attempt] = []
         executor, over = self.runtime.executor, False
         try:
@@ -455,7 +456,7 @@ class LocalWork(HeldWork):
             over = self._drained(drain.total_seconds())
             if not over:
                 for attempt in list(self._attempts.values()):
-                    attempt.request_release()  # functions that return in time are released first
+                    attempt.request_release()  # a function that returns in time releases its work
                 kill: Callable[[], None] | None = getattr(executor, "kill", None)
                 if not executor.join(_LAST_SECONDS) and kill is not None:
                     kill()  # running functions must stop: their work is released next
@@ -470,11 +471,11 @@ class LocalWork(HeldWork):
                 log.info("stopped: operations released: %d of %d", back, len(attempts))
 
     def end_drain(self) -> None:
-        """Make :meth:`stop`, if called in another thread now or later, wait for no work."""
+        """End the wait for running work in :meth:`stop`, called in another thread now or later."""
         self._drain_over.set()
 
     def _drained(self, seconds: float) -> bool:
-        """Wait for running work, in short steps, until the drain is ended."""
+        """Wait for running work, in short steps; return True if all of it has ended."""
         now, over = time.monotonic(), False
         end = now + seconds
         while not self._drain_over.is_set():
@@ -487,5 +488,5 @@ class LocalWork(HeldWork):
 
 
 def _release(attempts: Collection[Attempt]) -> None:
-    """Release work, in shared commits."""
+    """Release the work of these attempts, in shared commits."""
     run_all([attempt.release() for attempt in attempts])

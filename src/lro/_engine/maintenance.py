@@ -32,7 +32,7 @@ _BATCH: Final = 100
 _EXPIRY_BATCH: Final = 1000
 _EXPIRY_SECONDS: Final = 60.0
 _STRANDED_AGE: Final = timedelta(minutes=1)
-"""Work that has been due for longer is logged if no live worker declares its method."""
+"""Work that has been due for longer than this is logged if no live worker declares its method."""
 _STEP_SECONDS: Final = 1.0
 _SCAN_PAUSE_SECONDS: Final = 0.1
 """Minimum interval between scans on request: a fruitless scan is not repeated at once."""
@@ -46,7 +46,7 @@ _TRIES: Final = 5
 _GRACES: Final = 4
 """A lease lasts for at least this number of grace periods."""
 LEAST_LEASE: Final = timedelta(seconds=_LEAST_PAUSE_SECONDS * _TRIES * _GRACES)
-"""The shortest allowed lease: a shorter one could not be retried often enough."""
+"""The shortest allowed lease. Within a shorter lease, a write could not be tried often enough."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -86,7 +86,7 @@ class Maintenance(PerProcess):
         self._renewed_at: float | None = None
         self._strays: Collection[str] = frozenset()
         self._overdue: dict[str, tuple[datetime | None, float]] = {}
-        """By owner: when its lease expired, and when the first look found that."""
+        """By owner: when its lease expired, and when the first look found the expired lease."""
         self._scan_took = 0.0
         self._stuck = 0  # number of lost operations that the last scan could not recover
         self._looked_at = -math.inf
@@ -106,7 +106,7 @@ class Maintenance(PerProcess):
         """Start the maintenance thread, which runs no functions of methods. Idempotent."""
         if self._thread is not None:
             return
-        installed_version()  # imports now: a fork while a thread imports breaks the child
+        installed_version()  # imports a module here: a fork while a thread imports breaks the child
         thread = threading.Thread(target=self._live, name="lro-maintenance", daemon=True)
         thread.start()
         self._thread = thread
@@ -126,16 +126,16 @@ class Maintenance(PerProcess):
         self._wake.set()
 
     def look_at(self, moment: datetime) -> None:
-        """At this time, scan for work that is too late to begin."""
+        """Scan, at this time, for work that is too late to begin."""
         seconds = max(0.0, (moment - self._store.now()).total_seconds())
         self._scan_asked_at = min(self._scan_asked_at, self._clock() + seconds)
         self._wake.set()
 
     def request_renewal(self) -> None:
-        """Run now: renew the lease, and release the work that this process cannot do.
+        """Let the thread renew the lease now, and release the work that this process cannot do.
 
-        Called when a record was stored with little of its lease left, and when work was added to
-        the queue of :meth:`LocalWork.release_queued`.
+        This is called when a record was stored with little of its lease left, and when work was
+        added to the queue of :meth:`LocalWork.release_queued`.
         """
         self._renew_asked_at = -math.inf
         self._wake.set()
@@ -143,9 +143,9 @@ class Maintenance(PerProcess):
     def run_due(self) -> float:
         """Run the due tasks, and return the seconds until the next one is due.
 
-        An idle process scans for orphans once per lease; once a minute it renews its lease and
-        removes expired operations. A lease that begins after a scan cannot expire before the next
-        scan.
+        An idle process scans for lost workers and their work once per lease. Once a minute, it
+        renews its lease and removes expired operations. A lease that begins after a scan cannot
+        expire before the next scan.
 
         Raises:
             Unavailable: The store cannot be reached.
@@ -182,7 +182,7 @@ class Maintenance(PerProcess):
         return min(self._renew_asked_at, self._idle_at, self._renew_at if working else math.inf)
 
     def _due(self) -> Mapping[Callable[[], object], float]:
-        """Return the due times of the tasks other than the renewal."""
+        """Return the tasks, except the renewal, and when each task is due."""
         asked = max(self._looked_at + _SCAN_PAUSE_SECONDS, self._scan_asked_at)
         table: dict[Callable[[], object], float] = {
             self._scan_orphans: max(self._calm_until, min(self._scan_at, asked)),
@@ -203,7 +203,7 @@ class Maintenance(PerProcess):
         # If the store's clock was set, all leases seem to have expired, or to last too long.
         asked, now, answered = self._clock(), self._store.now(), self._clock()
         if answered - asked >= _STEP_SECONDS:
-            return  # too slow to know when the clock was read, as on a new connection
+            return  # the answer was too slow to tell when the clock was read: a new connection?
         lead = (now - _EPOCH).total_seconds() - answered
         before, self._lead = self._lead, lead
         if before is None or abs(lead - before) < _STEP_SECONDS:
@@ -220,7 +220,7 @@ class Maintenance(PerProcess):
         self._let_all_renew()
 
     def _let_all_renew(self) -> None:
-        # No process scans for orphans until the live processes have had time to renew their leases.
+        # This process scans only after the live processes have had time to renew their leases.
         self._overdue.clear()
         self._calm_until = self._clock() + self._period + _STEP_SECONDS
 
@@ -264,8 +264,8 @@ class Maintenance(PerProcess):
         at, now = self._clock(), self._store.now()
         took, before, self._scan_took = at - began, self._scan_took, at - began
         # If the scan waited for a lock, renewals waited, too, so the looks start over. A scan that
-        # takes as long each time is slow and does not wait. The looks also start over after a long
-        # gap between two of them: perhaps no process could write meanwhile.
+        # takes equally long each time is slow, but does not wait for a lock. The looks also start
+        # over after a long gap between two of them: perhaps no process could write meanwhile.
         waited = took > self._grace / 2 and took > 2 * before
         if waited or at - self._looked_at > self._grace + _STEP_SECONDS + before:
             self._overdue.clear()
@@ -287,7 +287,7 @@ class Maintenance(PerProcess):
             self._scan_at = min(self._scan_at, self._looked_at + self._grace)
 
     def _lose(self, found: Orphans, at: float) -> bool:
-        """Declare workers lost that were overdue before or are dead; return True if any was."""
+        """Declare workers lost that are overdue for long enough or dead; return True if any is."""
         before, self._overdue = self._overdue, {}
         lost = False
         for owner, until in found.overdue.items():
@@ -304,7 +304,7 @@ class Maintenance(PerProcess):
         return lost
 
     def _recover(self, lost: Sequence[Record]) -> int:
-        """Let lost work wait again, or end it, in shared commits. This needs no free worker.
+        """Let lost work wait again, or end it, in shared commits; no free worker is needed.
 
         Returns:
             The number of operations whose recovery failed.
@@ -334,7 +334,7 @@ class Maintenance(PerProcess):
                 log.info("%s: not ended as too late: %s", record.name, found, extra=facts)
             else:
                 emit_stored_end(self._runtime.events, found, expired=True)
-                self._scan_asked_at = -math.inf  # that scan finds when to scan next
+                self._scan_asked_at = -math.inf  # the scan asked for here finds when to scan next
 
     def _recovered(self, record: Record) -> Flow[None]:
         after = yield from store_loss(self._runtime, self._specs[record.method], record)
@@ -362,7 +362,7 @@ class Maintenance(PerProcess):
             log.warning("maintenance: waiting work cannot be counted now: %s", exc)
 
     def _report_stranded(self) -> None:
-        """Log, once for each, the methods whose work waits and that no live worker declares."""
+        """Log each method with waiting work that no live worker declares, but not repeatedly."""
         store, known = self._store, self._stranded
         found = stranded(store.waiting(), store.workers(), store.now(), _STRANDED_AGE)
         self._stranded = frozenset(work.method for work in found)
@@ -477,7 +477,7 @@ class Background(PerProcess):
             self._runtime.webhooks.reset_after_fork()
 
     def _new_work(self) -> None:
-        self.start()  # renews the lease and receives cancel requests
+        self.start()  # the threads renew the lease and receive cancel requests
         if self._runtime.store.shared:
             self.change_listener.ensure_running()
 

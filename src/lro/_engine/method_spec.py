@@ -41,7 +41,7 @@ Around: TypeAlias = Callable[[Job[Any]], contextlib.AbstractContextManager[objec
 
 
 class _Surroundings(contextlib.AbstractContextManager[object]):
-    """A context manager of the application's, which must let errors pass."""
+    """Wraps a context manager of the application, which must let errors pass."""
 
     def __init__(self, method: str, within: contextlib.AbstractContextManager[object]) -> None:
         self._method = method
@@ -67,10 +67,12 @@ _CANCEL_FLAGS: Final = ("cancel_requested", "requested_cancellation")
 
 @attrs.frozen
 class StandardMetadata:
-    """The conventional fields that a metadata type has: attribute of the record -> JSON name.
+    """The conventional fields of a metadata type: times, and the flag of a cancel request.
 
-    ``first`` is an empty message of that type. An operation without metadata gets this message when
-    it is asked to stop, so that the flag in the message can show the request.
+    ``times`` maps attributes of a record to the JSON names of the fields. ``cancel_flag`` is the
+    JSON name of the flag, if the type has one. ``first`` is an empty message of the type. An
+    operation without metadata gets this message when a caller cancels it, so that the flag in the
+    message can show the request.
     """
 
     times: Mapping[str, str]
@@ -81,7 +83,7 @@ class StandardMetadata:
     def of(
         cls, shape: Shape | None, codec: Codec | None = None, type_name: str = ""
     ) -> StandardMetadata:
-        """Find the conventional fields in a shape; those of unexpected types are left out.
+        """Find the conventional fields in a shape; fields of unexpected types are left out.
 
         ``first`` is made with the codec, and only if there is a flag and the type allows an empty
         message.
@@ -103,8 +105,8 @@ class StandardMetadata:
     def stamp(self, record: Record, codec: Codec | None = None) -> AnyMessage | None:
         """Return the record's metadata, with the record's times and flag added.
 
-        Times that the work has reported are kept. Binary metadata are changed by ``codec``, if it
-        can.
+        Times that the work has reported are kept. Metadata in binary form are changed only if
+        ``codec`` can change messages in this form.
         """
         packed = record.metadata
         if packed is None and record.cancel_requested:
@@ -149,37 +151,39 @@ class Options:
     """Options of a method.
 
     ``concurrency``: how many operations may run at once, in all processes on the store together;
-    further ones wait. ``time_limit``: how long one attempt may take before the operation ends with
-    DEADLINE_EXCEEDED. ``retry``: after which errors the function is called again, see
+    further operations wait. ``time_limit``: how long one attempt may take before the operation ends
+    with DEADLINE_EXCEEDED. ``retry``: after which errors the function is called again, see
     :class:`lro.Retry`. ``max_lost``: how often the function is called again after lost workers; a
     further loss ends the operation with ABORTED, reason WORKER_LOST. ``at_most_once``: the function
-    is never called again once it has begun, so there is no ``retry``, and the first loss ends the
-    operation with that error; by default the function is called again if its worker is lost or
-    stopped. ``max_attempts`` bounds all attempts, whether after errors, losses or stops. After the
-    last one the operation ends with its last error, or with ABORTED, reason TOO_MANY_ATTEMPTS.
-    ``priority``: from -100 to 100; due work of the highest priority begins first. ``expires``: work
-    that has not begun this long after it was due ends with DEADLINE_EXCEEDED, reason EXPIRED.
-    ``concurrency_key``: a function that returns a text for a request, such as a customer;
-    ``concurrency`` and ``rate`` then hold for each of these keys, and the keys take turns. The key
-    ``""`` has no limit. ``rate``: how many operations may begin within a time span, in all
-    processes on the store together, such as ``(10, timedelta(minutes=1))``. ``exclusive_target``: a
-    function that returns the resource that a request needs alone, ``""`` for none (spec §9.5).
-    ``keep_for``: how long a finished record is kept (None: as long as the service's ``keep_for``).
-    ``validate``: a function that decides whether a request is accepted, before anything is stored.
-    It accepts by returning None or True, and refuses by returning False or by raising: callers get
-    the text of a ValueError, as INVALID_ARGUMENT, and an error of ``lro`` unchanged. Any other
+    is never called again once it has begun. Then ``retry`` is not allowed, and the first loss of a
+    worker ends the operation with WORKER_LOST. By default, the function is called again if its
+    worker is lost or stopped. ``max_attempts``: how many attempts an operation may have in total,
+    after errors, losses and stops. After the last attempt, the operation ends with its last error,
+    or with ABORTED, reason TOO_MANY_ATTEMPTS. ``priority``: from -100 to 100; due work of the
+    highest priority begins first. ``expires``: work that has not begun this long after it was due
+    ends with DEADLINE_EXCEEDED, reason EXPIRED. ``concurrency_key``: a function that returns a text
+    for a request, such as the name of a customer. ``concurrency`` and ``rate`` then hold for each
+    key, and the keys take turns. The key ``""`` has no limit. ``rate``: how many operations may
+    begin within a time span, in all processes on the store together, such as
+    ``(10, timedelta(minutes=1))``. ``exclusive_target``: a function that returns the resource that
+    a request needs alone, ``""`` for none (spec §9.5). ``keep_for``: how long a finished record is
+    kept (None: as long as the service's ``keep_for``). ``validate``: a function that decides
+    whether a request is accepted, before anything is stored. It accepts by returning None or True.
+    It refuses by returning False, by raising a ValueError, whose text callers get as
+    INVALID_ARGUMENT, or by raising an error of ``lro``, which callers get unchanged. Any other
     result or error is a mistake: callers get INTERNAL, and the result or error is logged.
-    ``final_metadata``: a function that returns the last metadata, from the present metadata and the
+    ``final_metadata``: a function that makes the last metadata from the present metadata and the
     final state; it may be called more than once. ``indexed_paths``: paths of the metadata, such as
     ``"dataset"`` or ``'labels."a.b"'``, by whose values a list finds operations quickly. ``path``,
     ``http_method`` and ``body``: the HTTP call that starts an operation, for proto files and
-    ``starts=True``. By default the path is made from the name (``/v1/images:resize``). It may have
-    variables (``/v1/{parent=projects/*}/images``), which are fields of the request. ``http_method``
-    is POST, PUT, PATCH or DELETE. ``body`` is ``"*"`` for all fields that are not in the path, or
-    the name of a field, or empty; all further fields are query parameters. By default it is
-    ``"*"``, and for DELETE empty. ``parent``: a function that returns the parent of a request's
-    operation, such as ``projects/p``, for starts that name none. ``aliases``: full names that the
-    method had in earlier releases; work that was stored under one of them is work of this method.
+    ``starts=True``. By default, the path is made from the method's name (``/v1/images:resize``). A
+    path may have variables (``/v1/{parent=projects/*}/images``), which are fields of the request.
+    ``http_method`` is POST, PUT, PATCH or DELETE. ``body`` is ``"*"`` for all fields that are not
+    in the path, or the name of a field, or empty. All further fields are query parameters. By
+    default, ``body`` is ``"*"``, and for DELETE empty. ``parent``: a function that returns the
+    parent of a request's operation, such as ``projects/p``, for starts that name no parent.
+    ``aliases``: full names that the method had in earlier releases; work that was stored under one
+    of them is work of this method.
     """
 
     concurrency: int | None = None
@@ -210,7 +214,7 @@ class Options:
     def __attrs_post_init__(self) -> None:
         limited = self.concurrency is not None or self.rate is not None
         turns = bool(self.priority) or self.expires is not None or self.concurrency_key is not None
-        object.__setattr__(self, "is_limited", limited)  # attributes: each start reads them
+        object.__setattr__(self, "is_limited", limited)  # fast to read at each start
         object.__setattr__(self, "has_turns", turns)
         if self.concurrency is not None:
             check_count("concurrency", self.concurrency, most=_MOST_AT_ONCE)
@@ -314,7 +318,7 @@ _OF_CALLS = (
 
 
 class FinalMetadataFailed(Exception):
-    """``final_metadata`` of the method of this name failed; ``__cause__`` says why."""
+    """A method's ``final_metadata`` failed: ``args`` has the method, ``__cause__`` the error."""
 
 
 @attrs.frozen(kw_only=True)
@@ -346,7 +350,7 @@ class MethodSpec:
     keep_for: timedelta
     indexes: Indexes
     instances: Mapping[type, type]
-    """For each of these classes, the Python class of its messages: dict for a TypedDict."""
+    """By message class of this method, the Python class of its messages: dict for a TypedDict."""
     limits: Limits = DEFAULT_LIMITS
     around: Around | None = None
     default_metadata: OperationMetadata | None = None
@@ -443,7 +447,7 @@ class MethodSpec:
         return _Surroundings(self.full_name, self.around(job))
 
     def stamp(self, record: Record) -> Record:
-        """Return the record with its keys, and its times and flag in its metadata (spec §9.6)."""
+        """Return the record with index keys, and its metadata with times and flag (spec §9.6)."""
         standard, packed = self.standard_metadata, record.metadata
         if standard.times or standard.cancel_flag:
             declared = self.info.metadata_type
@@ -459,7 +463,7 @@ class MethodSpec:
         return self.indexes.mark(record)
 
     def _filled_in(self, metadata: AnyMessage | None, record: Record) -> AnyMessage | None:
-        """Add fields that a report may leave out; a success gets 100 percent."""
+        """Add fields that a report may leave out; after a success, the progress is 100 percent."""
         if metadata is None or not isinstance(metadata.payload, dict):
             return metadata
         first = self.first_metadata(record.target)
@@ -477,7 +481,7 @@ class MethodSpec:
 
         Raises:
             EncodingError: The response is of another class, or cannot be encoded.
-            MessageTooLarge: It has more bytes than the service keeps.
+            MessageTooLarge: The response has more bytes than the service keeps.
         """
         if returned is None and self.response is Empty:
             returned = Empty()
@@ -496,7 +500,7 @@ class MethodSpec:
         return attrs.evolve(self.default_metadata, target=target)
 
     def unpack_metadata(self, packed: AnyMessage | None) -> Any:
-        """Return the metadata as a message; None if there are none, or if their class is older."""
+        """Return the metadata as a message; None for no metadata, or metadata of an old class."""
         if packed is None:
             return None
         try:
@@ -509,7 +513,7 @@ class MethodSpec:
 
         Raises:
             EncodingError: The metadata are of another class, or cannot be encoded.
-            MessageTooLarge: They have more bytes than the service keeps.
+            MessageTooLarge: The metadata have more bytes than the service keeps.
         """
         packed = self._pack(reported, self.metadata, self.info.metadata_type)
         if fits_by_estimate(packed, self.limits.metadata_bytes):  # true of most metadata

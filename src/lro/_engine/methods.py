@@ -123,7 +123,7 @@ class Methods:
         return self.specs[full_name]
 
     def check_own(self, spec: MethodSpec) -> None:
-        """Check that a method is one of this service.
+        """Check that a method belongs to this service.
 
         Raises:
             DeclarationError: Another service declares it, maybe under the same name.
@@ -158,7 +158,8 @@ class Method(Generic[Req, Resp, Meta]):
     def __call__(self, request: Req, job: Job[Meta] | None = None) -> Resp:
         """Call the function, for a test: nothing is stored, started or validated.
 
-        ``job`` takes its reports, see :func:`lro.testing.job`; by default the reports are lost.
+        ``job`` receives the function's reports, see :func:`lro.testing.job`. By default, the
+        reports are lost.
 
         Raises:
             TypeError: The method has no function, or an async one: await :meth:`call_async`.
@@ -194,28 +195,28 @@ class Method(Generic[Req, Resp, Meta]):
 
         ``request_id``: a UUID that makes a repeated start harmless for 24 hours (spec §9.1).
         ``parent``: the resource that the operation belongs to, such as ``projects/p``. ``target``:
-        a resource that the work needs alone. By default, both come from the method's options.
-        ``metadata``: the metadata before the first report. ``caller``: who starts it.
-        ``validate_only``: check everything, start nothing; the handle then has no name.
+        a resource that the work needs alone. By default, parent and target come from the method's
+        options. ``metadata``: the metadata before the first report. ``caller``: who starts the
+        operation. ``validate_only``: check everything, start nothing; the handle then has no name.
 
         ``within``: a connection or session of the application, of psycopg, sqlite3, Django or
-        SQLAlchemy, to the database of the store. The start is then part of its transaction: no one
-        else sees the operation before the commit, the work begins after the commit, and after a
-        rollback the operation never existed.
+        SQLAlchemy, to the database of the store. The start is then part of the connection's
+        transaction: no one else sees the operation before the commit, the work begins after the
+        commit, and after a rollback the operation never existed.
 
-        ``notify``: endpoints that are notified of the end of this operation, besides those of the
-        service's ``webhooks``. If a start is repeated, the endpoints of the first start are
+        ``notify``: endpoints that are notified of the end of this operation, besides the endpoints
+        of the service's ``webhooks``. If a start is repeated, the endpoints of the first start are
         notified.
 
         ``delay``, a timedelta, or ``at``, a datetime with a time zone: when the work is due; by
-        default now. Until then, it waits in the store. ``priority`` and ``expires`` replace the
-        method's options of these names.
+        default now. Until then, the work waits in the store. ``priority`` and ``expires`` replace
+        the method's options of these names.
 
         Raises:
             InvalidArgument: The request is refused, or the request id is malformed or belongs to
-                another request. Or ``notify`` is refused; a service without webhooks always does
-                this. Or ``within`` is of an unsupported kind, belongs to another database, or has
-                no open transaction; or the store cannot take part in transactions.
+                another request. Or ``notify`` is refused, as always by a service without webhooks.
+                Or ``within`` is of an unsupported kind, belongs to another database, or has no open
+                transaction. Or the store cannot take part in transactions.
             TargetBusy: Another operation works on the target.
             ResourceExhausted: Too many operations wait already (``Limits.backlog``).
             Unavailable: The store or executor cannot be reached, or the service is stopping.
@@ -232,8 +233,8 @@ class Method(Generic[Req, Resp, Meta]):
 
         ``within`` must not be an asynchronous connection, and its statements block the event loop.
 
-        If the task that awaits this is cancelled, the operation may have been started: a record
-        that was handed to the store by then is stored, and its work is done.
+        If the task that awaits the start is cancelled, the operation may have been started: a
+        record that was handed to the store by then is stored, and its work is done.
         """
         flow = self._starter.start(self.spec, request, StartSettings.of(options))
         return self._handle(await on_loop(flow))

@@ -2,9 +2,10 @@
 
 A forked child sets up again the objects that it inherits. A child process of an executor only runs
 functions. Services that are open when the interpreter exits are closed then, because a WSGI server
-does not tell its application that it stops, and a script may end without closing them. A server
-that is asked to stop (SIGTERM, or Ctrl-C) first lets calls in flight end. Waiting calls would delay
-this, so our signal handler ends them, and then calls the server's handler.
+does not tell its application that it stops, and a script may end without closing its service. A
+server that is asked to stop (SIGTERM, or Ctrl-C) first lets calls in flight end. Calls that wait
+for an operation would delay the stop, so our signal handler ends these calls, and then calls the
+server's handler.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ class PerProcess:
     The child calls ``__init__`` of each such object again, with the same arguments. So state that
     must survive a fork is not set in ``__init__``, but begins as an attribute of the class. A class
     that has much such state, or that applications subclass, overrides ``_after_fork``. Neither
-    method may wait for a lock that a thread of the parent may have held, or change anything that
-    the parent still uses.
+    ``__init__`` nor ``_after_fork`` may wait for a lock that a thread of the parent may have held,
+    or change anything that the parent still uses.
     """
 
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]
@@ -70,10 +71,10 @@ _is_worker_process = False
 
 
 def is_worker_process() -> bool:
-    """Return True if this process only runs functions for another one.
+    """Return True if this process only runs functions for another process.
 
-    Such a process imports the application, whose service must not run a second time there: no
-    maintenance, no operations of its own, no further processes.
+    Such a process imports the application, but the service must not run a second time there: it
+    does no maintenance, has no operations of its own, and starts no processes.
     """
     return _is_worker_process
 
@@ -111,8 +112,9 @@ _open: Final[weakref.WeakSet[Closing]] = weakref.WeakSet()
 def close_at_exit(one: Closing) -> None:
     """Close this object when the interpreter exits, unless it is collected before."""
     _open.add(one)
-    # Registered again for each object: the exit function that is registered last is called first,
-    # so this one precedes those of modules that an open service uses, such as its executor's.
+    # This exit function is registered again for each object. The last registered function is called
+    # first, so this one is called before those of modules that the object uses, such as those of
+    # its executor.
     atexit.unregister(_close_all)
     atexit.register(_close_all)
 
@@ -178,8 +180,8 @@ class StopSignals(PerProcess):
     def end_waits_of(self, one: Waited) -> None:
         """From now on, end the waits of ``one`` at a signal, if a server here handles SIGTERM.
 
-        Only the main thread can install a handler: in other threads this does nothing. Servers
-        install their handlers when they start, so call this later. Idempotent.
+        Only the main thread can install a handler, so this does nothing in other threads. Servers
+        install their handlers when they start, so call this after the start. Idempotent.
         """
         if threading.current_thread() is not threading.main_thread():
             return

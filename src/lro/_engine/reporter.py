@@ -25,7 +25,7 @@ class Reporter:
     Each method returns False if the call came too late: the operation has ended, was deleted, or
     has expired (spec §2.3, §2.7, §2.8). Messages may be passed packed or not.
 
-    Raises (each of them):
+    Raises (each method):
         DeclarationError: A message is not of the class that the method declares.
         EncodingError: A message cannot be encoded.
     """
@@ -37,7 +37,7 @@ class Reporter:
         self._domain = domain
 
     def report(self, metadata: object) -> bool:
-        """Replace the metadata.
+        """Replace the metadata of the operation.
 
         Raises:
             MessageTooLarge: The metadata have more bytes than the service keeps; nothing changes.
@@ -140,7 +140,8 @@ class Reporter:
         if after is not None and after.done:
             self._updater.events.tracer.refresh()  # this may be the first event of the process
             emit_end(self._updater.events, after)
-        # A record that a change removes was deleted before: its result is dropped (spec §2.7).
+        # If the change removed the record, a caller had deleted it: the result is dropped
+        # (spec §2.7).
         return after is not None and after.state is not State.HIDDEN
 
 

@@ -25,12 +25,12 @@ class Retry:
 
     ``attempts`` is how many times the function may fail; after the last failure the operation ends
     with its error. ``on`` is the exception class to retry, or a tuple of classes. Most errors of
-    ``lro`` mean that the request is wrong or the work must end, so ``Exception`` does not cover
-    them, except those that are ``Retryable`` or have the code UNAVAILABLE. :class:`lro.Cancelled`
-    is never retried. The first pause is ``first_pause``; each further pause is ``factor`` times the
-    one before, and at most ``max_pause``. Each pause is shortened at random, by at most the
-    fraction ``jitter``. No retry is due later than ``within`` after the start; None is no limit.
-    During a pause the operation waits in the store and occupies no worker.
+    ``lro`` mean that the request is wrong or the work must end, so of these errors ``Exception``
+    covers only those that are ``Retryable`` or have the code UNAVAILABLE. :class:`lro.Cancelled` is
+    never retried. The first pause is ``first_pause``; each further pause is ``factor`` times the
+    pause before, and at most ``max_pause``. Each pause is shortened at random, by at most the
+    fraction ``jitter``. No retry is due later than ``within`` after the creation of the operation;
+    None is no limit. During a pause the operation waits in the store and occupies no worker.
 
     Raises:
         DeclarationError: A value is out of range or has the wrong type.

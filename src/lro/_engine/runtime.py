@@ -74,7 +74,7 @@ class Notifier(PerProcess):
             self.notify(name)
 
     def names(self) -> frozenset[str]:
-        """Return the names that have listeners; the same object until they change."""
+        """Return the names that have listeners; the same object until these names change."""
         with self._lock:
             if self._names is None:
                 self._names = frozenset(self._listeners)
@@ -254,9 +254,9 @@ class Runtime:
     statistics: Statistics | None = None
     """Counts the events of this process; None if the service keeps no statistics."""
     webhooks: WebhookSender | None = attrs.field(init=False)
-    """The sender of webhooks, if there is one: the updater's."""
+    """The webhook sender of the updater, or None."""
     events: EventDispatch = attrs.field(init=False)
-    """The events of this process: the updater's."""
+    """The event dispatch of the updater, for the events of this process."""
 
     def __attrs_post_init__(self) -> None:
         object.__setattr__(self, "events", self.updater.events)  # an attribute: it is read often

@@ -129,7 +129,7 @@ class ServiceParts:
         self.max_wait: timedelta = given.max_wait
         """The longest time that a wait may last."""
         self.webhooks: WebhookSender | None = given.webhooks
-        """Sends webhooks about ended operations; None if the service has none."""
+        """Sends webhooks about ended operations; None if the service sends no webhooks."""
         traces = None if given.telemetry is False else _telemetry_of(given.telemetry, executor)
         self.runtime: Runtime = _runtime_of(service, executor, given, traces)
         store = self.runtime.store
@@ -184,7 +184,7 @@ class ServiceParts:
             self.background.start()
 
     def begin_here(self) -> None:
-        """Start the maintenance, and tell the executor from where the service is used."""
+        """Start the maintenance, and show the executor the thread or event loop of this use."""
         self.start_maintenance()
         self.runtime.executor.begin_here()
 
@@ -199,10 +199,11 @@ class ServiceParts:
     def end_waits(self) -> None:
         """End all waits and watches with UNAVAILABLE: the service is stopping.
 
-        From now on every Wait ends at once, unless its operation is done. This is for servers that
-        let calls in flight end before they stop the application: a Wait may last ``max_wait``.
-        :meth:`lro.Service.close` ends waits, too, after the drain. Call this in any thread or event
-        loop, but not in a signal handler; use :meth:`end_waits_at_signals` for signals.
+        From now on every Wait ends at once, unless its operation is done. This method is for
+        servers that let calls in flight end before they stop the application: a Wait may last
+        ``max_wait``. :meth:`lro.Service.close` ends waits, too, after the drain. Call this method
+        in any thread or event loop, but not in a signal handler; use :meth:`end_waits_at_signals`
+        for signals.
         """
         self.waiters.close()
 
@@ -211,14 +212,14 @@ class ServiceParts:
 
         The signals are SIGTERM and SIGINT; their present handlers are called, too. This does
         nothing outside the main thread, or if the process does not handle SIGTERM yet. Edges call
-        this if they are made or called in the main thread after the start of the server. No edge
-        is, in a server with threads that loads the application before it forks, such as gunicorn
-        with ``--preload --threads``: then call this where a worker begins.
+        this method if they are made or called in the main thread after the start of the server. If
+        a server with threads loads the application before it forks, as gunicorn does with
+        ``--preload --threads``, no edge calls it. Then call this method where a worker begins.
         """
         STOP_SIGNALS.end_waits_of(self)
 
     def check_own(self, method: Method[Any, Any, Any]) -> None:
-        """Check that a method is one of this service.
+        """Check that a method belongs to this service.
 
         Raises:
             DeclarationError: Another service declares it, maybe under the same name: calls would
@@ -315,7 +316,7 @@ class Service(PerProcess):
     - ``max_wait`` (60 s): the longest time that a Wait may last.
     - ``keep_for`` (30 days): how long finished operations are kept.
     - ``lease`` (15 s): how long a worker may be silent before its work counts as lost; at least
-      0.2 s. Use seconds, so that a disk that is slow for a moment loses no work.
+      0.2 s. Choose several seconds, so that no work is lost when a disk is slow for a moment.
     - ``drain`` (10 s): how long running work may continue when the service is closed.
     - ``authorize`` (None): a hook, called after the arguments of a call are checked and before the
       store is read (spec §3.1(5)).
@@ -330,7 +331,7 @@ class Service(PerProcess):
       example one made with ``@contextlib.contextmanager``. The method's function is called within
       that context, also in the child of a ProcessExecutor. The context must let errors pass.
     - ``telemetry`` (None): how OpenTelemetry is used (:class:`lro.telemetry.Telemetry`). None uses
-      its global providers; False switches it off.
+      the global providers; False switches it off.
     - ``webhooks`` (None): sends notifications of ended operations (:class:`lro.webhooks.Webhooks`),
       if the store is a :class:`lro.adapters.OutboxStore`.
     - ``clock`` (``time.monotonic``): the clock of maintenance, time limits and pages, in seconds.
@@ -491,13 +492,13 @@ class Service(PerProcess):
 
         ``when`` is a cron expression, evaluated in ``timezone``, or an interval, which ticks at its
         whole multiples since 1970 UTC. ``name`` is unique on the store. ``request`` is the message
-        for each start, or a function that makes it from the time of the tick. ``catch_up`` is how
-        many of the ticks that passed while no process ran are started late: the latest ones.
+        for each start, or a function that makes it from the time of the tick. Of the ticks that
+        passed while no process ran, the latest are started late, at most ``catch_up`` of them.
         ``caller`` and ``parent`` are as for ``Method.start``, and hooks are called as for a start.
         A process in which the service is not used starts nothing.
 
         Raises:
-            DeclarationError: An argument is refused, the method is not one of this service, the
+            DeclarationError: An argument is refused, the method belongs to another service, the
                 expression has no ticks, or the store keeps no schedules.
             MissingExtra: A cron expression needs the extra ``schedules``.
         """
@@ -598,11 +599,12 @@ class Service(PerProcess):
 
     @blocking
     def rerun_all(self, filter: str, *, parent: str = "", dry_run: bool = False) -> Flow[int]:
-        """Rerun all operations that match and failed or were cancelled; return their number.
+        """Rerun the matching operations that failed or were cancelled; return their number.
 
-        Each is rerun with a request id made from its name, so a second call within 24 hours finds
-        and counts the reruns of the first. Operations that cannot be rerun are left out, and the
-        reason is logged; but ``dry_run`` counts them. All else is as for :meth:`delete_all`.
+        Each operation is rerun with a request id made from its name, so a second call within 24
+        hours finds and counts the reruns of the first call. Operations that cannot be rerun are
+        left out, and the reason is logged; but ``dry_run`` counts them. Otherwise this method works
+        like :meth:`delete_all`.
 
         Raises:
             InvalidArgument, Unavailable: As for :meth:`delete_all`.
@@ -627,7 +629,7 @@ class Service(PerProcess):
         return await in_threads(flow_of(self.rerun_all)(filter, parent=parent, dry_run=dry_run))
 
     def reporter(self, name: str) -> Reporter:
-        """Return the worker's side of an operation of a declared method.
+        """Return the reporter with which outside work reports on an operation of a declared method.
 
         Raises:
             InvalidOperationName: The name is malformed.
@@ -642,10 +644,10 @@ class Service(PerProcess):
     def get(self, name: str, *, view: View = "BASIC", caller: str | None = "") -> Flow[Operation]:
         """Return the latest state of an operation (spec §3.2).
 
-        With the ``view`` FULL it has a ``description``: its method, times and attempts (spec
-        §3.11). Some fields of the description are only for operators. They are shown to ``caller``
-        None, for whom no hook is called, and to callers to whom ``verbs`` and ``authorize`` allow
-        InspectOperation.
+        With the ``view`` FULL, the operation has a ``description``: its method, times and attempts
+        (spec §3.11). Some fields of the description are only for operators. They are shown to
+        ``caller`` None, for whom no hook is called, and to callers to whom ``verbs`` and
+        ``authorize`` allow InspectOperation.
 
         Raises:
             InvalidOperationName: The name is malformed.
@@ -679,8 +681,9 @@ class Service(PerProcess):
     ) -> Flow[ListOperationsResponse]:
         """Return a page of the operations of a parent that match a filter (spec §3.3, §3.4).
 
-        The page has at most ``Limits.page_bytes`` bytes, or one operation. With the ``view`` FULL
-        each has a ``description``, without the fields for operators, which :meth:`get` returns.
+        The page has at most ``Limits.page_bytes`` bytes, or one operation. With the ``view`` FULL,
+        each operation has a ``description``, but without the fields for operators, which only
+        :meth:`get` and :meth:`batch_get` return.
 
         Raises:
             TypeError: The request is of another class, for instance only a filter.
@@ -700,7 +703,7 @@ class Service(PerProcess):
 
     @blocking
     def delete(self, name: str, *, caller: str = "") -> Flow[None]:
-        """Remove the record; its work goes on, but callers cannot see the operation (spec §2.7).
+        """Delete an operation: its work goes on, but callers no longer see it (spec §2.7).
 
         If no live worker declares the method, waiting work and work of a lost worker are dropped.
 
@@ -730,7 +733,7 @@ class Service(PerProcess):
 
         Raises:
             InvalidArgument: The parent or the filter is wrong, or the filter is empty: ``name:*``
-                is for all operations.
+                matches all operations.
             Unavailable: The store cannot be reached now.
         """
         records = self._matching(filter, parent)
@@ -747,8 +750,7 @@ class Service(PerProcess):
     def cancel(self, name: str, *, caller: str = "") -> Flow[None]:
         """Request that the work stops; the operation shows whether it stopped (spec §2.6).
 
-        Work that no worker has ends at once. This is waiting work, and lost work of a method that
-        no live worker declares.
+        Waiting work ends at once, and so does lost work of a method that no live worker declares.
 
         Raises:
             InvalidOperationName, OperationNotFound, PermissionDenied, HookFailed: As for
@@ -769,7 +771,8 @@ class Service(PerProcess):
     def cancel_all(self, filter: str, *, parent: str = "", dry_run: bool = False) -> int:
         """Request that the work of all matching operations in progress stops; return their number.
 
-        Each operation is cancelled as by :meth:`cancel`; all else is as for :meth:`delete_all`.
+        Each operation is cancelled as by :meth:`cancel`. Otherwise this method works like
+        :meth:`delete_all`.
 
         Raises:
             InvalidArgument, Unavailable: As for :meth:`delete_all`.
@@ -817,7 +820,7 @@ class Service(PerProcess):
         """Watch 1 to 1000 operations until all are done or gone (spec §3.11).
 
         Iterate over the returned stream once, with ``async for``. It yields the state of each
-        operation, then each changed state. No thread is held, however many callers watch.
+        operation, then each changed state. No thread waits, however many callers watch.
 
         Raises:
             MalformedRequest, InvalidOperationName, PermissionDenied, HookFailed: As for
@@ -875,7 +878,7 @@ class Service(PerProcess):
         deadline_seconds: float | None = None,
         caller: str = "",
     ) -> Operation:
-        """:meth:`wait` for coroutines: no thread is held, however many callers wait."""
+        """:meth:`wait` for coroutines: no thread waits, however many callers do."""
         limit = await on_loop(self._limit(name, timeout, deadline_seconds, caller))
         return await self.edges.waiters.wait_async(name, limit, caller)
 
@@ -888,7 +891,7 @@ class Service(PerProcess):
         store knows, also those that run no work (``capacity`` is 0), are silent or are lost. The
         store forgets a process when its service is closed, or a day after it was seen last.
 
-        This only reads, and starts no maintenance. For operators: no hook is called.
+        The call only reads the store, and starts no maintenance. For operators: no hook is called.
 
         Raises:
             Unavailable: The store cannot be reached now.
@@ -923,11 +926,12 @@ class Service(PerProcess):
     def pause(self, method: str) -> Flow[None]:
         """Pause a method: no process begins work of it until :meth:`resume`. Idempotent.
 
-        Starts are accepted, and wait in the store, which keeps the pause: it survives restarts.
-        Running work continues. Work under an alias of the method is paused, too. From now on, no
-        process claims such work. A start that a process is just storing may still begin, until the
-        process is notified of the pause: in milliseconds, or within a minute if the notification is
-        lost. For operators: no hook is called.
+        Starts are accepted, and their work waits in the store. The store also keeps the pause, so
+        the pause survives restarts. Running work continues. Work under an alias of the method is
+        paused, too. From now on, no process claims work of the method. But a process may still
+        begin the work of a start that it is storing, until it is notified of the pause: in
+        milliseconds, or within a minute if the notification is lost. For operators: no hook is
+        called.
 
         Raises:
             InvalidArgument: The service does not declare this method, and no work of it waits.
@@ -977,15 +981,15 @@ class Service(PerProcess):
     def run_maintenance(self) -> float:
         """Do the maintenance that is due, and return the seconds until more is due.
 
-        For services made with ``maintenance=False``.
+        Call this only for a service that was made with ``maintenance=False``.
         """
         return self.edges.background.run_due()
 
     def close(self, drain: timedelta | float | None = None) -> None:
-        """Shut down: start nothing more, let work end within ``drain``, and release the rest.
+        """Shut down: begin no more work, and release work that does not end within ``drain``.
 
-        ``drain`` is a timedelta, or seconds; by default that of the service. After the drain, waits
-        end with the error that the service is stopping.
+        ``drain`` is a timedelta, or seconds; by default, it is the drain of the service. After the
+        drain, waits end with the error that the service is stopping.
 
         Released work is stored as waiting: a process that uses the store, now or later, does it
         again. The first call closes the service; further calls, from any thread, return when it is
@@ -999,8 +1003,8 @@ class Service(PerProcess):
         """
         span = self.drain if drain is None else _span(drain)
         caller = threading.get_ident()
-        # The callbacks run last to first, each even if an earlier one fails: a second signal may
-        # raise anywhere.
+        # The callbacks run from the last to the first. Each of them runs even if an earlier one
+        # fails, because a second signal may raise an error anywhere.
         with contextlib.ExitStack() as steps, self._closing:
             if self._closing_by is None:
                 steps.callback(no_longer_open, self)
@@ -1030,8 +1034,9 @@ class Service(PerProcess):
 
         Maintenance begins with the application, and the service is closed when the application
         ends, in a thread, so that work on the event loop can end meanwhile. ``app`` is the argument
-        that frameworks pass. If you have a lifespan, enter this one inside it, so that your own
-        resources are closed after the service: running work may use them until its end.
+        that frameworks pass. If the application has its own lifespan, enter this lifespan inside
+        it, so that the application's resources are closed after the service: running work may use
+        these resources until it ends.
         """
         import asyncio
 
@@ -1092,10 +1097,10 @@ class Service(PerProcess):
         return query.batches(self.edges.runtime)
 
     def _lost_owners(self, record: Record, read: _ReadWorkers) -> Flow[Collection[str]]:
-        """Return the owners whose work of this method nobody continues.
+        """Return the owners whose work of the record's method no process continues.
 
-        There are none if this service or a live worker declares the method. The owner "" stands for
-        waiting work.
+        The result is empty if this service or a live worker declares the method. The owner ""
+        stands for waiting work.
         """
         if record.done or record.method in self.edges.methods.by_stored_name:
             return ()

@@ -188,7 +188,7 @@ PLAIN_TURN: Final = Turn()
 class RandomBytes(PerProcess):
     """Random bytes, read from the system in large pieces.
 
-    Reading them for each name took a tenth of the time of a start.
+    A read for each new name took a tenth of the time of a start.
     """
 
     _AT_ONCE: Final = 4096
@@ -210,7 +210,7 @@ class RandomBytes(PerProcess):
 
 @attrs.define(eq=False)
 class _Start:
-    """A start whose arguments have been checked: everything that its record is made of."""
+    """A start whose arguments have been checked, with all parts of its record."""
 
     spec: MethodSpec
     request: object
@@ -360,8 +360,8 @@ class Starter:
     def _record(self, start: _Start, *, begun: bool = False, sent: bool = True) -> Record:
         """Return a new record; with ``begun`` it is already claimed, which saves a write.
 
-        ``sent``: if the executor sends names, the name of this operation is sent to a worker as
-        soon as the record is stored; the work is then due again later.
+        ``sent`` means that the executor, if it sends names, sends the name of this operation to a
+        worker as soon as the record is stored. The work is then due again after ``redelivery``.
         """
         spec, options, turn = start.spec, start.options, start.turn
         now = self._runtime.store.now()
@@ -399,7 +399,8 @@ class Starter:
             InvalidArgument: A value is wrong, or has no effect on work that is done outside.
             Unavailable: The store cannot be reached.
             HookFailed: An error of ``concurrency_key`` would stop a server, such as SystemExit.
-            Exception: Any other error of that function, as for ``parent`` and ``exclusive_target``.
+            Exception: Any further error of ``concurrency_key``; ``parent`` and ``exclusive_target``
+                behave likewise.
         """
         declared = spec.options
         if spec.function is None:
@@ -494,9 +495,10 @@ class Starter:
         spec, key = start.spec, start.key
         store, executor = self._runtime.store, self._runtime.executor
         remote, slot = executor.redelivery is not None, None
-        # waits: store the record as waiting. Otherwise it is stored as begun, in one write, if
-        # there is a free worker and no older work. A limit in the store makes the record wait.
-        # later: reserve no worker and send no name now; a later claim does this.
+        # If ``waits``, the record is stored as waiting. If not, and if there is a free worker and
+        # no older work, the record is stored as begun, which saves a write. A limit that the store
+        # counts makes the record wait. If ``later``, no worker is reserved and no name is sent now,
+        # but by a later claim.
         limited = spec.options.is_limited
         waits = start.turn.due is not None or self._work.is_paused(spec)
         later, waits = waits or (remote and limited), waits or remote or limited
@@ -525,7 +527,7 @@ class Starter:
                     begin = functools.partial(self._work.submit, record, taken, start=starting)
                     blocks = executor.submits_block
                     attempt: Attempt = (yield MayBlock(begin)) if blocks else begin()
-                    # Quick work, or that of an inline executor, may have ended (spec §9.8).
+                    # Quick work, or work of an inline executor, may have ended (spec §9.8).
                     return (attempt.ended or record).operation
                 if inserted.fresh:
                     if not self._work.is_paused(spec):
@@ -604,7 +606,7 @@ def _first_metadata(spec: MethodSpec, metadata: object) -> AnyMessage:
     packed = spec.types.pack(metadata, None if packed_already else spec.metadata)
     try:
         return spec.limits.check_metadata(packed)
-    except MessageTooLarge as exc:  # mostly due to a large request, so the caller's error
+    except MessageTooLarge as exc:  # the caller's error: the cause is mostly a large request
         raise InvalidArgument("metadata", exc.description) from None
 
 
@@ -616,8 +618,8 @@ def _request_key(
         wanted = "must be a UUID of 36 characters, not all zero"
         raise InvalidRequestId("request_id", f"{wanted}, got {got(options.request_id)}")
     scope = _scope(parent, options.target, options.origin)
-    # A newer release may make another message of the same request. So the request as sent has a
-    # hash, and the message without its defaults has one. The whole message has a hash, too, since
+    # A newer release may make another message of the same request. So there are several hashes: of
+    # the request as sent, of the message without its defaults, and of the whole message, because
     # the default of a field may have changed.
     payload = packed.payload
     if isinstance(payload, bytes):
@@ -631,7 +633,7 @@ def _request_key(
 
 
 def _scope(parent: str, target: str, origin: str) -> bytes:
-    """Return the parts of a start other than its message; the target only if the call names one."""
+    """Return the parts of a start besides its message; the target is one if the call names it."""
     named = f"target:{len(target)}:{target}" if target else ""
     named += f"origin:{len(origin)}:{origin}" if origin else ""
     return f"{named}{len(parent)}:{parent}".encode()

@@ -29,7 +29,7 @@ _METRICS: Final = {metric.series: metric for metric in METRICS if metric.series}
 
 
 class Statistics(MetricObserver, PerProcess):
-    """Observer that counts the events of this process, and adds the counts to the store's.
+    """Observer that counts the events of this process, and adds its counts to those in the store.
 
     The names of series contain names of codes but no ids, so there are few series (spec §2.1 has
     the outcomes): ``starts.started``, ``starts.refused.<CODE>``, ``ends.failed.<CODE>``,
@@ -46,7 +46,7 @@ class Statistics(MetricObserver, PerProcess):
         """Values that are not counted yet. Threads append to each list without a lock."""
         self._counting = threading.Lock()
         self._counted: dict[_Key, list[float]] = {}
-        """Used only with the lock ``_counting`` held."""
+        """Counts that are not in the store yet. Used only with the lock ``_counting`` held."""
         self.flush_at: float = self._clock() + FLUSH_SECONDS
         """The time at which :meth:`flush` is due."""
 
@@ -85,7 +85,7 @@ class Statistics(MetricObserver, PerProcess):
     # -- to the store -------------------------------------------------------------------------
 
     def flush(self) -> bool:
-        """Add the counts to the store's; if the store fails, keep them for the next flush.
+        """Add the counts to those in the store; if the store fails, keep them for the next flush.
 
         Returns:
             True if no counts are left. A store that cannot be reached is logged once.
@@ -110,7 +110,7 @@ class Statistics(MetricObserver, PerProcess):
         return True
 
     def close(self) -> None:
-        """Add the last counts to the store's; if the store fails, log that they are lost."""
+        """Add the last counts to those in the store; if the store fails, log that they are lost."""
         if not self.flush():
             log.warning("what was counted last cannot be stored, and is lost")
 

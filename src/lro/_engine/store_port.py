@@ -20,7 +20,7 @@ SCAN: Final = 500
 READ_BYTES: Final = 1024 * 1024
 """Default limit of the records that a store reads in one call, in bytes of ``Record.weight``.
 
-Messages of many small objects take twelve times this memory until they are encoded.
+Messages of many small objects take twelve times as much memory until they are encoded.
 """
 
 
@@ -50,8 +50,8 @@ class RequestKey:
 class Inserted:
     """The result of an insert: the record, and whether this insert made it.
 
-    If not ``fresh``, the record is that of the first start with this key: as it is now or, if it
-    was deleted or has expired, as it was first stored (spec §9.2(4)).
+    If ``fresh`` is false, the record belongs to the first start with this key. It is the record as
+    it is now or, if it was deleted or has expired, as it was first stored (spec §9.2(4)).
     """
 
     record: Record
@@ -104,15 +104,15 @@ class Claim:
     def puts_off(self) -> bool:
         """True if ``owner`` is empty: no work begins, and the caller sends the names to workers.
 
-        Each due time moves to ``lease_until``, or by the time since the name was first sent,
-        whichever is later. Until then the operation counts for the limits and rates of claims
-        without an owner.
+        The due time of each operation becomes ``lease_until``, or now plus the time since its name
+        was first sent, whichever is later. Until then the operation counts for the limits and rates
+        of claims without an owner.
         """
         return not self.owner
 
     @property
     def kinds(self) -> Sequence[bool]:
-        """The groups that are claimed: suspects (True), all others (False), or both."""
+        """The groups that are claimed: suspects (True), normal work (False), or both."""
         return (False, True) if self.suspects is None else (self.suspects,)
 
 
@@ -131,7 +131,10 @@ class WaitingWork:
 
 
 SUSPECT: Final = 2
-"""Work that lost this many workers may have killed them: a process runs one such work at a time."""
+"""Work that lost this many workers may have killed them.
+
+A process runs only one such operation at a time.
+"""
 
 
 @attrs.frozen
@@ -203,8 +206,8 @@ class Orphans:
 class Renewed:
     """The answer to a renewal: names of operations in progress that this worker owns.
 
-    ``cancel_requested`` have a cancel request. ``older`` were begun more than a lease ago; if the
-    worker does not know one of these operations, it must recover that operation.
+    The operations in ``cancel_requested`` have a cancel request. Those in ``older`` were begun more
+    than a lease ago; if the worker does not know one of these operations, it must recover it.
     """
 
     cancel_requested: Sequence[str] = ()
@@ -224,7 +227,7 @@ class Expired:
 R = TypeVar("R")
 
 Done: TypeAlias = Callable[[R | None, BaseException | None], None]
-"""Takes the result of a queued write, or its error. Must be quick and must not raise."""
+"""Takes the result of a queued write, or its error. It must be quick and must not raise."""
 
 
 def settle(action: Callable[[], R], done: Done[R]) -> None:
@@ -272,7 +275,7 @@ class StateSummary:
 
 
 class ChangeSubscription(Protocol):
-    """Receives the notifications of other processes on a store. Used by one thread."""
+    """Receives the notifications of other processes on a store, in one thread."""
 
     def next_changes(self, seconds: float) -> Collection[str] | None:
         """Wait, at most ``seconds``, until another process has changed something.
@@ -313,7 +316,7 @@ class ConnectionProxy(Protocol):
 DatabaseConnection: TypeAlias = OwnConnection | ConnectionProxy
 """The argument ``within`` of a start: a connection of psycopg, sqlite3, Django or SQLAlchemy.
 
-This library never commits it or rolls it back.
+This library never commits its transaction or rolls it back.
 """
 
 
@@ -344,9 +347,9 @@ class Store(Protocol):
     def notify_others(self, name: str) -> None:
         """Notify the other processes of a committed change of the operation ``name``.
 
-        Never blocks, never fails. A notification may be late, merged with others, or lost: the next
-        ``poll_states`` finds the change too. ``name`` can also be :data:`WORK_WAITS` or
-        :data:`PAUSES_CHANGED`.
+        This never blocks and never fails. A notification may be late, merged with another
+        notification, or lost: the next ``poll_states`` finds the change too. ``name`` can also be
+        :data:`WORK_WAITS` or :data:`PAUSES_CHANGED`.
         """
         ...
 
@@ -394,9 +397,9 @@ class Store(Protocol):
     ) -> None:
         """Queue an insert, and return without waiting for the commit.
 
-        ``done`` is called once, in any thread, maybe before this returns: after the commit with the
-        result of :meth:`insert`, or with its error. An error that is known at once may be raised
-        here instead; then ``done`` is not called.
+        ``done`` is called once, in any thread, maybe before this method returns. It gets the result
+        of :meth:`insert` after the commit, or its error. An error that is known at once may be
+        raised here instead; then ``done`` is not called.
         """
         ...
 
@@ -485,8 +488,8 @@ class Store(Protocol):
         """Return up to ``limit`` visible records of exactly this parent, in order, after a place.
 
         The records have at most ``max_bytes`` in total (``Record.weight``), unless there is only
-        one. The page ends before the record that would exceed this; the store must not hold it in
-        memory.
+        one. The page ends before the record that would exceed this limit; the store must not hold
+        that record in memory.
 
         A store may leave out records that do not match ``prefilter``, and must return all that do.
         After reading ``scan`` records, matching or not, it may stop and return the place reached.
@@ -496,7 +499,7 @@ class Store(Protocol):
     def index(self, keys: Collection[str]) -> None:
         """Create the indexes that find records by these keys (``Record.keys``).
 
-        May take as long as reading all records. Idempotent.
+        This may take as long as reading all records. Idempotent.
 
         Raises:
             Unavailable: The store cannot be reached.
@@ -509,10 +512,10 @@ class Store(Protocol):
         An operation waits if it is in progress, has no owner, and has a ``lease_until``, which is
         its due time. Due operations are taken by rank, lowest first, then by due time, then by
         name. For a keyed method, the first operations of all lanes come before the second
-        operations of any lane, and all count as due since the due time of the earliest of them.
-        Each taken record gets the owner, the lease, one more attempt, a ``start_time`` if it had
-        none, a new ``update_time``, and the next version. Operations of paused methods, and rows
-        that another transaction has locked, are left out.
+        operations of any lane, and all these first operations count as due since the due time of
+        the earliest of them. Each taken record gets the owner, the lease, one more attempt, a
+        ``start_time`` if it had none, a new ``update_time``, and the next version. Operations of
+        paused methods, and rows that another transaction has locked, are left out.
 
         Raises:
             Unavailable: The store cannot be read, or work is due and the store cannot be written
@@ -558,7 +561,7 @@ class Store(Protocol):
     def waiting(self) -> Sequence[WaitingWork]:
         """Count the waiting operations, due or not, by method, in the order of names.
 
-        May take as long as counting the rows of an index.
+        This may take as long as counting the rows of an index.
 
         Raises:
             Unavailable: The store cannot be read now.
@@ -571,8 +574,8 @@ class Store(Protocol):
         If the row exists, only ``methods``, ``capacity``, ``seen_time`` and ``alive_until`` change.
 
         Returns:
-            News about the worker's work; None if the worker counts as lost (:meth:`lose`). Then
-            nothing is written, and other workers may have its work.
+            News about the worker's work; None if the worker counts as lost (:meth:`lose`). In that
+            case nothing is written, and other workers may have its work.
 
         Raises:
             Unavailable: The store cannot be written to now, even if it can be read.
@@ -648,9 +651,9 @@ class TransactionalStore(Store, Protocol):
         """Insert as :meth:`insert` does, by statements on this connection, in its transaction.
 
         The transaction is neither committed nor rolled back. After an error it can continue, with
-        its other statements intact. Nothing else is written, and the record is not cached, because
-        it may never be committed. Called in the thread that uses the connection, which may be that
-        of an event loop.
+        its earlier statements intact. Nothing else is written, and the record is not cached,
+        because it may never be committed. The service calls this in the thread that uses the
+        connection, which may be the thread of an event loop.
 
         Raises:
             InvalidArgument: As for :meth:`insert`; or, with the field ``within``, the store does
@@ -766,9 +769,9 @@ class OutboxStore(Store, Protocol):
     def claim_due(self, until: datetime, limit: int) -> Sequence[Record]:
         """Claim up to ``limit`` records whose ``notify_at`` has passed, by setting it to ``until``.
 
-        The oldest are claimed first, by the store's clock. Each record is changed by one atomic
-        update with a new version, so only one process gets it before ``until``. Rows that another
-        transaction has locked are left out.
+        Records with the earliest ``notify_at`` are claimed first. The time is that of the store's
+        clock. Each record is changed by one atomic update with a new version, so only one process
+        gets it before ``until``. Rows that another transaction has locked are left out.
 
         Returns:
             The records after the change.

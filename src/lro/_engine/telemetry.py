@@ -1,9 +1,9 @@
 """Spans of starts and attempts, and metrics, made with OpenTelemetry's API if it is installed.
 
-The API package is imported at the first start of an operation.
-The library never sets a provider; without one, no spans or metrics are made. There are
-no conventions for long-running operations yet: we use our own names, ``lro.*``, and add the
-attributes for messaging (semantic conventions 1.44.0).
+The API package is imported at the first start of an operation. The library never sets a provider;
+without one, no spans or metrics are made. OpenTelemetry has no conventions for long-running
+operations yet, so we use our own names, ``lro.*``, and add its attributes for messaging (semantic
+conventions 1.44.0).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SCOPE: Final = "lro"
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
 
 MAX_CONTEXT: Final = 600
-"""Maximum characters of a stored trace context: a traceparent and 512 of tracestate fit."""
+"""Maximum characters of a stored trace context: a traceparent and 512 characters of tracestate."""
 
 Propagation: TypeAlias = Literal["link", "child", "none"]
 
@@ -61,11 +61,11 @@ class Telemetry:
     """Options of a service for OpenTelemetry.
 
     ``tracer_provider`` and ``meter_provider`` are used in place of the global ones.
-    ``propagation`` says how the span of an attempt relates to the span of the start: by a link, as
-    is right for work that may take hours; as its child, for short work; or not at all. ``baggage``
-    lists baggage keys: their entries are stored with an operation, and its function can read them.
-    Entries with other keys are dropped. If ``store_calls`` is true, the calls of the store are
-    measured.
+    ``propagation`` says how the span of an attempt relates to the span of the start. ``"link"`` is
+    for work that may take hours, ``"child"`` is for short work, and with ``"none"`` the spans are
+    not related. ``baggage`` lists baggage keys: their entries are stored with an operation, and its
+    function can read them. Baggage with keys that are not listed is dropped. If ``store_calls`` is
+    true, the calls of the store are measured.
 
     Raises:
         DeclarationError: An option has a wrong type.
@@ -183,9 +183,9 @@ def _harmless(instead: T) -> Callable[[Callable[P, T]], Callable[P, T]]:
 class ServiceTelemetry(MetricObserver, Tracer):
     """The spans and metrics of one service.
 
-    ``executor`` is the class name of the executor. ``remote`` is true if it sends the names of
-    operations to workers elsewhere, as with Celery; in a worker, a span of Celery may be current.
-    ``gauges`` is set when the parts of the service are made.
+    ``executor`` is the class name of the executor. ``remote`` is true if the executor sends the
+    names of operations to workers in other processes, as with Celery. In such a worker, a span of
+    Celery may be current. ``gauges`` is set when the parts of the service are made.
     """
 
     gauges: Gauges | None = None

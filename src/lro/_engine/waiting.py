@@ -1,4 +1,4 @@
-"""Waits for operations: exact limits, and no thread for a wait on an event loop (spec §4)."""
+"""Waits for operations. Limits are exact, and a wait on an event loop needs no thread (spec §4)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def wait_limit(
 
 
 def timeout_seconds(timeout: Duration | timedelta | float | None) -> float:
-    """Return a timeout in seconds; None has no limit.
+    """Return a timeout in seconds; infinity for None.
 
     Raises:
         InvalidTimeout: The timeout is negative or not a valid duration.
@@ -58,7 +58,7 @@ def timeout_seconds(timeout: Duration | timedelta | float | None) -> float:
 class Waiters(PerProcess):
     """The waits for operations and the watches of this process.
 
-    A blocking wait parks its own thread. Waits and watches on an event loop share the listeners
+    A blocking wait blocks its own thread. Waits and watches on an event loop share the listeners
     that :class:`~lro._engine.watching.WatchHub` keeps for that loop. ``limits`` bounds the number
     of waits and watches. For each read, a watch takes at most ``limits.least_bytes`` bytes
     from the budget ``replies``.
@@ -113,7 +113,7 @@ class Waiters(PerProcess):
     def until_done(self, name: str, limit: float) -> Operation:
         """Wait like :meth:`wait`, but do not count the wait; ``limit`` may be inf.
 
-        The application's own waits use this.
+        This method serves the waits of the application itself, such as those of a handle.
 
         Raises:
             OperationNotFound, Unavailable: As for :meth:`wait`.
@@ -151,12 +151,12 @@ class Waiters(PerProcess):
             self._park(notified, min(left, threading.TIMEOUT_MAX))
 
     async def wait_async(self, name: str, limit: float, caller: str = "") -> Operation:
-        """:meth:`wait` for coroutines: no thread is held."""
+        """:meth:`wait` for coroutines: no thread waits."""
         with self._waits.take(caller):
             return await self.until_done_async(name, limit)
 
     async def until_done_async(self, name: str, limit: float) -> Operation:
-        """:meth:`until_done` for coroutines: no thread is held."""
+        """:meth:`until_done` for coroutines: no thread waits."""
         if limit <= 0:
             return await self._read_async(name)
         wait = self._of_loops().here().begin(name, limit)

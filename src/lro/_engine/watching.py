@@ -28,7 +28,7 @@ from lro._model.operation import MAX_NAMES, MissingOperation, Operation, Record,
 log = logging.getLogger("lro")
 
 GATHER_SECONDS: Final = 0.01
-"""Changes within this time are read together."""
+"""Changes within this number of seconds are read together."""
 
 _READ_ON_LOOP: Final = 64
 """Maximum number of records that an event loop reads from SQLite at once: about 0.5 ms."""
@@ -198,7 +198,7 @@ class WatchStream:
             most = self._hub.max_bytes
             reservation = self.reservation = await self._hub.replies.atake(most)
             seen = await self._hub.read(lambda: self._see(names, reservation.bytes))
-        except (Unavailable, ResourceExhausted):  # tried again below, after a pause
+        except (Unavailable, ResourceExhausted):  # the names are read again after a pause
             for name in names:
                 self.list.changed(name)
             await asyncio.sleep(_RETRY_SECONDS)
@@ -354,7 +354,7 @@ class LoopWatchers:
 
     @property
     def waiting(self) -> int:
-        """The number of coroutines that wait. For any thread: the copy is made in one step."""
+        """The number of coroutines that wait. Any thread may read it: one step makes the copy."""
         return sum(len(watched.waits) for watched in list(self._watched.values()))
 
     def _answer_soon(self) -> None:
@@ -367,7 +367,7 @@ class LoopWatchers:
         try:
             while names := self._take_ended():
                 await self._answer_those(names)
-        except asyncio.CancelledError:  # all tasks were cancelled; some may still wait
+        except asyncio.CancelledError:  # all tasks were cancelled, but some may go on waiting
             for watched in filter(None, map(self._watched.get, names)):
                 self.notified(watched, True)
             raise
@@ -420,7 +420,7 @@ class LoopWatchers:
         store = self._hub.updater.store
         if store.reads_block:
             return store.find(names, READ_BYTES)
-        records = []  # all in memory: find() is slower, since it weighs records
+        records = []  # read by get(), because find() weighs the records and so is slower
         for name in names:
             try:
                 records.append(store.get(name))

@@ -1,4 +1,4 @@
-"""The webhook port: the interface of the sender of a service's webhooks."""
+"""The webhook port: the interface that a sender of webhooks implements."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Endpoint:
 
     ``id`` names the endpoint in stored and signed data; by default it is derived from the URL.
     ``secrets`` (``whsec_...``) sign each request; while you replace a secret, give the old and the
-    new one. ``events`` and ``methods`` select the ends that are sent; empty ``methods`` means all.
-    ``format`` is ``standard``, ``cloudevents``, or one that the service's webhooks define. A
-    ``thin`` payload only names the operation; a ``full`` one contains it. ``headers`` are added to
-    each request and may contain secrets.
+    new one. ``events`` and ``methods`` select the ends that are sent; if ``methods`` is empty, all
+    methods are selected. ``format`` is ``standard``, ``cloudevents``, or a format that the
+    service's webhooks define. A ``thin`` payload only names the operation; a ``full`` payload
+    contains it. ``headers`` are added to each request and may contain secrets.
     """
 
     url: str
@@ -77,8 +77,8 @@ class WebhookSender(Protocol):
     def notifies(self, record: Record) -> bool:
         """Return True if webhooks are to be sent about the end of an operation.
 
-        Called within the change that ends the operation, maybe more than once, so it must be quick
-        and have no side effects.
+        This is called within the change that ends the operation, maybe more than once, so it must
+        be quick and have no side effects.
         """
         ...
 
@@ -91,7 +91,7 @@ class WebhookSender(Protocol):
         ...
 
     def wake(self) -> None:
-        """Wake the thread: a notification may be due. Never blocks; called in any thread."""
+        """Wake the thread: a notification may be due. Any thread calls this; it never blocks."""
         ...
 
     def run_due(self) -> float:

@@ -154,8 +154,8 @@ def operation_to_json(operation: Operation, types: TypeRegistry) -> dict[str, Js
 def operation_from_json(value: Json, types: TypeRegistry, *, strict: bool = False) -> Operation:
     """Read an operation; unknown fields and types are refused if ``strict``, otherwise ignored.
 
-    ``description`` is a field of this library; unless ``strict``, values of other forms are
-    ignored.
+    ``description`` is a field of this library. A value that is no description is refused if
+    ``strict``, otherwise ignored.
 
     Raises:
         InvalidArgument: The value is not an operation; ``field`` is the path of the error.
@@ -289,7 +289,7 @@ _PHRASES: Final = {one.value: one.phrase.lower() for one in HTTPStatus}
 
 
 def status_from_error_body(http: int, body: Json, types: TypeRegistry) -> Status:
-    """Read the status of an error reply (spec §11.8); ``body`` is None if it was not JSON."""
+    """Read the status of an error reply (spec §11.8); ``body`` is None for a body without JSON."""
     error = error_fields(http, body) or {"message": _words(_unwrapped(body))}
     name, text, details = error.get("status"), error.get("message"), error.get("details")
     code = Code.__members__.get(name, Code.OK) if isinstance(name, str) else Code.OK

@@ -160,7 +160,7 @@ class OperationInfoRegistry:
 class Hint:
     """The annotation of a message class in a function, and a description of where it stands.
 
-    ``annotation`` is None without an annotation, and ``NoneType`` for an annotated None.
+    ``annotation`` is None if there is no annotation, and ``NoneType`` if None is the annotation.
     """
 
     annotation: object = None
@@ -169,7 +169,7 @@ class Hint:
 
 @attrs.frozen
 class Signature:
-    """The annotated message classes of a function; ``takes_job`` means that it also takes a job."""
+    """The message classes in a function's annotations, and whether the function takes a job."""
 
     request: Hint = Hint()
     response: Hint = Hint()

@@ -101,7 +101,7 @@ def parse_name(name: str) -> OperationName:
 def parse_names(names: Sequence[str], parent: str | None = None) -> tuple[str, ...]:
     """Return the distinct names in a call for several operations, in order (spec §3.11).
 
-    All names must be under ``parent``, a result of ``normalise_parent``, unless that is None.
+    All names must be under ``parent``, a result of ``normalise_parent``; None allows any parent.
 
     Raises:
         MalformedRequest: There is no name, or there are more than 1000.
@@ -317,7 +317,7 @@ class ListOperationsResponse:
 Render: TypeAlias = Callable[[Sequence[Operation]], Iterable[T]]
 """Render some operations as parts of a reply.
 
-Called batch by batch, so that one batch is freed before the next is read.
+It is called batch by batch, so that one batch is freed before the next batch is read.
 """
 
 
@@ -521,13 +521,13 @@ class Record:
     - ``cancel_time``: when a caller first asked to cancel.
     - ``trace_context``: the W3C traceparent of the start, and after a space its tracestate, if any;
       empty if the start was not traced.
-    - ``notify``: a JSON object that stores and engine do not interpret: the webhooks of the start,
-      and after the end the pending notifications.
+    - ``notify``: a JSON object with the webhooks of the start, and after the end with the pending
+      notifications. Stores and the engine do not interpret it.
     - ``notify_at``: when the next notification is due, or when the claim of the process that is
       sending the notification ends. None: no notification is pending. Only ended operations have
       pending notifications.
     - ``rank``: the negated priority; due work with the lowest rank is claimed first.
-    - ``lane``: a number for the concurrency key; 0: the work has no key.
+    - ``lane``: a number for the concurrency key; 0: the method had no keys at the start.
     - ``begin_before``: the deadline for beginning the work; None: there is no deadline.
     - ``failures``: the failed attempts as a JSON object, see ``failed_attempts``.
     - ``origin``: empty if a caller started the operation; else ``schedule NAME``, or the name of
@@ -572,7 +572,7 @@ class Record:
     @property
     def operation(self) -> Operation:
         """The operation as callers see it; always the same object."""
-        # Not functools.cached_property, whose lock takes longer than the rest of this property.
+        # This is no functools.cached_property, because the lock of one takes longer than this code.
         known: Operation | None = self.__dict__.get("_operation")
         if known is None:
             done = self.state in _DONE
@@ -685,7 +685,7 @@ class Record:
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> Record:
-        """Make a record that keeps ``fields``, a dictionary of all its fields, as its own.
+        """Make a record that keeps ``fields``, a dictionary of all fields, as its ``__dict__``.
 
         The constructor would take twice as long as all other steps of a poll. Skipping it is safe,
         because no field has a converter or validator.
@@ -831,7 +831,7 @@ def lose(attempt: int, due: datetime, now: datetime) -> Change:
 
 
 def if_not_cancelled(change: Change, cancel: Change) -> Change:
-    """Apply ``change``; or ``cancel``, if a caller asked to cancel the operation."""
+    """Apply ``cancel`` if a caller asked to cancel an operation before its end, else ``change``."""
 
     def chosen(record: Record) -> Record | None:
         return (cancel if record.cancel_pending else change)(record)
@@ -912,7 +912,7 @@ def release(attempt: int, now: datetime) -> Change:
 
 
 def due_again(record: Record, now: datetime) -> datetime:
-    """Return the due time of released work: early, so that it is claimed before newer work."""
+    """Return an early due time for released work, so that it is claimed before newer work."""
     return min(record.create_time, now)
 
 
@@ -1114,9 +1114,10 @@ def _with_derived(change: Change, stamp: Stamp, record: Record) -> Record | None
 
 
 def with_pending(change: Change, sends: Callable[[Record], bool]) -> Change:
-    """Return a change that, if it ends a record and ``sends``, also marks notifications as pending.
+    """Return a change that also marks notifications as pending, if it ends a record.
 
-    A deleted operation has no notifications, because its end removes the record.
+    ``sends`` tells, for the ended record, whether there are notifications to send. A deleted
+    operation has no notifications, because its end removes the record.
     """
     return functools.partial(_with_pending, change, sends)
 

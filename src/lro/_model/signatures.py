@@ -1,7 +1,8 @@
 """Symmetric signatures of webhooks (``v1`` of Standard Webhooks 1.0.0).
 
-The signature covers the id, the time of the attempt and the raw body; parsing and re-serializing
-the body invalidates it. The key is the base64 text after the prefix of the secret.
+The signature covers the id, the time of the attempt and the raw body. A body that was parsed and
+serialized again may not fit the signature. The key is the base64 text after the prefix of the
+secret.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ def webhook_key(secret: str) -> bytes:
 def sign_webhook(body: bytes, *, id: str, timestamp: int, secrets: Sequence[str]) -> str:
     """Return the value of ``webhook-signature``: one signature per secret, separated by spaces.
 
-    ``id`` is the value of ``webhook-id``, and ``timestamp`` that of ``webhook-timestamp``: the time
-    of this attempt in Unix seconds.
+    ``id`` is the value of the header ``webhook-id``. ``timestamp`` is the value of
+    ``webhook-timestamp``, which is the time of this attempt in Unix seconds.
 
     Raises:
         DeclarationError: A secret is not valid.

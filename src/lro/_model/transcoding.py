@@ -68,10 +68,10 @@ Parameters: TypeAlias = Iterable[tuple[str, str]]
 
 @attrs.frozen
 class RequestBinding:
-    """The fields of a request message that the parts of an HTTP request set.
+    """Says which parts of an HTTP request set which fields of a request message.
 
-    ``variables`` has the fields in the path by variable; ``body`` is the field of the body, None if
-    the body has all fields or none.
+    ``variables`` has the fields in the path by variable. ``body`` is the field that the body sets,
+    or None if the body sets all fields or none.
     """
 
     rule: HttpRule
@@ -84,8 +84,8 @@ class RequestBinding:
         """Bind a rule to a request class; None if the body is the whole request.
 
         Raises:
-            DeclarationError: The rule names a field that the class does not have, or that cannot be
-                set by that part of the HTTP request.
+            DeclarationError: The rule names a field that the class does not have, or that the path
+                or the body of a request cannot set.
         """
         if rule.body == WHOLE and not rule.template.variables:
             return None

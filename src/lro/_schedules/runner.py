@@ -40,7 +40,7 @@ _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 60.0
 """The longest pause between two tries, in seconds."""
 _LOOK_SECONDS: Final = 60.0
-"""Most seconds between two reads of the store's clock, because the clock may be changed."""
+"""Maximum seconds between two reads of the store's clock, because the clock may be changed."""
 _STOP_SECONDS: Final = 1.0
 _MOST: Final = 1000
 _NAMESPACE: Final = uuid.UUID("5b0c3f0e-8f0c-4c39-9d1a-0a7d8f3f0f5e")
@@ -140,7 +140,7 @@ class Schedules:
         return self._store.schedules() if keeps_schedules(self._store) else ()
 
     def due_in(self) -> float:
-        """Return the seconds until :meth:`run` must be called. Does not read schedules."""
+        """Return the seconds until :meth:`run` must be called. No schedules are read."""
         if not self._entries or self._thread is not None:
             return math.inf
         return min(_LOOK_SECONDS, *map(self._due_in, [*self._entries.values()]))

@@ -28,7 +28,7 @@ class Schedule:
     tick: datetime
     """The latest tick that was begun or skipped; before the first tick, the declaration's time."""
     begun_time: datetime | None = None
-    """The time of the first try to start for ``tick``; None after a success or the last try."""
+    """When starts for ``tick`` were first tried; None after a success or the last try."""
     version: int = 1
     """The number of times the schedule was written."""
 
@@ -64,7 +64,7 @@ class ScheduleStore(Protocol):
         ...
 
     def note_tick(self, schedule: Schedule) -> bool:
-        """Store a schedule if its previous version is stored, or no schedule of this name.
+        """Store a schedule if the store has its previous version, or no schedule of this name.
 
         Returns:
             True if the schedule is stored. Of several processes that write the same version, only
