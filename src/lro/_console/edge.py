@@ -187,13 +187,13 @@ class ConsoleEdge(OperationsEdge):
     everyone who can reach the server, pass ``authenticate=lambda headers: None``.
 
     ``actions`` are the actions that the console offers: ``"cancel"``, ``"delete"``, ``"rerun"`` (if
-    the service offers RerunOperation) and ``"pause"`` (if it offers PauseMethod); ``()`` makes it
-    read-only. ``allow(caller, action, name)`` may refuse an action: True or None allows it, False
-    refuses. ``name`` is the name of the operation or method, or empty when the page asks which
-    buttons to show. ``redact`` gets a copy of an operation's JSON object, and returns the object
-    that callers see, which may be the changed copy; it must be fast, because it also runs on an
-    event loop. Filters still compare the stored values. The server enforces ``actions``, ``allow``
-    and ``redact`` for every call of the page.
+    the service offers RerunOperation) and ``"pause"`` (if it offers PauseMethod); ``()`` makes the
+    console read-only. ``allow(caller, action, name)`` may refuse an action: True or None allows it,
+    False refuses it. ``name`` is the name of the operation or method, or empty when the page asks
+    which buttons to show. ``redact`` gets a copy of an operation's JSON object, and returns the
+    object that callers see, which may be the changed copy. ``redact`` must be fast, because it also
+    runs on an event loop. Filters still compare the stored values. The server enforces ``actions``,
+    ``allow`` and ``redact`` for every call of the page.
 
     ``parents`` are the parents, such as ``projects/p`` (spec §5.6), whose operations are shown in
     addition to operations without a parent; for a pattern such as ``projects/*`` the page asks for
@@ -202,8 +202,8 @@ class ConsoleEdge(OperationsEdge):
     page's heading; ``refresh_seconds`` is the interval between reads of new operations. ``frame``
     has the origins whose pages may show the console in a frame; ``"self"`` stands for this server.
     ``path`` is the path of the console, such as ``/console``, which owns all paths below it; by
-    default it is the path of the mount. ``clock`` returns the seconds by which a tally is cached
-    for 5 s.
+    default it is the path of the mount. ``clock`` returns the time in seconds, by which a tally is
+    cached for 5 s.
 
     Raises:
         DeclarationError: An option has the wrong type, or is out of bounds; or as for

@@ -118,12 +118,12 @@ class Handler(RequestHandler):
     """Answer the verbs of A2A for a service; pass it to the servers of ``a2a-sdk``.
 
     Messages can start ``methods``. A message names its method in its metadata, as
-    ``"<domain>/method"``, unless there is only one method; its first data part is the request.
-    ``read`` reads messages without such a part. All operations that the caller may see are tasks,
-    even if started over other protocols: the id of a task is the last part of the operation's name.
-    ``parent`` returns the parent of a caller's operations.
+    ``"<domain>/method"``, unless there is only one method. Its first data part is the request.
+    ``read`` reads messages without a data part. All operations that the caller may see are tasks,
+    even if they were started over other protocols. The id of a task is the last part of the name of
+    the operation. ``parent`` returns the parent of a caller's operations.
 
-    ``authenticate`` returns the caller, as for :class:`lro.http.OperationsEdge`: over gRPC the
+    ``authenticate`` returns the caller, as for :class:`lro.http.OperationsEdge`. Over gRPC, the
     headers are the metadata of the call, and the optional second argument is the SDK's
     ``ServerCallContext``. The hook is called once per call, before the request is read. Without
     ``authenticate``, the caller is the user in the SDK's context, as a middleware of Starlette sets
@@ -140,8 +140,8 @@ class Handler(RequestHandler):
     webhooks notify the URLs of clients when tasks end. The card must offer push notifications.
 
     Raises:
-        DeclarationError: An argument is wrong; or a method is of another service, or has its own
-            ``parent=`` though the handler has none: a task id contains no parent.
+        DeclarationError: An argument is wrong, a method is of another service, or a method has its
+            own ``parent=`` though the handler has none. A task id contains no parent.
     """
 
     def __init__(

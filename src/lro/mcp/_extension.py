@@ -85,17 +85,18 @@ class _TaskOptions:
 class TasksExtension(Extension):
     """Offer methods as tools of an ``mcp.server.MCPServer``, and operations as its tasks.
 
-    ``MCPServer("name", extensions=[TasksExtension(service)])``. The server may have other tools.
-    ``methods`` become tools; by default all methods that the service has declared so far.
-    ``tool_name`` makes the name of a tool from the full name of its method. By default it is
-    ``Service_Method``, cut to 64 characters, since the APIs of models allow neither dots nor more
-    characters.
+    Pass it to the server: ``MCPServer("name", extensions=[TasksExtension(service)])``. The server
+    may also have other tools. ``methods`` become tools; the default is all methods that the service
+    has declared so far. ``tool_name`` makes the name of a tool from the full name of its method. By
+    default it is ``Service_Method``, cut to 64 characters, since the APIs of models allow neither
+    dots nor more characters.
 
     A call of such a tool starts an operation. A client that declares the tasks extension gets a
     task with the id of the operation, or the result if the work has ended already. For other
     clients the call waits for the result for up to ``wait`` seconds, at most the service's
     ``max_wait``. If the work takes longer, ``without_tasks="handle"`` returns a text that tells the
-    model to call the tool ``read_tool``; ``"refuse"`` starts nothing for such clients.
+    model to call the tool ``read_tool``. With ``"refuse"``, clients without the extension can
+    start nothing.
 
     ``authenticate`` returns the caller of a request, as for :class:`lro.http.OperationsEdge`. It
     takes the HTTP headers, and optionally the ASGI scope, where the SDK's own authentication puts
@@ -104,8 +105,8 @@ class TasksExtension(Extension):
     ``poll_seconds`` is the recommended polling interval.
 
     Raises:
-        DeclarationError: An option is not of its type or out of its bounds; or a method cannot be a
-            tool; or the service has ``owner_only`` and there is no ``authenticate``.
+        DeclarationError: An option is not of its type or out of its bounds, a method cannot be a
+            tool, or the service has ``owner_only`` and there is no ``authenticate``.
 
     Source: MCP 2026-07-28, SEP-2663 (``io.modelcontextprotocol/tasks``), SEP-2243 (headers).
     """

@@ -167,7 +167,7 @@ class Bench:
         return name
 
     async def until_done(self, name: str) -> Answer:
-        """Poll with GetOperation; return the first answer that is done, with ``name`` in its body.
+        """Poll with GetOperation until the operation is done; return it with ``name`` as its name.
 
         Raises:
             NotJudged: The operation is not done in time, or the calls fail.
@@ -201,7 +201,7 @@ class Bench:
         return self._long
 
     async def ended(self, kind: StartKind) -> Answer:
-        """Return the first answer that is done for an operation of this kind, shared by all checks.
+        """Return the first answer in which an operation of this kind is done; all checks share it.
 
         Raises:
             NotJudged: No operation of this kind ends.
@@ -212,7 +212,7 @@ class Bench:
         return await self.until_done(await self.start(kind))
 
     async def finished(self) -> Answer:
-        """Return the first answer that is done for any operation, if possible a successful one.
+        """Return the first answer in which an operation is done, if possible one that succeeded.
 
         Raises:
             NotJudged: No operation ends.
@@ -229,7 +229,7 @@ class Bench:
             raise NotJudged(f"there is no operation that is done: {exc}") from exc
 
     async def cancelled(self) -> Answer:
-        """Return the first answer that is done for an operation that was cancelled while it ran.
+        """Return the first answer in which an operation that was cancelled while it ran is done.
 
         Raises:
             NotJudged: The operation does not end, or CancelOperation does not work.
