@@ -453,7 +453,10 @@ def search(text: str) -> Expression:
 
 
 def state() -> FunctionCall:
-    """The state (IN_PROGRESS, SUCCEEDED, FAILED, CANCELLED), on this library's servers (spec §7.14)."""
+    """The state, on this library's servers (spec §7.14).
+
+    The state is IN_PROGRESS, SUCCEEDED, FAILED or CANCELLED.
+    """
     return FunctionCall("state()")
 
 

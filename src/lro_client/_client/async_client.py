@@ -84,7 +84,7 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
         method waits without a limit (spec §11.4).
 
         Raises:
-            PollTimeout: The timeout expired; the operation continues.
+            PollTimeout: The timeout expired, but the operation continues.
             OperationGone: The operation was deleted or has expired.
             CallError: A poll failed with an error that is not retried.
         """
@@ -128,7 +128,7 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
                 yield Update(self, self._take_state(operation))
 
     async def cancel(self) -> None:
-        """Ask for the work to stop; :meth:`result` shows whether the work stopped.
+        """Ask for the work to stop. :meth:`result` shows whether the work stopped.
 
         Raises:
             CallError: The call failed.
@@ -166,9 +166,11 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
 class AsyncGroup(Generic[Resp, Meta]):
     """Operations that are waited for together, with few calls even for thousands of operations.
 
-    The client uses Watch or BatchGet if the server offers them; otherwise it lists operations
-    by name, or polls each over a few connections. As a context manager, the group cancels the
-    operations that are not done when the block is left, for whatever reason.
+    The client uses Watch or BatchGet if the server offers them. Otherwise it lists operations by
+    name, or polls each operation separately over a few connections.
+
+    As a context manager, the group cancels the operations that are not done when the block is left,
+    for whatever reason.
     """
 
     def __init__(
@@ -206,13 +208,13 @@ class AsyncGroup(Generic[Resp, Meta]):
         """Wait until ``count`` operations have ended (None: all), or the timeout expires.
 
         Returns:
-            The ``done`` handles, in the order in which they ended, and the ``pending`` ones.
+            The ``done`` handles, in the order in which they ended, and the ``pending`` handles.
         """
         limit = _arguments.seconds(timeout)
         return await self._driver.run(group_flows.wait(self._state, self.handles, count, limit))
 
     async def results(self, timeout: timedelta | float | None = None) -> list[Resp]:
-        """Return all results, in the order of the handles; raise the first failure at once.
+        """Return all results, in the order of the handles. Raise the first failure at once.
 
         Raises:
             OperationFailed: An operation ended with an error.
@@ -236,7 +238,7 @@ class AsyncGroup(Generic[Resp, Meta]):
     async def updates(
         self, timeout: timedelta | float | None = None
     ) -> AsyncGenerator[Update[Meta], None]:
-        """Yield changed states until all operations have ended; a slow reader misses some states.
+        """Yield changed states until all operations have ended. A slow reader misses some states.
 
         Raises:
             GroupTimeout: The timeout expired.
@@ -248,7 +250,7 @@ class AsyncGroup(Generic[Resp, Meta]):
                 yield update
 
     async def cancel(self) -> None:
-        """Cancel all operations that are not done; ignore those that cannot be cancelled.
+        """Cancel all operations that are not done, except operations that cannot be cancelled.
 
         All of the calls together take at most ``call_seconds``.
         """
@@ -271,8 +273,8 @@ class AsyncClient:
 
     ``base_url`` is the service's address. ``http`` is your own ``httpx.AsyncClient``, with its
     base URL, headers, authentication and proxies. ``transport`` replaces HTTP, for example with
-    ``AsyncLocalTransport(service)``. ``routes`` are the paths of the verbs, ``types`` is a registry
-    of message classes. More options are ``polling`` and ``retry``, which are policies,
+    ``AsyncLocalTransport(service)``. ``routes`` are the paths of the verbs, and ``types`` is a
+    registry of message classes. More options are ``polling`` and ``retry``, which are policies,
     ``call_seconds``, which is the timeout of each call, and ``clock``.
     """
 
@@ -346,12 +348,12 @@ class AsyncClient:
         With a ``request_id``, which is a UUID, the call is retried and never starts the work twice
         (spec §9.1).
 
-        ``message`` can also be a packed ``lro.AnyMessage`` or, not over gRPC, a dict that is sent
-        unchanged. Without a class for the response or the metadata, you get the JSON as a dict,
-        without ``@type``; with ``lro.AnyMessage``, the message stays packed.
+        ``message`` can also be a packed ``lro.AnyMessage`` or, except over gRPC, a dict that is
+        sent unchanged. Without a class for the response or the metadata, you get the JSON as a
+        dict, without ``@type``. With ``lro.AnyMessage``, the message stays packed.
 
         Raises:
-            DeclarationError: An argument is not valid; nothing was sent.
+            DeclarationError: An argument is not valid. Nothing was sent.
             CallError: The call failed.
         """
         types = self._state.types
@@ -398,7 +400,7 @@ class AsyncClient:
         (spec §3.11). Servers of this library support that view over HTTP.
 
         Raises:
-            CallError: The call failed; NOT_FOUND if there is no such operation.
+            CallError: The call failed, with NOT_FOUND if there is no such operation.
         """
         return await self._ask(_arguments.named(GetOperationRequest, request), view)
 
@@ -411,7 +413,7 @@ class AsyncClient:
         are in ``missing``. ``view`` is the same as for :meth:`get`.
 
         Raises:
-            CallError: A call failed; UNIMPLEMENTED over gRPC, or if the server has no BatchGet.
+            CallError: A call failed, with UNIMPLEMENTED over gRPC or if the server has no BatchGet.
             DeclarationError: ``names`` is a single string, or contains an invalid name.
         """
         return await self._driver.run(batches.batch_get(self._state, names, view))
@@ -458,8 +460,8 @@ class AsyncClient:
         call is retried and never starts the work twice.
 
         Raises:
-            CallError: The call failed; FAILED_PRECONDITION if the operation is in progress or its
-                request was deleted, UNIMPLEMENTED if the server offers no reruns.
+            CallError: The call failed, with FAILED_PRECONDITION if the operation is in progress or
+                its request was deleted, or with UNIMPLEMENTED if the server offers no reruns.
         """
         wanted = _arguments.rerunning(request, request_id)
         return await self._driver.run(handle_flows.rerun(self._state, wanted))
@@ -472,12 +474,12 @@ class AsyncClient:
         Return the state of the operation, done or not.
 
         Raises:
-            CallError: The call failed; UNIMPLEMENTED if the server has no Wait.
+            CallError: The call failed, with UNIMPLEMENTED if the server has no Wait.
         """
         return await self._ask(_arguments.waiting(request, timeout))
 
     async def close(self) -> None:
-        """End every wait; close the connections unless you passed the HTTP client."""
+        """End every wait, and close the connections unless you passed the HTTP client."""
         await self._driver.shut_down(self._state.close)
 
     async def __aenter__(self) -> AsyncClient:
@@ -512,7 +514,7 @@ class AsyncPager:
     async def pages(
         self, timeout: timedelta | float | None = None
     ) -> AsyncGenerator[ListOperationsResponse, None]:
-        """Yield the pages, with one call each.
+        """Yield the pages, with one call for each page.
 
         ``timeout``, a timedelta or a number of seconds from now, limits all calls together.
 

@@ -27,8 +27,8 @@ def batch_get(
     """Read operations, with one call for each thousand names of a collection.
 
     Raises:
-        DeclarationError: ``names`` is a string, or contains an invalid name; nothing was sent.
-        CallError: A call failed; UNIMPLEMENTED if the server has no BatchGet.
+        DeclarationError: ``names`` is a string, or contains an invalid name. Nothing was sent.
+        CallError: A call failed, with UNIMPLEMENTED if the server has no BatchGet.
     """
     several = isinstance(names, Iterable) and not isinstance(names, str)
     check("names", names, "a list of names", fine=several)

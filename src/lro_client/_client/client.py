@@ -86,7 +86,7 @@ class OperationHandle(HandleBase[Resp, Meta]):
         method waits without a limit (spec §11.4).
 
         Raises:
-            PollTimeout: The timeout expired; the operation continues.
+            PollTimeout: The timeout expired, but the operation continues.
             OperationGone: The operation was deleted or has expired.
             CallError: A poll failed with an error that is not retried.
         """
@@ -129,7 +129,7 @@ class OperationHandle(HandleBase[Resp, Meta]):
             yield Update(self, self._take_state(operation))
 
     def cancel(self) -> None:
-        """Ask for the work to stop; :meth:`result` shows whether the work stopped.
+        """Ask for the work to stop. :meth:`result` shows whether the work stopped.
 
         Raises:
             CallError: The call failed.
@@ -164,9 +164,11 @@ class OperationHandle(HandleBase[Resp, Meta]):
 class Group(Generic[Resp, Meta]):
     """Operations that are waited for together, with few calls even for thousands of operations.
 
-    The client uses Watch or BatchGet if the server offers them; otherwise it lists operations
-    by name, or polls each over a few connections. As a context manager, the group cancels the
-    operations that are not done when the block is left, for whatever reason.
+    The client uses Watch or BatchGet if the server offers them. Otherwise it lists operations by
+    name, or polls each operation separately over a few connections.
+
+    As a context manager, the group cancels the operations that are not done when the block is left,
+    for whatever reason.
     """
 
     def __init__(
@@ -198,13 +200,13 @@ class Group(Generic[Resp, Meta]):
         """Wait until ``count`` operations have ended (None: all), or the timeout expires.
 
         Returns:
-            The ``done`` handles, in the order in which they ended, and the ``pending`` ones.
+            The ``done`` handles, in the order in which they ended, and the ``pending`` handles.
         """
         limit = _arguments.seconds(timeout)
         return self._driver.run(group_flows.wait(self._state, self.handles, count, limit))
 
     def results(self, timeout: timedelta | float | None = None) -> list[Resp]:
-        """Return all results, in the order of the handles; raise the first failure at once.
+        """Return all results, in the order of the handles. Raise the first failure at once.
 
         Raises:
             OperationFailed: An operation ended with an error.
@@ -226,7 +228,7 @@ class Group(Generic[Resp, Meta]):
         return self._driver.run(flow)
 
     def updates(self, timeout: timedelta | float | None = None) -> Iterator[Update[Meta]]:
-        """Yield changed states until all operations have ended; a slow reader misses some states.
+        """Yield changed states until all operations have ended. A slow reader misses some states.
 
         Raises:
             GroupTimeout: The timeout expired.
@@ -236,7 +238,7 @@ class Group(Generic[Resp, Meta]):
         yield from self._driver.iterate(flow)
 
     def cancel(self) -> None:
-        """Cancel all operations that are not done; ignore those that cannot be cancelled.
+        """Cancel all operations that are not done, except operations that cannot be cancelled.
 
         All of the calls together take at most ``call_seconds``.
         """
@@ -259,8 +261,8 @@ class Client:
 
     ``base_url`` is the service's address. ``http`` is your own ``httpx.Client``, with its
     base URL, headers, authentication and proxies. ``transport`` replaces HTTP, for example with
-    ``LocalTransport(service)``. ``routes`` are the paths of the verbs, ``types`` is a registry
-    of message classes. More options are ``polling`` and ``retry``, which are policies,
+    ``LocalTransport(service)``. ``routes`` are the paths of the verbs, and ``types`` is a
+    registry of message classes. More options are ``polling`` and ``retry``, which are policies,
     ``call_seconds``, which is the timeout of each call, and ``clock``.
     """
 
@@ -334,12 +336,12 @@ class Client:
         With a ``request_id``, which is a UUID, the call is retried and never starts the work twice
         (spec §9.1).
 
-        ``message`` can also be a packed ``lro.AnyMessage`` or, not over gRPC, a dict that is sent
-        unchanged. Without a class for the response or the metadata, you get the JSON as a dict,
-        without ``@type``; with ``lro.AnyMessage``, the message stays packed.
+        ``message`` can also be a packed ``lro.AnyMessage`` or, except over gRPC, a dict that is
+        sent unchanged. Without a class for the response or the metadata, you get the JSON as a
+        dict, without ``@type``. With ``lro.AnyMessage``, the message stays packed.
 
         Raises:
-            DeclarationError: An argument is not valid; nothing was sent.
+            DeclarationError: An argument is not valid. Nothing was sent.
             CallError: The call failed.
         """
         types = self._state.types
@@ -386,7 +388,7 @@ class Client:
         (spec §3.11). Servers of this library support that view over HTTP.
 
         Raises:
-            CallError: The call failed; NOT_FOUND if there is no such operation.
+            CallError: The call failed, with NOT_FOUND if there is no such operation.
         """
         return self._ask(_arguments.named(GetOperationRequest, request), view)
 
@@ -399,7 +401,7 @@ class Client:
         are in ``missing``. ``view`` is the same as for :meth:`get`.
 
         Raises:
-            CallError: A call failed; UNIMPLEMENTED over gRPC, or if the server has no BatchGet.
+            CallError: A call failed, with UNIMPLEMENTED over gRPC or if the server has no BatchGet.
             DeclarationError: ``names`` is a single string, or contains an invalid name.
         """
         return self._driver.run(batches.batch_get(self._state, names, view))
@@ -446,8 +448,8 @@ class Client:
         call is retried and never starts the work twice.
 
         Raises:
-            CallError: The call failed; FAILED_PRECONDITION if the operation is in progress or its
-                request was deleted, UNIMPLEMENTED if the server offers no reruns.
+            CallError: The call failed, with FAILED_PRECONDITION if the operation is in progress or
+                its request was deleted, or with UNIMPLEMENTED if the server offers no reruns.
         """
         wanted = _arguments.rerunning(request, request_id)
         return self._driver.run(handle_flows.rerun(self._state, wanted))
@@ -460,12 +462,12 @@ class Client:
         Return the state of the operation, done or not.
 
         Raises:
-            CallError: The call failed; UNIMPLEMENTED if the server has no Wait.
+            CallError: The call failed, with UNIMPLEMENTED if the server has no Wait.
         """
         return self._ask(_arguments.waiting(request, timeout))
 
     def close(self) -> None:
-        """End every wait; close the connections unless you passed the HTTP client."""
+        """End every wait, and close the connections unless you passed the HTTP client."""
         self._driver.shut_down(self._state.close)
 
     def __enter__(self) -> Client:
@@ -498,7 +500,7 @@ class Pager:
         self._view: View = view
 
     def pages(self, timeout: timedelta | float | None = None) -> Iterator[ListOperationsResponse]:
-        """Yield the pages, with one call each.
+        """Yield the pages, with one call for each page.
 
         ``timeout``, a timedelta or a number of seconds from now, limits all calls together.
 

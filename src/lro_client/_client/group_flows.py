@@ -22,7 +22,7 @@ H = TypeVar("H", bound=HandleBase[Any, Any])
 
 @attrs.frozen
 class GroupResult(Generic[H]):
-    """The handles that are done, in the order in which they ended, and the pending ones."""
+    """The handles that are done, in the order in which they ended, and the pending handles."""
 
     done: tuple[H, ...]
     pending: tuple[H, ...]
@@ -46,7 +46,7 @@ class GroupWatch(Generic[H]):
         self._channel = state.channel()
         self._lock = threading.Lock()
         self._events: dict[str, WatchEvent] = {}
-        """The last event of each name that is in the channel, and the ends that were received."""
+        """The last event of each name in the channel, and the events of ends that were received."""
         self._ready = [handle for handle in handles if handle.done]
         self._pending: dict[str, tuple[H, ...]] = {}
         for handle in handles:
@@ -74,7 +74,7 @@ class GroupWatch(Generic[H]):
         return tuple(handle for handles in self._pending.values() for handle in handles)
 
     def next(self) -> Flow[Sequence[H]]:
-        """Return the next changed handles; no handles if all have ended or the timeout expired."""
+        """Return the next changed handles, or none if all have ended or the timeout expired."""
         if self._ready:
             ready, self._ready = self._ready, []
             return ready
@@ -179,7 +179,7 @@ def wait(
 def results(
     state: ClientState, handles: Sequence[H], timeout: float | None, *, collect: bool
 ) -> Flow[list[Any]]:
-    """Return results in the order of the handles; raise the first failure, or collect failures."""
+    """Return results in the order of the handles. Raise the first failure, or collect failures."""
     found: dict[int, Any] = {}
     with GroupWatch(state, handles, timeout) as gathering:
         while ended := (yield from gathering.next()):

@@ -35,7 +35,7 @@ def start(state: ClientState, request: StartRequest) -> Flow[KnownOperation]:
     """Start an operation.
 
     Raises:
-        CallError: The call failed; the work may still have started, for example after UNAVAILABLE.
+        CallError: The call failed. The work may still have started, for example after UNAVAILABLE.
     """
     trace = Trace.begin(request.target)
     headers = trace.headers() if trace else {}
@@ -86,7 +86,7 @@ def poll(
     timeout: float | None,
     every: float | None = None,
 ) -> Flow[Operation]:
-    """Wait with separate calls for this operation; with ``every``, emit each changed state.
+    """Wait with separate calls for this operation. With ``every``, yield each changed state.
 
     Raises:
         DeclarationError: ``every`` is not a number of seconds above 0.
@@ -116,7 +116,7 @@ def _with_others(
         assert timeout is not None
         raise PollTimeout(handle.name, timeout, entry.polls, entry.operation, entry.failures.last)
     if isinstance(news, WatchFailed):
-        raise again(news.error)  # a copy: each waiter needs its own traceback
+        raise again(news.error)  # a copy, because each waiter needs its own traceback
     found: Operation = news.operation
     return found
 
@@ -139,7 +139,7 @@ def result(
 def cancel(
     state: ClientState, handle: HandleBase[typing.Any, typing.Any], within: float | None = None
 ) -> Flow[None]:
-    """Ask for the work to stop; all attempts together take at most ``within`` seconds.
+    """Ask for the work to stop. All attempts together take at most ``within`` seconds.
 
     Raises:
         CallError: The call failed.
@@ -190,7 +190,7 @@ def cancel_unfinished(
     handles: Sequence[HandleBase[typing.Any, typing.Any]],
     seconds: float = MAX_LEAVE_SECONDS,
 ) -> Flow[None]:
-    """Cancel the operations that are not done, in at most ``seconds`` together; never raise."""
+    """Cancel the operations that are not done, in at most ``seconds`` in total. Never raise."""
     clock = state.config.clock
     until = clock() + seconds
     running = [handle for handle in handles if not handle.done]

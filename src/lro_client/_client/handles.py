@@ -194,7 +194,7 @@ class Update(Generic[Meta]):
 
     @property
     def progress(self) -> Progress | None:
-        """The progress, read from common fields of metadata; None if there is none."""
+        """The progress, read from common fields of metadata, or None without progress."""
         from lro_client.progress._reading import Progress, progress_of  # imported only if needed
 
         try:
@@ -260,7 +260,7 @@ def _decode(
 
 
 def _fields(name: str, role: str, packed: AnyMessage, types: TypeRegistry) -> dict[str, Json]:
-    """Return a message as a JSON object without its type; wrap other JSON in ``{"value": ...}``."""
+    """Return a message as a JSON object without its type. Wrap other JSON in ``{"value": ...}``."""
     try:
         _check_values(packed, types)
         payload = copy.deepcopy(types.json_payload(packed))
@@ -272,7 +272,7 @@ def _fields(name: str, role: str, packed: AnyMessage, types: TypeRegistry) -> di
 
 
 def _check_values(packed: AnyMessage, types: TypeRegistry) -> None:
-    """Refuse a binary payload that would need much memory; JSON was checked earlier.
+    """Refuse a binary payload that would need much memory. JSON was checked earlier.
 
     Raises:
         InvalidArgument: The payload has too many values.
@@ -299,7 +299,7 @@ def register(
     metadata: type | None,
     message: type | None = None,
 ) -> None:
-    """Register message classes that have a full name; match the other classes by simple name.
+    """Register message classes that have a full name. Other classes are matched by simple name.
 
     Raises:
         DeclarationError: A class is not a message class, or has a field that no message can have.

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from lro_client._flow.drivers import Driver
 
 _MAX_OWN_CALLS: Final = 4
-"""Maximum number of waits that get their own call; further waits share a few connections."""
+"""Maximum number of waits that get their own call. Further waits share a few connections."""
 
 _NEW_LOCK: Final = threading.Lock()
 _CLOSED: Final = Status(Code.CANCELLED, "the client was closed")
 
 
 class ClientOptions(TypedDict, total=False):
-    """The options of a client that are the same for threads and event loops."""
+    """The options that blocking and async clients have in common."""
 
     polling: Polling | None
     retry: Retry | None
@@ -59,7 +59,7 @@ def config_of(options: ClientOptions) -> FlowConfig:
 
 
 class ClientState:
-    """The part of a client that is the same for threads and event loops."""
+    """The part that blocking and async clients have in common."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class ClientState:
 
     @contextmanager
     def own_call(self) -> Iterator[bool]:
-        """Yield True if a wait can make its own calls; otherwise it shares the pollers' calls."""
+        """Yield True if a wait can make its own calls. Otherwise it shares the pollers' calls."""
         registry = self.registry
         with registry.lock:
             has = registry.own_calls < self._max_own_calls

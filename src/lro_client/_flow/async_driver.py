@@ -32,7 +32,7 @@ from lro_client._flow.steps import (
 R = TypeVar("R")
 
 _OWED: Final = contextvars.ContextVar("lro_client_owed", default=False)
-"""True in a flow that ends an ``async with`` block. Closing the client waits for such flows."""
+"""True in a flow of :meth:`AsyncDriver.leave`. Closing the client waits for such flows."""
 
 
 class LoopChannel:
@@ -60,7 +60,7 @@ class LoopChannel:
 async def wait_at_most(
     event: Awaitable[Any], seconds: float | None, sleep: Callable[[float], Awaitable[None]]
 ) -> None:
-    """Wait for the event, at most ``seconds``."""
+    """Wait for an event, but for at most ``seconds``."""
     if seconds is None:
         await event
         return
@@ -86,14 +86,14 @@ class _Loop:
         self.woken, self.closed = asyncio.Event(), asyncio.Event()
 
     def close(self) -> None:
-        """End all pauses and calls; HTTP clients themselves do not end calls that still connect."""
+        """End all pauses and calls. Closing an HTTP client does not end calls that connect."""
         self.closed.set()
         for limit in self.limits:
             if not limit.expired():
                 limit.reschedule(0.0)
 
     async def stop(self) -> None:
-        """Finish the flows that end an ``async with`` block, then end all background flows."""
+        """Finish the flows of :meth:`AsyncDriver.leave`, then cancel all background flows."""
         await asyncio.gather(*self.leaving, return_exceptions=True)
         for task in list(self.tasks):
             task.cancel()
@@ -122,7 +122,7 @@ class AsyncDriver:
         return made
 
     def place(self) -> object:
-        """Return the running event loop: background flows cannot move to another loop."""
+        """Return the running event loop, because background flows cannot move to another loop."""
         try:
             return asyncio.get_running_loop()
         except RuntimeError:  # no loop runs, for example during garbage collection
@@ -140,7 +140,7 @@ class AsyncDriver:
             place.call_soon_threadsafe(act)
 
     def close(self, error: Exception) -> None:
-        """End all pauses and calls: they raise ``error``."""
+        """End all pauses and calls, which then raise ``error``."""
         self._error = error
         self._loops.everywhere(_Loop.close)
 
@@ -165,14 +165,18 @@ class AsyncDriver:
 
     def start(self, flow: Flow[None]) -> None:
         """Run a flow in the background."""
-        # Made without the loop's task factory: an eager factory would run a step now, under locks.
+        # Made without the loop's task factory: an eager factory would run the flow's first step
+        # now, while the caller holds a lock.
         task = asyncio.Task(self.run(flow), loop=asyncio.get_running_loop())
         tasks = self._loops.here().tasks
         tasks.add(task)
         task.add_done_callback(functools.partial(_ended, tasks))
 
     async def leave(self, flow: Flow[R]) -> R:
-        """Run a flow to its end, even if this task is cancelled; then raise the cancellation."""
+        """Run a flow when an ``async with`` block is left, even if the current task is cancelled.
+
+        The cancellation is raised after the end of the flow.
+        """
         context = contextvars.copy_context()
         context.run(_OWED.set, True)
         task = asyncio.Task(self.run(flow), loop=asyncio.get_running_loop(), context=context)

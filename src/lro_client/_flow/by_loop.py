@@ -13,7 +13,7 @@ T = TypeVar("T")
 class ByLoop(Generic[T]):
     """One value for each open event loop. Thread-safe.
 
-    ``make`` makes a value on its loop; the first loop gets the value ``ready`` instead.
+    ``make`` makes a value on its loop. The first loop gets ``ready`` instead, unless it is None.
     """
 
     def __init__(self, make: Callable[[], T], ready: T | None = None) -> None:
@@ -40,7 +40,7 @@ class ByLoop(Generic[T]):
         return made
 
     def everywhere(self, act: Callable[[T], object]) -> None:
-        """Call ``act`` with each value on its loop; do not wait for loops of other threads."""
+        """Call ``act`` with each value on its loop, without waiting for loops of other threads."""
         with self._lock:
             found = list(self._found.items())
         here = asyncio.get_running_loop()
@@ -51,7 +51,7 @@ class ByLoop(Generic[T]):
                 loop.call_soon_threadsafe(act, one)
 
     async def end_all(self, end: Callable[[T], Coroutine[Any, Any, object]]) -> None:
-        """End each value on its loop; do not wait for loops of other threads."""
+        """End each value on its loop, without waiting for loops of other threads."""
         with self._lock:
             found, self._found = self._found, {}
             ready, self._ready = self._ready, None

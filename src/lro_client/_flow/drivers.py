@@ -36,18 +36,18 @@ AnswerQueue: TypeAlias = "queue.SimpleQueue[tuple[object, BaseException | None]]
 """A queue for the outcome of a function: (value, None) or (None, error)."""
 
 MAX_IDLE_THREADS: Final = 8
-"""Number of idle threads that are kept for the next calls."""
+"""Maximum number of idle threads that are kept for the next calls."""
 
 MAX_IDLE_SECONDS: Final = 10.0
 """Seconds for which an idle thread is kept."""
 
 
 class CallTimedOut(Exception):
-    """Raised if a function takes too long. The function's thread continues, unobserved."""
+    """Raised if a function takes too long. Its thread continues, but the outcome is ignored."""
 
 
 class CallDeadline(threading.local):
-    """The deadline of the exchange in this thread."""
+    """The deadline of the HTTP exchange that the current thread makes."""
 
     until: float | None = None
 
@@ -73,7 +73,8 @@ class CallThreads:
     """Makes calls in daemon threads, so that no call delays the exit of the process.
 
     A blocking HTTP library cannot limit a whole exchange: its timeouts cover single reads, so a
-    server that sends byte after byte can block the caller for ever. A thread can be abandoned.
+    server that sends byte after byte can block a thread for ever. The caller can abandon
+    such a thread.
     """
 
     def __init__(self) -> None:
@@ -81,7 +82,7 @@ class CallThreads:
         self._process = os.getpid()
 
     def forget(self) -> None:
-        """Forget the idle threads: a forked process has none."""
+        """Forget the idle threads, which do not exist in a forked process."""
         self._idle, self._process = [], os.getpid()
 
     def call(self, function: Callable[[], R], seconds: float, waiting: set[AnswerQueue]) -> R:
@@ -121,7 +122,8 @@ class CallThreads:
             thread = self._idle.pop()
         except IndexError:
             thread = _CallThread(self._idle)
-        # The thread needs the caller's context: tracing libraries keep the current span in it.
+        # The thread needs the caller's context, because tracing libraries keep the current span
+        # there.
         thread.tasks.put((contextvars.copy_context(), function, report))
 
 
@@ -202,11 +204,11 @@ def log_ended(found: tuple[object, BaseException | None]) -> None:
 
 
 _CLOCK_CHECK_SECONDS: Final = 0.01
-"""Seconds between two reads of a virtual clock, which moves only when somebody sleeps."""
+"""Seconds between two reads of a virtual clock, which moves only while code sleeps on it."""
 
 
 class ThreadChannel:
-    """A channel to a thread; ``clock`` is a virtual clock, or None for real time."""
+    """A channel to a thread. ``clock`` is a virtual clock, or None for real time."""
 
     def __init__(self, clock: Callable[[], float] | None) -> None:
         self._items: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -245,7 +247,7 @@ class Driver:
         self._process = os.getpid()
 
     def place(self) -> object:
-        """Return the process id: background flows do not continue in a forked process."""
+        """Return the process id, because background flows do not continue in a forked process."""
         if self._process != os.getpid():
             self._process = os.getpid()
             self._woken, self._closed = threading.Event(), threading.Event()
@@ -261,7 +263,7 @@ class Driver:
             act()
 
     def close(self, error: Exception) -> None:
-        """End all pauses: they raise ``error``."""
+        """End all pauses, which then raise ``error``."""
         self._error = error
         self._closed.set()
 
@@ -289,7 +291,7 @@ class Driver:
         CALL_THREADS.start(lambda: self.run(flow), log_ended)
 
     def leave(self, flow: Flow[R]) -> R:
-        """Run a flow that ends a ``with`` block."""
+        """Run a flow when a ``with`` block is left."""
         return self.run(flow)
 
     def shut_down(self, end_waits: Callable[[], object]) -> None:
@@ -302,9 +304,10 @@ class Driver:
         self._woken.set()
 
     def max_pollers(self, wanted: int) -> int:
-        """Return the maximum number of background flows: with a virtual clock, only one.
+        """Return the maximum number of background flows.
 
-        With several, one thread could advance that clock while another thread is still at work.
+        It is 1 with a virtual clock, because one thread could advance the clock while another
+        thread is still at work. Otherwise it is ``wanted``.
         """
         return wanted if self._clock is None else 1
 

@@ -30,13 +30,15 @@ def _is_count(value: object) -> bool:
 class Retry:
     """Decides which failed calls are retried, when, and how often.
 
-    ``codes``: the codes to retry; a connection that fails before a reply means UNAVAILABLE.
-    ``transport``: also retry failures of the transport, whatever their code: error pages of
-    proxies, truncated replies, timeouts. ``wait``: the pause before each retry; the server can ask
-    for a longer pause. ``attempts``: the maximum number of calls in a row (None: no limit).
-    ``patience_seconds``: the maximum time with only failures (None: no limit); a wait with a
-    timeout uses its deadline instead. A single call fails at once if the server asks for a pause of
-    more than ``max_retry_after`` seconds (None: no limit); ``error.retry_after`` is that pause.
+    ``codes`` are the codes that are retried. A connection that fails before a reply counts as
+    UNAVAILABLE. If ``transport`` is true, failures of the transport are retried too, whatever their
+    code: error pages of proxies, truncated replies and timeouts. ``wait`` is the pause before each
+    retry, but the server can ask for a longer pause. ``attempts`` is the maximum number of calls in
+    a row (None: no limit). ``patience_seconds`` is the maximum time with only failures (None: no
+    limit). A wait with a timeout uses its deadline instead of ``patience_seconds``.
+
+    A single call fails at once if the server asks for a pause of more than ``max_retry_after``
+    seconds (None: no limit). The attribute ``retry_after`` of the error is that pause.
 
     Raises:
         DeclarationError: An argument has the wrong type or is out of range.
@@ -81,11 +83,12 @@ NO_RETRY: Final = Retry(codes=frozenset())
 class Polling:
     """Decides how a client waits for an operation.
 
-    ``wait``: the pause between polls. ``jitter``: each pause is shortened by a random share of
-    at most this value. ``wait_first``: use WaitOperation if the server has it, for at most
-    ``hold_seconds`` per call. ``retry``: the policy for failed polls. ``max_retry_after``: the
-    longest Retry-After that is honoured, in seconds (None: no limit). ``connections``: the maximum
-    number of calls in flight for operations that are waited for together.
+    ``wait`` is the pause between polls, and ``jitter`` is the maximum share by which each pause is
+    shortened at random. If ``wait_first`` is true, the client uses WaitOperation if the server has
+    it, for at most ``hold_seconds`` per call. ``retry`` is the policy for failed polls.
+    ``max_retry_after`` is the longest pause, in seconds, that a Retry-After of the server can cause
+    (None: no limit). ``connections`` is the maximum number of calls in flight for operations that
+    are waited for together.
 
     Raises:
         DeclarationError: An argument has the wrong type or is out of range.
@@ -120,7 +123,7 @@ class Polling:
     def pause(self, polls: int, seconds: float, retry_after: float | None, random: float) -> float:
         """Return the pause until the next poll, after ``polls`` polls in ``seconds``.
 
-        ``retry_after`` is the server's recommendation (spec §11.3); ``random`` is from 0 to 1.
+        ``retry_after`` is the server's recommendation (spec §11.3). ``random`` is from 0 to 1.
         """
         asked = self.server_delay(retry_after)
         if asked > 0:
@@ -129,7 +132,7 @@ class Polling:
         return plain * (1 - self.jitter * random)  # never longer than the pause of ``wait``
 
     def server_delay(self, retry_after: float | None) -> float:
-        """Return the pause in seconds that a server's Retry-After causes; 0 for none."""
+        """Return the pause in seconds that a server's Retry-After causes, or 0 for no pause."""
         asked = max(retry_after or 0.0, 0.0)
         return asked if self.max_retry_after is None else min(asked, self.max_retry_after)
 

@@ -38,7 +38,7 @@ _FAIR_SECONDS: Final = 1.0
 """A server that had fewer seconds than this is not blamed for a missing reply."""
 
 _WHOLE_BUDGET: Final = 0.9
-"""A call that took this share of its budget has timed out: timers may fire a little early."""
+"""A call that took this share of its budget has timed out, because timers may fire early."""
 
 _MAX_USELESS_REPLIES: Final = 3
 """Maximum number of retries after replies that are empty or damaged."""
@@ -71,7 +71,10 @@ class Failures:
     """True if a good reply came before these failures."""
 
     def with_one_more(self, error: CallError, now: float, *, fair: bool) -> Failures:
-        """Return a copy with one more failure; ``fair``: the server had enough time to reply."""
+        """Return a copy with one more failure.
+
+        ``fair`` is true if the server had enough time to reply.
+        """
         useless = isinstance(error, UnreadableReply) and (error.empty or error.spoilt)
         return Failures(
             self.count + 1,
@@ -86,8 +89,8 @@ class Failures:
     ) -> float | None:
         """Return the pause until the next poll after an ``error``, or None if the error is final.
 
-        ``patient``: a deadline limits the wait, so the policy's patience does not apply. A server
-        that has never replied gets less patience than the policy allows.
+        ``patient`` is true if a deadline limits the wait. Then the policy's patience does not
+        apply. A server that has never replied gets less patience than the policy allows.
         """
         if self.useless_replies > _MAX_USELESS_REPLIES:
             return None
@@ -100,7 +103,7 @@ class Failures:
         if pause is None:
             return None
         asked = polling.server_delay(error.retry_after)
-        # A pause that the server asks for is cut short, so a last poll is made when patience ends.
+        # A pause that the server asks for ends when patience ends, so that a last poll follows.
         return max(pause, asked if most is None else min(asked, most - failing))
 
 
@@ -111,12 +114,12 @@ ANSWERED: Final = Failures(answered=True)
 
 @attrs.frozen
 class UnconfirmedWait:
-    """A Wait that failed, or whose reply may be wrong; a Get decides (spec §11.2(4))."""
+    """A Wait that failed, or whose reply may be wrong. A Get decides (spec §11.2(4))."""
 
     reply: Operation | None = None
 
     def settle(self, server: ServerState, found: Operation, now: float) -> None:
-        """Compare the Wait's reply with the Get's; if they differ, record that Wait is missing."""
+        """Record that the server lacks Wait, unless the Wait had the same outcome as the Get."""
         said = self.reply
         if said is None or (said.done, said.result) != (found.done, found.result):
             server.lacks(WAIT, now)
@@ -142,14 +145,14 @@ class PollState:
     def may_hold(self, config: FlowConfig) -> bool:
         """Return True if the next poll can be a Wait.
 
-        After a failure the next poll is a Get: a proxy may cut off every call that is held.
+        After a failure the next poll is a Get, because a proxy may cut off every call that is held.
         """
         if not config.polling.wait_first or self.doubt is not None or self.failures.count:
             return False
         return config.server.offers(WAIT, config.clock())
 
     def accept(self, config: FlowConfig, found: Operation, fits: Fits, *, waited: bool) -> bool:
-        """Take a good reply to a Wait or a Get; return False if a Get must confirm it."""
+        """Take a good reply to a Wait or a Get. Return False if a Get must confirm the reply."""
         config.server.heard = True
         config.server.seen(self.name)
         if waited:
@@ -181,7 +184,7 @@ class PollState:
         took: float,
         budget: float,
     ) -> bool:
-        """Record a failed poll; return True if a Get must follow at once, to check the Wait.
+        """Record a failed poll. Return True if a Get must follow at once, to check the Wait.
 
         ``hold`` is the timeout of a Wait, or None for a Get. ``took`` is the duration of the call,
         ``budget`` its maximum. All are in seconds.
@@ -202,7 +205,7 @@ class PollState:
 
 
 def hold_within(hold: float, left: float) -> float | None:
-    """Return the seconds to hold a Wait if ``left`` seconds remain; None if these are too few."""
+    """Return the seconds to hold a Wait if ``left`` seconds remain, or None if too few remain."""
     return min(hold, left - _reserve(left)) if left > 2 * MARGIN_SECONDS else None
 
 
@@ -233,7 +236,7 @@ def _reserve(left: float) -> float:
 def _may_lack_wait(polling: Polling, error: CallError) -> bool:
     """Return True if a Get must find out whether a Wait failed because the server lacks Wait.
 
-    True for each final failure, except those that can happen to any verb.
+    A Get must follow each final failure, except failures that can happen to any verb.
     """
     if error.code in (Code.UNIMPLEMENTED, Code.NOT_FOUND):
         return True

@@ -26,7 +26,7 @@ from lro_client._flow.steps import Call, Flow, Reply, Request, Sleep, YieldValue
 from lro_client._tracing import log_failed_poll
 
 TICK_SECONDS = 1e-6
-"""The deadline counts as reached at most this many seconds early: sleeps can end early."""
+"""The deadline counts as reached at most this many seconds early, because sleeps can."""
 
 
 def until_done(
@@ -41,7 +41,7 @@ def until_done(
     """Poll until the operation is done, and return its last state (spec §11.2-§11.5).
 
     ``polled`` is called before each poll. If ``fits`` rejects the result that a Wait returns, a
-    Get follows. With ``every``, the flow emits each changed state, and polls at least every
+    Get follows. With ``every``, the flow yields each changed state, and polls at least every
     ``every`` seconds.
 
     Raises:
@@ -107,12 +107,12 @@ class _SingleWait(PollState):
         return self.since + self.timeout - self.config.clock()
 
     def hold(self) -> float | None:
-        """Return the seconds to hold the next poll, a Wait; None for a Get."""
+        """Return the seconds for which a Wait is held, or None if the next poll is a Get."""
         if not self.may_hold(self.config):
             return None
         hold = self.config.polling.hold_seconds
         if self.every is not None:
-            # The first poll is not held, so the first state is emitted at once.
+            # The first poll is not held, so the first state is yielded at once.
             hold = min(self.every, self._policy_pause(None)) if self.answered else 0.0
         return hold_within(hold, self.left)
 
@@ -141,7 +141,7 @@ class _SingleWait(PollState):
     def after_failure(
         self, error: CallError, call: Call, hold: float | None, took: float
     ) -> float | None:
-        """Return the pause after a failed poll, as ``after_reply`` does; raise a final error."""
+        """Return the pause after a failed poll, as ``after_reply`` does. Raise a final error."""
         config = self.config
         if self.fail(config, error, hold=hold, took=took, budget=call.budget):
             self.check_deadline()

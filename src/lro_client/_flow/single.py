@@ -48,7 +48,7 @@ class ServerState:
     """The knowledge of a client about its server: the verbs that it offers, and its load.
 
     Times are in seconds by the client's clock. Use the object under the lock of the client's
-    registry or in one flow at a time; elsewhere, only atomic writes are allowed.
+    registry or in one flow at a time. Elsewhere, only atomic writes are allowed.
     """
 
     proven: set[str] = attrs.field(factory=set)
@@ -85,7 +85,7 @@ class ServerState:
         self.lacking[verb] = now + seconds
 
     def forbids(self, verb: str) -> bool:
-        """Note that a verb was forbidden; return True if it seems forbidden for every name."""
+        """Note that a verb was forbidden. Return True if it seems forbidden for every name."""
         self.refused[verb] = self.refused.get(verb, 0) + 1
         return verb not in self.proven and self.refused[verb] > _MAX_FORBIDDEN_TIMES
 
@@ -93,7 +93,8 @@ class ServerState:
         """Note that the server is overloaded (429, 503): pause for ``asked`` seconds, or longer.
 
         Each report in a row doubles the pause, from half a second to half a minute. Failures of
-        calls in flight together count as one report: ``began`` is the time when this call began.
+        calls that were in flight at the same time count as one report. ``began`` is the time when
+        the failed call began.
         """
         if began >= self.overloaded_at:
             self.last_pause = min(max(2 * self.last_pause, 0.5), _MAX_PAUSE_SECONDS)
@@ -123,7 +124,7 @@ class ServerState:
         return now < self._young.get(name, -math.inf) + YOUNG_SECONDS
 
     def answered(self, now: float) -> None:
-        """Note that a call succeeded; if the last pause is long ago, the next pause is short."""
+        """Note that a call succeeded. If the last pause was long ago, the next pause is short."""
         self.heard = True
         if self.last_pause and now > self.paused_until + _FORGET_PRESSURE_SECONDS:
             self.last_pause = 0.0
@@ -137,7 +138,8 @@ _MAX_WAIT_SECONDS = 86_400.0
 class FlowConfig:
     """The configuration of flows: clock, randomness, policies, and knowledge of the server.
 
-    ``call_seconds`` bounds each attempt of a call; a Wait gets its hold in addition.
+    ``call_seconds`` limits each attempt of a call. A Wait may take longer, by the time for which
+    the server holds it.
     """
 
     clock: Callable[[], float]
@@ -266,8 +268,8 @@ def check_operation(call: Call, operation: Operation, http_status: int | None = 
     """Refuse a reply without content, or with an operation that cannot be read again.
 
     Raises:
-        UnreadableReply: The operation has no field; or has an error but is not done (spec §2.4); or
-            was returned by a start, is in progress and has no name.
+        UnreadableReply: The operation has no field, or has an error but is not done (spec §2.4), or
+            was returned by a start and is in progress without a name.
     """
     if why := unlawful(operation):
         raise unreadable(call.verb, why, http_status)
@@ -280,7 +282,7 @@ def check_operation(call: Call, operation: Operation, http_status: int | None = 
 
 
 def unlawful(operation: Operation) -> str:
-    """Return a message if an operation has an error but is not done; otherwise an empty string."""
+    """Return a message if an operation has an error but is not done, or an empty string."""
     if operation.done or operation.error is None:
         return ""
     text = f"an operation in progress that has an error: {operation.error.message}"

@@ -25,7 +25,7 @@ R = TypeVar("R")
 
 @attrs.frozen(kw_only=True)
 class StartRequest:
-    """Starts an operation; ``target`` is the path or, without HTTP, the full name of a method."""
+    """Starts an operation. ``target`` is the path or, without HTTP, the full name of a method."""
 
     target: str
     message: object
@@ -93,7 +93,7 @@ class Call:
 
 @attrs.frozen(kw_only=True)
 class Stream:
-    """A streaming call; ``sink`` gets each item until the stream ends.
+    """A streaming call. ``sink`` gets each item until the stream ends.
 
     An item is an operation, the name of a missing operation, or None for a keep-alive.
     ``call.budget`` is the maximum number of seconds without an item.
@@ -105,7 +105,7 @@ class Stream:
 
 @attrs.frozen
 class Gather:
-    """Several calls at once; the outcome is a list of replies and errors, in the calls' order."""
+    """Several calls at once. The outcome is a list of replies and errors, in the calls' order."""
 
     calls: Sequence[Call]
 
@@ -126,7 +126,10 @@ class SleepUntilWoken:
 
 @attrs.frozen
 class Receive:
-    """Receives an item from a channel, or None after ``seconds`` without one (None: no limit)."""
+    """Receives an item from a channel, or None if no item comes within ``seconds``.
+
+    If ``seconds`` is None, the time is not limited.
+    """
 
     box: Channel
     seconds: float | None
@@ -148,7 +151,7 @@ class Reply:
 
 
 class Channel(Protocol):
-    """A queue from other threads or tasks to one receiver. ``put`` never blocks."""
+    """A queue for items from other threads or tasks to one receiver. ``put`` never blocks."""
 
     def put(self, item: Any, /) -> None:
         """Add an item, and wake the receiver."""
@@ -163,10 +166,10 @@ class Transport(Protocol):
     """Sends calls to a server, and blocks until the reply.
 
     Some members are optional. If ``bounds`` is true, the transport enforces the budget of each
-    call itself; otherwise each call gets a thread. ``batches`` is true if BatchGet is supported.
-    ``calls_at_once`` is the maximum number of waits that get their own call (default: 4); further
-    waits share calls. ``address`` is the server's address as written in tokens. The method
-    ``stream(call, sink)`` supports streams, as ``HttpTransport.stream`` does.
+    call itself. Otherwise each call runs in a separate thread. ``batches`` is true if BatchGet is
+    supported. ``calls_at_once`` is the maximum number of waits that get their own call (default:
+    4). Further waits share calls. ``address`` is the server's address as written in tokens. The
+    method ``stream(call, sink)`` supports streams, as ``HttpTransport.stream`` does.
     """
 
     def send(self, call: Call) -> Reply:

@@ -1,8 +1,8 @@
 """Polling many operations at once (spec §3.11, §11.2-§11.5).
 
 A poller is a flow: it takes a batch from the registry, makes the call, and stores the outcome in
-the registry. All pollers share one registry. There is one poller for each call that can be in
-flight, so ten thousand operations need at most eight connections.
+the registry. All pollers share one registry. Each poller has one call in flight, and by default
+there are at most eight pollers, so ten thousand operations need at most eight connections.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Pollers:
                     if registry.next_due < math.inf:
                         registry.ensure_poller()
                     return batch
-                # At ``due``, the call in flight, which tries the verb, will have ended.
+                # At ``due``, the call in flight that tries the verb will have ended.
                 due = now + MAX_UNREPORTED_SECONDS
             if due == math.inf or not registry.try_sleep(due):
                 return None
@@ -124,7 +124,7 @@ class Pollers:
     # -- good answers -------------------------------------------------------------------------
 
     def _turn_empty_page(self, batch: PollBatch, reply: Reply | None) -> bool:
-        """Prepare to read the page after an empty page (spec §3.4(8)); return False if needless."""
+        """Prepare to read the page after an empty page (spec §3.4(8)), or return False."""
         page, request = None if reply is None else reply.value, batch.request
         if not isinstance(page, ListOperationsResponse) or page.operations:
             return False
@@ -183,7 +183,7 @@ class Pollers:
         return notifications
 
     def _take_state(self, entry: WatchedOperation, operation: Operation) -> Notifications:
-        """Accept a state from a batch; an invalid state ends the wait, as after a Get."""
+        """Accept a state from a batch. An invalid state ends the wait, as after a Get."""
         if why := unlawful(operation):
             return self._registry.give_up(entry, unreadable("GetOperation", why))
         return self._registry.take_state(entry, operation)
@@ -195,7 +195,7 @@ class Pollers:
         return self._registry.give_up(entry, OperationGone("GetOperation", status))
 
     def _filtered(self, batch: PollBatch, page: ListOperationsResponse, now: float) -> bool:
-        """Return True if the server filters lists by name; names that it omits get own calls."""
+        """Return True if the server filters lists by name. Names that it omits get own calls."""
         listed = {operation.name for operation in page.operations}
         if not listed <= batch.entries.keys():
             self._server.lacks(batch.strategy.value, now)
@@ -322,7 +322,7 @@ class Pollers:
             self._halve(batch, fewest=1)
 
     def _halve(self, batch: PollBatch, fewest: int) -> None:
-        """Halve the batch size; if it falls below ``fewest``, each operation gets its own call."""
+        """Halve the batch size. If it falls below ``fewest``, each operation gets its own call."""
         half = len(batch.entries) // 2
         for entry in self._watched(batch):
             entry.asked_alone, entry.max_batch = entry.asked_alone or half < fewest, max(1, half)
@@ -337,7 +337,7 @@ class Pollers:
         if entry.fail(self._config, error, hold=hold, took=now - batch.began, budget=budget):
             self._registry.push(entry, now)
             return []
-        # If all listeners have deadlines, those replace the policy's patience (spec §11.5(2)).
+        # If all listeners have deadlines, these replace the policy's patience (spec §11.5(2)).
         pause = entry.failures.pause(
             self._config, error, now, patient=entry.listeners.last_deadline < math.inf
         )
@@ -366,7 +366,7 @@ class Pollers:
         return [entry for name, entry in batch.entries.items() if known.get(name) is entry]
 
     def _still_watched(self, batch: PollBatch) -> bool:
-        """Return True if an operation of the batch has a listener; drop operations before it."""
+        """Return True if an operation of the batch has a listener. Drop operations before it."""
         known = self._registry.entries
         while batch.entries:
             name = next(iter(batch.entries))

@@ -46,7 +46,7 @@ Notifications: TypeAlias = list[tuple[Sequence[Listener], WatchEvent]]
 
 @attrs.frozen
 class WatchOptions:
-    """The options of a listener: every change or only the end, and a deadline.
+    """The options of a listener: whether it wants every change or only the end, and its deadline.
 
     ``fits`` returns True if the result of an operation is of the declared class.
     """
@@ -57,7 +57,7 @@ class WatchOptions:
 
 
 class Listeners:
-    """The listeners of one operation, or of all that have the same listeners. Immutable."""
+    """The listeners of one operation, or of all operations with the same listeners. Immutable."""
 
     __slots__ = ("first_deadline", "last_deadline", "wants", "wants_progress")
 
@@ -87,9 +87,9 @@ class WatchedOperation(PollState):
     listeners: Listeners = _NO_LISTENERS
     """This object is replaced, never changed."""
     collection: str = attrs.field(default=attrs.Factory(lambda self: _collection(self.name), True))
-    """The part of the name up to and including "operations"; several segments may follow."""
+    """The part of the name up to and including "operations". Several segments may follow."""
     max_batch: int = MAX_BATCH_NAMES
-    """Maximum batch size for this operation; halved each time the server refuses a batch."""
+    """Maximum batch size for this operation, halved each time the server refuses a batch."""
     asked_alone: bool = attrs.field(default=attrs.Factory(lambda self: not self.collection, True))
     """True if the operation needs its own call: a batch was refused, or there is no collection."""
     streamed: bool = False
@@ -110,11 +110,11 @@ def _collection(name: str) -> str:
 
 
 class WatchRegistry:
-    """The operations that are waited for. Thread-safe; listeners are called without its lock.
+    """The operations that are waited for. Thread-safe. Listeners are called without its lock.
 
-    ``start_poller`` is called, with the lock held, when one more poller is needed; at most
-    ``max_pollers()`` run. ``wake_poller`` wakes the sleeping poller; at most one sleeps. None of
-    these functions may call the registry.
+    ``start_poller`` is called, with the lock held, when one more poller is needed, but at most
+    ``max_pollers()`` pollers run. ``wake_poller`` wakes the sleeping poller. At most one poller
+    sleeps. None of these functions may call the registry.
     """
 
     def __init__(
@@ -139,12 +139,12 @@ class WatchRegistry:
         self._moments: list[float] = []
         """A heap of the moments at which an entry may be due."""
         self._due: dict[float, collections.deque[WatchedOperation]] = {}
-        """The entries that are due at each moment; entries of one batch are adjacent."""
+        """The entries that are due at each moment. Entries of one batch are adjacent."""
         self._pollers = 0
         self._starting = 0
         """Number of pollers that were started and have no batch yet."""
         self._sleeping_until: float | None = None
-        """When the sleeping poller wakes up; None if no poller sleeps."""
+        """When the sleeping poller wakes up, or None if no poller sleeps."""
 
     def max_calls(self, connections: int) -> int:
         """Return the maximum number of calls in flight for all entries."""
@@ -161,7 +161,7 @@ class WatchRegistry:
     def subscribe_all(
         self, listener: Listener, want: WatchOptions, known: Mapping[str, Operation | None]
     ) -> dict[str, WatchedOperation]:
-        """Subscribe to many names; pollers see no name before all names have been added."""
+        """Subscribe to many names. Pollers see no name before all names have been added."""
         news: list[WatchEvent] = []
         with self.lock:
             now, alone = self.clock(), Listeners({listener: want})
@@ -298,7 +298,7 @@ class WatchRegistry:
         self._sleeping_until = None
 
     def try_sleep(self, until: float) -> bool:
-        """Let a poller sleep until ``until``; return False if another poller sleeps already."""
+        """Let a poller sleep until ``until``. Return False if another poller sleeps already."""
         if self._sleeping_until is not None:
             if until < self._sleeping_until:
                 self._wake_poller()
@@ -307,7 +307,7 @@ class WatchRegistry:
         return True
 
     def poller_exited(self) -> None:
-        """Note that a poller ends; if no entries are left, end the sleeping poller too."""
+        """Note that a poller ends. If no entries are left, end the sleeping poller too."""
         self._pollers -= 1
         if not self.entries:
             self._wake_poller()

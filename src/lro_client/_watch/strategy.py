@@ -24,7 +24,10 @@ from lro_client._watch.registry import MAX_BATCH_NAMES, WatchedOperation, WatchR
 from lro_client.filters import literal
 
 MAX_UNREPORTED_SECONDS: Final = 5.0
-"""Maximum seconds until a stream's first report of an operation: a proxy may delay the stream."""
+"""An operation that its stream has not reported after this many seconds is polled.
+
+The reason is that a proxy may delay the stream.
+"""
 
 _MAX_WAITS_HELD: Final = 4
 """With at most this many operations, each gets its own Wait."""
@@ -39,7 +42,7 @@ _GATHER_AHEAD_SECONDS: Final = 0.05
 
 _MIN_BATCH_PAUSE_SECONDS: Final = 0.5
 _MIN_SECONDS_PER_CALL: Final = 0.05
-"""A single batch is read at most every half second, many batches at up to 20 calls a second."""
+"""A single batch is read at most every half second. Many batches need at most 20 calls a second."""
 
 _MIN_PAUSE_SHARE: Final = 0.0125
 """The pause between batches is at least this share of the time waited so far."""
@@ -55,7 +58,7 @@ RECHECK_SECONDS: Final = 60.0
 """Seconds until an operation is polled after a stream has reported the operation as running."""
 
 _MAX_STREAM_SILENCE_SECONDS: Final = 40.0
-"""A stream without a keep-alive for this many seconds is closed; servers send one every 15 s."""
+"""A stream without a keep-alive for this many seconds is closed. Servers send one every 15 s."""
 
 
 _SINCE: Final = operator.attrgetter("since")
@@ -89,7 +92,7 @@ class PollBatch:
     budget: float = 0.0
     request: Request | None = None
     left_out: set[str] = attrs.field(factory=set)
-    """Names that a good reply did not include; they are part of the next call."""
+    """Names that a good reply did not include. They are part of the next call."""
 
 
 class Scheduler:
@@ -106,7 +109,7 @@ class Scheduler:
         self._began: dict[Strategy, float] = {}
 
     def next_batch(self, now: float) -> PollBatch | None:
-        """Return the next batch; None if a call in flight will show which verb to use."""
+        """Return the next batch, or None if a call in flight will show which verb to use."""
         first, due = next(self._registry.due(now))
         how = self._strategy(first, now)
         if how is None:
@@ -175,7 +178,7 @@ class Scheduler:
         return entry.failures.count < _MAX_BROKEN_STREAMS
 
     def _hold(self, entry: WatchedOperation, now: float) -> float:
-        """Return the seconds to hold a Wait; negative if there is no time for a Wait."""
+        """Return the seconds to hold a Wait, or a negative number if there is too little time."""
         hold = self._config.polling.hold_seconds
         if entry.listeners.wants_progress:
             hold = min(hold, _MAX_PROGRESS_DELAY_SECONDS) if entry.polls else 0.0
