@@ -206,7 +206,7 @@ Only the console uses PauseMethod, which is also the permission to resume a meth
 
 
 class Authorize(Protocol):
-    """The application's decision on who may do what: a plain function, or a coroutine function.
+    """The application's function, maybe a coroutine function, that decides who may do what.
 
     Return None or True to allow a call. Return False or raise :class:`PermissionDenied` to refuse
     it. Any other error refuses the call, too. Any other value is a mistake: the call ends with
@@ -214,17 +214,19 @@ class Authorize(Protocol):
     """
 
     def __call__(self, caller: str, verb: str, name: str) -> bool | Awaitable[bool | None] | None:
-        """Decide about a call. ``verb`` is the name of an RPC, or, for a start, of a method.
+        """Decide whether a caller may make a call.
 
-        The name of a method is its full name. ``caller`` is empty for a caller without a name.
-        ``name`` is the name of the operation. For List and starts, it is the name of the parent.
-        BatchGet and Watch read operations: they ask for GetOperation, once for each name. Get and
-        BatchGet with the view FULL also ask for InspectOperation, if the service offers that verb.
-        If InspectOperation is refused, the reply lacks the fields that are only for operators. A
-        change of the URL that is called at the end of an A2A task asks for CancelOperation. A rerun
-        asks for RerunOperation, and then for the start, with the caller of the first start. A pause
-        or resume of a method in the console asks for PauseMethod; ``name`` is then the full name of
-        the method.
+        ``verb`` is the name of an RPC, or, for a start, the full name of the method. ``caller`` is
+        empty for a caller without a name. ``name`` is the name of the operation. For List and
+        starts, it is the name of the parent.
+
+        Some calls ask about a verb of another name, or about several verbs. BatchGet and Watch ask
+        about GetOperation, once for each operation. Get and BatchGet with the view FULL also ask
+        about InspectOperation, if the service offers that verb. If InspectOperation is refused, the
+        reply lacks the fields that are only for operators. A change of the URL that is called at
+        the end of an A2A task asks about CancelOperation. A rerun asks about RerunOperation, and
+        then about the start, with the caller of the first start. A pause or resume of a method in
+        the console asks about PauseMethod; ``name`` is then the full name of the method.
         """
         ...
 

@@ -84,7 +84,7 @@ T = TypeVar("T")
 
 _FIRST_PAUSE_SECONDS: Final = 0.05
 _MAX_PAUSE_SECONDS: Final = 1.0
-"""First and longest pause between retries while the store is unavailable."""
+"""First and longest pause, in seconds, between retries while the store is unavailable."""
 _SKIPPED_AT_MOST: Final = 1_000
 """Maximum number of operations that this process remembers to skip."""
 
@@ -171,7 +171,7 @@ class HeldWork(PerProcess):
         self._attempts: dict[str, Attempt] = {}
         self._to_release: list[Attempt] = []
         self.skipped: set[str] = set()
-        """Operations that are not claimed here: only another release can read their requests."""
+        """Names of operations whose requests only another version of the application can read."""
 
     def attempts(self) -> Collection[Attempt]:
         """Return the attempts of this process."""
@@ -186,7 +186,10 @@ class HeldWork(PerProcess):
             return frozenset(self._attempts)
 
     def skip(self, name: str) -> None:
-        """Do not claim this operation again: only another release can read its request."""
+        """Do not claim this operation again.
+
+        Only another version of the application can read its request.
+        """
         if len(self.skipped) >= _SKIPPED_AT_MOST:
             self.skipped.clear()
         self.skipped.add(name)
@@ -271,7 +274,7 @@ class Attempt:
 
     @property
     def executing(self) -> bool:
-        """True if a worker has begun the attempt; stays true after its end."""
+        """True if a worker has begun the attempt, even after the attempt has ended."""
         return self._control is not None
 
     @property

@@ -17,7 +17,7 @@ from lro._engine.store_port import Store
 _KNOWN_SECONDS: Final = 1.0
 """The maximum age, in seconds, of a count by which a start is admitted."""
 _SHARE: Final = 10
-"""While starts are refused, the pause between counts is this many times as long as a count."""
+"""While starts are refused, the pause between counts is this many times as long as a count took."""
 
 
 class Backlog(PerProcess):

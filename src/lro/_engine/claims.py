@@ -65,7 +65,7 @@ class Claims(PerProcess):
         self._suspects_at = -math.inf
         self._pauses_at = -math.inf
         self._lane = -1
-        """The next claim begins with the lanes after this lane; -1 before the first claim."""
+        """The next claim begins after this lane (``Record.lane``); -1 before the first claim."""
         self._wake = threading.Event()
         self._claiming = threading.Lock()
         self._stopped = False
@@ -99,8 +99,8 @@ class Claims(PerProcess):
     def work_announced(self) -> None:
         """Claim soon, because another process says that work waits.
 
-        A process whose last claim found work claims at once. A process whose last claim found none
-        waits a moment first, so that processes do not lock each other out.
+        A process whose last claim found work claims at once. A process whose last claim found no
+        work waits a moment first, so that processes do not lock each other out.
         """
         self._announced = True
         at = self._clock() + (_SLOWER_SECONDS if self._slower else 0.0)
@@ -151,7 +151,7 @@ class Claims(PerProcess):
         announced, self._announced = self._announced, False
         more, most = self.older_waits or announced, 1
         if not more:
-            more = self._look_for(suspects=None).more  # of suspects, too
+            more = self._look_for(suspects=None).more  # the due work may be a suspect
             self._suspects_at = -math.inf if more else self._look_at
         self._claim_suspect()  # first, else no suspect would ever run under a steady load
         while more and not self._stopped and not self._work.stopping:
@@ -246,7 +246,7 @@ class Claims(PerProcess):
         for record, _ in found.works:
             if record.lane:
                 self._lane = record.lane
-        if found.more and not found.works:  # the lanes that were read are full
+        if found.more and not found.works:  # the lanes that were read have reached their limits
             self._lane = random.randrange(2**63)  # continue at a random lane
 
     def _claim_suspect(self) -> None:

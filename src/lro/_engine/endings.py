@@ -79,7 +79,7 @@ def store_loss(runtime: Runtime, spec: MethodSpec, record: Record) -> Flow[Recor
     change = lose(attempt, _due(record, lost, now), now)
     after = yield from _wait_again_or_end(runtime, spec, record, change, error, lost)
     waits = after is not None and not after.done
-    runtime.events.tracer.refresh()  # this may be the first event of the process
+    runtime.events.tracer.refresh()  # this process may not have checked for providers yet
     runtime.events.emit(
         WorkLost(
             name=record.name,
@@ -208,7 +208,8 @@ def ended_by(
 ) -> Flow[Record | None]:
     """Apply a change that ends an operation with an error, and store final metadata, if any.
 
-    If the final metadata cannot be computed, the operation ends with the same error, without it.
+    If the final metadata cannot be computed, the operation ends with the same error, but without
+    final metadata.
 
     Raises:
         LroError: The store or the change refuses the write.
@@ -222,11 +223,11 @@ def ended_by(
 
 
 def emit_stored_end(events: EventDispatch, after: Record | None, *, expired: bool = False) -> None:
-    """Emit the event of an operation's end, if ``after`` has ended.
+    """Emit the event of an operation's end, if the operation ``after`` has ended.
 
     The functions above do not emit this event. Their callers call this function after they have
     ended the attempt.
     """
     if after is not None and after.done:
-        events.tracer.refresh()  # this may be the first event of the process
+        events.tracer.refresh()  # this process may not have checked for providers yet
         emit_end(events, after, expired=expired)

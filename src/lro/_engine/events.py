@@ -23,7 +23,7 @@ log = logging.getLogger("lro")
 
 
 def _escape(record: logging.LogRecord) -> bool:
-    """Escape the texts in a log record, so that no text can fake a new line; return True."""
+    """Escape the texts in a log record, so that no text can begin a new line; return True."""
     if isinstance(record.args, tuple):
         record.args = tuple(plain(one) if isinstance(one, str) else one for one in record.args)
     return True
@@ -64,8 +64,7 @@ class AttemptBegan:
     """A worker of this process has begun an attempt, which may end before the function is called.
 
     ``queue_seconds`` is how long the operation waited for its first attempt; None for later
-    attempts.
-    ``trace_context`` is the context of the start (``Record.trace_context``).
+    attempts. ``trace_context`` is the context of the start (``Record.trace_context``).
     """
 
     kind: ClassVar[str] = "attempt_began"
@@ -215,7 +214,7 @@ class Observer:
         """A worker of this process has begun an attempt."""
 
     def reported(self, event: MetadataReported) -> None:
-        """A worker has replaced the metadata of an operation."""
+        """A worker or a :class:`lro.Reporter` has replaced the metadata of an operation."""
 
     def attempt_over(self, event: AttemptOver) -> None:
         """An attempt of this process has ended."""
@@ -243,7 +242,10 @@ class MetricObserver(Observer):
     """Observer that turns events into values of metrics; a subclass overrides :meth:`record`."""
 
     def record(self, metric: metrics.Metric, value: float, *attributes: str) -> None:
-        """Take a value of a metric. Its attributes are in order; a missing one is an empty text."""
+        """Take a value of a metric.
+
+        ``attributes`` are in the metric's order. A missing attribute is an empty text.
+        """
 
     def started(self, event: OperationStarted) -> None:
         """Count the start."""

@@ -16,7 +16,7 @@ RemoteCall: TypeAlias = Callable[[MethodSpec, object, JobControl], object]
 """Calls a method's function in another process, with its request and the control of its job.
 
 The call returns the function's result, which may be packed already. It raises the function's error,
-:class:`lro._engine.job.AttemptEnded` if the operation has ended with a status, or
+:class:`lro._engine.job.AttemptEnded` if the attempt has ended with a status, or
 :class:`lro._engine.job.WorkerDied` if the other process has died.
 """
 
@@ -122,11 +122,11 @@ class Executor(Protocol):
 
     @property
     def redelivery(self) -> timedelta | None:
-        """The time until a name is sent again; None if the submitting process does the work itself.
+        """The time until an operation's name is sent again; None if no names are sent.
 
-        If this is not None, ``submit`` only sends the operation's name, and the process that
-        receives the name claims the work. A name that leads to no claim within this time is sent
-        again.
+        If this is None, the submitting process does the work itself. Otherwise ``submit`` only
+        sends the operation's name, and the process that receives the name claims the work. A name
+        that leads to no claim within this time is sent again.
         """
         ...
 
@@ -161,9 +161,9 @@ class Executor(Protocol):
     def begin_here(self) -> None:
         """Note the thread or event loop from which the service is used. This must be quick.
 
-        The service calls this before it starts its threads in a process, in each get, wait and
-        watch, and in each call of a handle. Later starts usually call only :meth:`reserve`. An
-        executor that runs work on the application's event loop finds that loop here.
+        The service calls this when it starts its threads in a process, and in each get, wait, watch
+        and call of a handle. Later starts usually call only :meth:`reserve`. An executor that runs
+        work on the application's event loop finds that loop here.
         """
         ...
 
@@ -193,7 +193,7 @@ class Executor(Protocol):
 
 
 class NoWorkers:
-    """The executor of a service that runs no work. Other processes with its store run the work."""
+    """The executor of a service that runs no work. Other processes with the same store run it."""
 
     cancel_support: CancelSupport = CancelSupport.COOPERATIVE
     redelivery: timedelta | None = None

@@ -2,8 +2,8 @@
 
 A flow is a generator. It yields each step that may have to wait: a question to a hook, a call that
 may block, a write to a store, a wait for an operation. Each flow is written once, and two drivers
-can take its steps: :func:`run` in a thread, and :func:`on_loop` on an event loop, which occupies no
-thread.
+can take its steps: :func:`run` in a thread, and :func:`on_loop` on an event loop, without occupying
+a thread.
 
 On an event loop, writes are queued in the store, and threads make the calls that may block. One
 wake-up of the loop can bring many answers. If the task that awaits an answer is cancelled, or its
@@ -298,7 +298,7 @@ def blocking(flow: Callable[P, Flow[R]]) -> Callable[P, R]:
 
 
 def flow_of(method: Callable[P, R]) -> Callable[P, Flow[R]]:
-    """Return the method, which returns a flow, from which :func:`blocking` made this method."""
+    """Return the method that returns the flow, given the method that :func:`blocking` made."""
     made: Any = method
     return functools.partial(made.__wrapped__, made.__self__)
 
@@ -466,7 +466,10 @@ def _gone(error: BaseException) -> bool:
 
 
 def _caller_left(flow: Flow[Any], step: FlowStep, *, written: bool) -> None:
-    """If the flow has ``written``, have a thread finish it after this step; else close the flow."""
+    """Have a thread finish the flow after this step if the flow has ``written``; else close it.
+
+    The flow is also closed at a step that cannot outlive its caller.
+    """
 
     def then(answer: object, error: BaseException | None) -> None:
         if _advance(flow, answer, error, _without_caller)[0] is not None:
@@ -506,7 +509,7 @@ class _LoopReads:
         self._asked.append((name, future))
         if not self._reading:
             self._reading = True
-            loop.call_soon(self._read_next)  # others may request reads before it runs
+            loop.call_soon(self._read_next)  # until then, other coroutines may ask, too
         return future
 
     def _read_next(self) -> None:
@@ -563,7 +566,7 @@ _reads: Final[
 """The readers of each loop, by ``id(store)``.
 
 The references to readers are weak, so that a reader, which refers to its loop, does not keep the
-loop alive. Only pending reads keep a reader alive, so that it lives no longer than they do.
+loop alive. Only its pending reads keep a reader alive.
 """
 
 
@@ -633,7 +636,7 @@ class Receipt:
 
 
 class _Results:
-    """Holds receipts that are done until their loop gives the answers to its tasks."""
+    """Holds finished receipts until their loop gives the answers to its tasks."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         # All receipts of the loop share this lock. A receipt holds the lock for two assignments.
@@ -664,7 +667,7 @@ class _Results:
 _results: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[_Results]]] = (
     weakref.WeakKeyDictionary()
 )
-"""The done receipts of each loop.
+"""The finished receipts of each loop.
 
 The references to the values are weak, because a value holds receipts, which refer to the loop. Each
 receipt of the loop keeps the value alive.

@@ -61,7 +61,10 @@ class Gauges:
         }
 
     def read(self, metric: Metric) -> Iterator[Reading]:
-        """Return the present values of an observed metric. May read the store; never raises."""
+        """Return the present values of an observed metric; this may read the store.
+
+        No error is raised if the store is unavailable.
+        """
         return self._readers[metric.name]()
 
     def _active(self) -> Iterator[Reading]:

@@ -142,7 +142,7 @@ class Job(Generic[M]):
 
         Raises:
             Cancelled, DeadlineExceeded, LeaseLost: As for :meth:`report`. The value is stored
-                before Cancelled or DeadlineExceeded is raised.
+                before Cancelled or DeadlineExceeded is raised, unless the store is unavailable.
             EncodingError: The value cannot be stored; the text names the key and the reason.
             MessageTooLarge: The value, or all values of the operation, exceed ``Limits``.
             TypeError, ValueError: The key is not a printable text of 1 to 200 characters.
@@ -170,8 +170,9 @@ class Job(Generic[M]):
         once, at the first call.
 
         Raises:
-            Cancelled, DeadlineExceeded: As for :meth:`report`.
-            InvalidArgument: The value was stored by an earlier release and cannot be read.
+            Cancelled, DeadlineExceeded, LeaseLost: As for :meth:`report`.
+            InvalidArgument: An earlier version of the application stored the value, which cannot be
+                read now.
             UnknownType: The value is a message whose class is no longer registered.
             TypeError, ValueError: The key is not a printable text of 1 to 200 characters.
             RuntimeError: The call would block the event loop of an async function.
@@ -183,8 +184,8 @@ class Job(Generic[M]):
         """Return a value as :meth:`checkpointed` does, in an async function.
 
         Raises:
-            Cancelled, DeadlineExceeded, InvalidArgument, UnknownType, TypeError, ValueError: As for
-                :meth:`checkpointed`.
+            Cancelled, DeadlineExceeded, LeaseLost, InvalidArgument, UnknownType, TypeError,
+                ValueError: As for :meth:`checkpointed`.
         """
         return next(iter(await on_loop(self._control.recalled(key))), default)
 
@@ -518,7 +519,7 @@ class JobControl:
         if message is not None and not isinstance(message, str):
             raise TypeError(f"message: must be a text, got {got(message)}")
         seen = self.metadata
-        if not isinstance(seen, OperationMetadata):  # of another class
+        if not isinstance(seen, OperationMetadata):  # the metadata is of another class
             seen = OperationMetadata()
         return OperationMetadata(
             target=seen.target,
@@ -612,7 +613,7 @@ class JobControl:
 CURRENT_JOB: Final[contextvars.ContextVar[JobControl | None]] = contextvars.ContextVar(
     "lro_current_job", default=None
 )
-"""The job whose function runs in this thread or task; log records get its facts."""
+"""The job whose function runs in this thread or task; log records get the facts of this job."""
 
 
 class current_job:
