@@ -36,7 +36,7 @@ _COMPLETIONS: Final = 100
 
 @attrs.frozen
 class Named:
-    """An operation's name, and its server; the server is empty if the name came without one."""
+    """An operation's name, and its server, which is empty if it was not given with the name."""
 
     name: str
     server: str = ""
@@ -85,7 +85,7 @@ def _parsed(text: str, prefix: str) -> Named:
 
 
 def _printed_name(text: str) -> str:
-    """Return the operation's name if the text is output of ``--json``; else an empty string."""
+    """Return the operation's name if the text is output of ``--json``, or an empty string."""
     try:
         found = loads(text)
     except ValueError:
@@ -106,7 +106,7 @@ def _of_url(text: str, before: str) -> Named:
 
 
 def read_names(texts: Iterable[str], server: ServerOptions) -> tuple[list[str], str]:
-    """Read the distinct names, and their server; the server is empty if no name includes one.
+    """Read the distinct names, and their server, which is empty if no name includes a server.
 
     A name without a server belongs to ``LRO_SERVER``. With ``--server``, such a name may be
     combined with names of any one server.
@@ -127,7 +127,7 @@ def read_names(texts: Iterable[str], server: ServerOptions) -> tuple[list[str], 
 def complete_names(
     context: click.Context, _: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Ask the server for names that begin with the incomplete word; return none if it is slow.
+    """Ask the server for names that begin with the incomplete word, or return none if it is slow.
 
     The shell inserts a name without quotes, so names that need quotes are left out.
     """
@@ -151,13 +151,13 @@ def _names(server: ServerOptions, incomplete: str) -> list[CompletionItem]:
 
 
 def operations_of(listed: Pager, timeout: float | None) -> Iterator[Operation]:
-    """Iterate over a list's operations; all calls together take at most ``timeout`` seconds."""
+    """Iterate over a list's operations. All calls together take at most ``timeout`` seconds."""
     for page in listed.pages(timeout):
         yield from page.operations
 
 
 def names_argument(*, required: bool = True, single: bool = False) -> Callable[[F], F]:
-    """Add the argument of a command that takes one or more operations, or a ``single`` one."""
+    """Add the argument of a command that takes operations or, with ``single``, one operation."""
     return click.argument(
         "names",
         metavar="NAME" if single else "NAME...",

@@ -238,7 +238,7 @@ def _matching(
 def _watch_all(
     handles: Sequence[Handle], link: Link, timeout: float | None, *, as_json: bool
 ) -> Exit:
-    """Show operations while they run; return the worst exit status."""
+    """Show operations while they run, and return the worst exit status."""
     if not as_json and sys.stdout.isatty():
         from lro_client.cli._printing import LiveTable, can_redraw  # loads rich
 
@@ -380,7 +380,7 @@ def _call_all(
     """Ask for confirmation, then call a verb for all these names, several at once.
 
     Returns:
-        As :func:`_call_each`; operations that no longer exist have no exit status.
+        The same as :func:`_call_each`, but operations that no longer exist have no exit status.
 
     Raises:
         click.UsageError: Confirmation is needed, but there is no terminal.
@@ -563,7 +563,7 @@ def _shown(handles: Sequence[Handle], link: Link, follow: FollowOptions) -> Exit
 
 
 def _read_request_id(given: str) -> str:
-    """Return the request id of a start; print it if it is made here."""
+    """Return the request id of a start. Print an id that is made here."""
     if given != "auto":
         return given
     made = str(uuid.uuid4())

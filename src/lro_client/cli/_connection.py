@@ -55,8 +55,8 @@ class Link:
 class ServerOptions:
     """The options of all commands that call a server.
 
-    ``chosen`` is true if ``url`` was given on the command line; then it takes precedence over the
-    servers in URLs and tokens of operations.
+    ``chosen`` is true if ``url`` was given on the command line. Then ``url`` takes precedence over
+    the servers in URLs and tokens of operations.
     """
 
     url: str
@@ -71,7 +71,7 @@ class ServerOptions:
     def connect(
         self, said: str = "", *, within: float | None = None, poll: bool = False
     ) -> Iterator[Link]:
-        """Make a client of the server; ``said`` is the server that the command's arguments name.
+        """Make a client of the server. ``said`` is the server that the command's arguments name.
 
         With ``within`` no call takes longer than that many seconds, and none is retried. With
         ``poll`` the client uses neither WaitOperation nor streams.

@@ -1,8 +1,9 @@
 """The command ``lro console``: shows the operations of a server in the browser.
 
-A local server serves the page, and forwards its calls to the remote server with the credentials of
-the command. So the console works with any server of the interface. The local server has its own
-handler: our WSGI edge has no streams, and ``wsgiref`` decodes paths, which changes names.
+A local server serves the page, and forwards the page's calls to the remote server with the
+credentials of the command. So the console works with any server of the interface. The local server
+has its own handler, because this library's WSGI edge has no streams, and because ``wsgiref``
+decodes paths, which changes names.
 """
 
 from __future__ import annotations
@@ -46,9 +47,10 @@ _CALLS: Final = re.compile(
     r"(?P<verb>:(?:cancel|wait|batchGet|watch))?",
     re.DOTALL,
 )
-"""The paths that are forwarded: only those of operations.
+"""Matches the paths that are forwarded, which are only paths of operations.
 
-``#`` is refused because it would cut off the path, ``\\`` because some servers read it as ``/``.
+``#`` is refused because it would cut off the path. ``\\`` is refused because some servers read it
+as ``/``.
 """
 
 _LENGTH: Final = re.compile(r"[0-9]{1,7}")
@@ -62,8 +64,8 @@ _TO_SERVER: Final = ("content-type", "accept", "accept-encoding")
 _TO_PAGE: Final = ("content-encoding", "content-length", "date", "retry-after")
 _EVENTS: Final = "text/event-stream"
 _DATA: Final = (_EVENTS, "application/json", "text/plain")
-"""The types of content that are forwarded. Servers may send JSON as plain text: it is forwarded as
-JSON."""
+"""The types of content that are forwarded. Servers may send JSON as plain text, which is forwarded
+as JSON."""
 _OK: Final = 200
 _NO_CONTENT: Final = 204
 _SHOWN: Final = 80
@@ -91,7 +93,7 @@ class ConsoleProxy:
     def reply(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes
     ) -> HttpReply | httpx.Response:
-        """Return the reply to a request of the page, or the server's response to a forwarded one.
+        """Return the reply to a request of the page, or the response to a forwarded request.
 
         The caller must read and close the server's response.
         """
@@ -167,11 +169,11 @@ class ConsoleProxy:
 
     @property
     def _authorized(self) -> bool:
-        """True if the command has credentials; they replace those of the page."""
+        """True if the command has credentials, which replace the page's credentials."""
         return self.http.auth is not None or "authorization" in self.http.headers
 
     def trouble(self) -> str:
-        """Call the server once; return the reason for a failure, or an empty string."""
+        """Call the server once, and return the reason for a failure, or an empty string."""
         url = f"{self.server}{self.prefix}{self._collection}?pageSize=1"
         try:
             response = self._forward("GET", url, {}, b"", min(self.seconds, _CHECK_SECONDS))
@@ -208,7 +210,10 @@ class ConsoleProxy:
         }
 
     def _offers(self, verb: str, headers: Mapping[str, str]) -> bool:
-        """Return True if the server has this extension, which may refuse a call without names."""
+        """Return True if the server has this extension.
+
+        The server may refuse the call that is made here, because the call has no names.
+        """
         url = f"{self.server}{self.prefix}{self._collection}:{_EXTENSIONS[verb]}"
         sent = {**headers, "content-type": "application/json"}
         try:
@@ -341,7 +346,8 @@ def opened(url: str) -> Iterator[None]:
     """Open a page in the user's browser.
 
     Other users of the machine can read the arguments of processes, so the browser's arguments must
-    not have the random path. The browser opens a redirecting file that only the user can read.
+    not have the random path. So the browser opens a file that only the user can read, and that
+    redirects to the page.
     """
     with tempfile.TemporaryDirectory(prefix="lro-console-") as folder:
         file = Path(folder) / "console.html"

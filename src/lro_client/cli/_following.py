@@ -82,10 +82,10 @@ def conclude(
     lose: Lose = lambda _: None,
     judge: Judge = exit_of,
 ) -> Exit:
-    """Wait for operations; show each when it ends, and report each that cannot be waited for.
+    """Wait for operations. Show each when it ends, and report each that cannot be waited for.
 
-    With ``changes``, show each change too; otherwise a status line shows the number of operations
-    that are left. ``lose`` is called with the name of an operation that cannot be waited for;
+    With ``changes``, show each change too. Without it, a status line shows the number of operations
+    that are left. ``lose`` is called with the name of an operation that cannot be waited for.
     ``judge`` returns the exit status for a state.
 
     Returns:

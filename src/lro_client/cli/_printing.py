@@ -36,7 +36,7 @@ json_option = click.option(
 
 
 def full_operations(names: Sequence[str], link: Link) -> Mapping[str, Operation]:
-    """Read operations in the FULL view, by name; return none if the server lacks that view."""
+    """Read operations in the FULL view, by name. Return none if the server lacks that view."""
     try:
         found = link.client.batch_get(names, view="FULL").operations
     except (CallError, LroError):  # the caller may still be allowed to use Get
@@ -62,9 +62,9 @@ def full_list(
 
 
 def print_operation(operation: Operation, link: Link, *, as_json: bool) -> None:
-    """Print an operation: in full to a terminal, on one line to a pipe.
+    """Print an operation in full to a terminal, and on one line to a pipe.
 
-    In the FULL view, it is printed in full to a pipe too.
+    An operation in the FULL view is printed in full to a pipe too.
     """
     if as_json:
         print_json(operation, link)
@@ -357,7 +357,7 @@ def _message(line: StateLine) -> Text:
 
 
 def _age(operation: Operation, link: Link, full: Operation) -> float | None:
-    """Return the seconds since the creation, by this machine's clock; None if it is not known."""
+    """Return the seconds since the creation by this machine's clock, or None if it is not known."""
     began = full.description.create_time or create_time_of(operation.metadata, link.types)
     return None if began is None else _seconds_since(began)
 

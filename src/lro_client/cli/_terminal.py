@@ -98,9 +98,9 @@ class Exit(enum.IntEnum):
     CALL_FAILED = 5
     """A call failed: the server is unavailable, or refused the call."""
     INTERRUPTED = 130
-    """Interrupted by Ctrl-C; the status that shells use."""
+    """The command was interrupted by Ctrl-C. Shells use the same status."""
     CUT_OFF = 141
-    """The reader of the output closed the pipe; the status that shells use."""
+    """The reader of the output closed the pipe. Shells use the same status."""
 
 
 _WORST_FIRST: Final = (Exit.CALL_FAILED, Exit.FAILED, Exit.CANCELLED, Exit.RUNNING, Exit.DONE)
@@ -122,7 +122,7 @@ def exit_of(operation: Operation) -> Exit:
 
 
 def worst(exits: Iterable[Exit]) -> Exit:
-    """Return the worst of several exit statuses; a failed call is the worst."""
+    """Return the worst of several exit statuses. A failed call is the worst."""
     return min(exits, key=_WORST_FIRST.index, default=Exit.DONE)
 
 
@@ -130,7 +130,10 @@ class ClientCommand(click.Command):
     """A command whose exit status is the :class:`Exit` that its function returns."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; print one sentence if a call fails, and the running work on Ctrl-C."""
+        """Run the command.
+
+        Print one sentence if a call fails, and the operations that continue on Ctrl-C.
+        """
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
@@ -181,7 +184,7 @@ def set_going_on(names: Iterable[str]) -> None:
 
 
 def set_starting(text: str) -> None:
-    """Remember the message to print if the command is interrupted now; empty for none."""
+    """Remember the message to print if the command is interrupted now. Empty means none."""
     meta = click.get_current_context().meta
     meta.pop(_STARTING, None)
     if text:

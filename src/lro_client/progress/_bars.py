@@ -34,7 +34,7 @@ class Estimate:
 
     The estimate uses the recent rate: progress older than ``window_seconds`` has less and less
     weight. An unusually long pause makes the estimate grow. A fraction below the last one reduces
-    the progress so far; if no progress is left, the estimate starts again. ``clock`` returns
+    the progress so far. If no progress is left, the estimate starts again. ``clock`` returns
     seconds that never decrease.
     """
 
@@ -51,7 +51,7 @@ class Estimate:
     def add(self, fraction: float | None, seconds: float | None = None) -> None:
         """Add the fraction that was done when the clock showed ``seconds``, by default now.
 
-        None and NaN are ignored; values below 0 or above 1 are clipped.
+        None and NaN are ignored. Values below 0 or above 1 are clipped.
         """
         if fraction is None or math.isnan(fraction):
             return
@@ -73,7 +73,7 @@ class Estimate:
 
     @property
     def seconds_left(self) -> float | None:
-        """Return the seconds until the estimated end, never negative; None if it is not known."""
+        """The seconds until the estimated end, never negative, or None if the end is not known."""
         if self._last is None:
             return None
         then, fraction = self._last
@@ -126,8 +126,8 @@ class Running(Protocol[R_co]):
 class RichBar:
     """A progress bar of rich, shown inside a ``with`` block: percent, message and time left.
 
-    ``description`` is shown before the bar, ``console`` draws it (None: on standard error), and
-    ``progress_of`` reads the metadata. Without a terminal, only the last state is written.
+    ``description`` is shown before the bar. ``console`` draws the bar, by default on standard
+    error. ``progress_of`` reads the metadata. Without a terminal, only the last state is written.
 
     Raises:
         MissingExtra: rich is not installed.
@@ -180,7 +180,7 @@ class RichBar:
 class TqdmBar:
     """A progress bar of tqdm on standard error, shown inside a ``with`` block.
 
-    ``description`` is shown first, ``progress_of`` reads the metadata, tqdm gets the ``options``.
+    ``description`` is shown first. ``progress_of`` reads the metadata. tqdm gets the ``options``.
 
     Raises:
         MissingExtra: tqdm is not installed.
@@ -202,7 +202,7 @@ class TqdmBar:
         self._bar.close()
 
     def update(self, update: ShownUpdate) -> None:
-        """Show this state of the operation; do nothing before the ``with`` block is entered."""
+        """Show this state of the operation. Before the ``with`` block is entered, do nothing."""
         if self._bar is None:
             return
         found = read_update(update, self._read)
@@ -227,8 +227,8 @@ def show_rich(
 ) -> R:
     """Draw a progress bar of rich while an operation runs, and return its result.
 
-    ``timeout`` and ``every`` are passed to ``operation.updates``, in seconds. ``description``
-    defaults to the operation's name.
+    ``timeout`` and ``every`` are passed to ``operation.updates``. ``description`` defaults to the
+    operation's name.
 
     Raises:
         MissingExtra: rich is not installed.
@@ -269,7 +269,10 @@ def _shown(
 
 
 def read_update(update: ShownUpdate, read: ProgressOf) -> Progress:
-    """Return the progress of an update; read packed metadata if it is not of the declared class."""
+    """Return the progress of an update.
+
+    Metadata that is not of the declared class is read in packed form.
+    """
     try:
         metadata: object = update.metadata
     except DecodingError:
@@ -278,7 +281,7 @@ def read_update(update: ShownUpdate, read: ProgressOf) -> Progress:
 
 
 def at_the_end(progress: Progress, operation: Operation) -> Progress:
-    """Return the progress; if the operation has succeeded, return it as complete."""
+    """Return the progress, changed to complete if the operation has succeeded."""
     if operation.state != "SUCCEEDED":
         return progress
     done = progress.done if progress.total is None else progress.total

@@ -26,7 +26,7 @@ _CONTROLS: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
 def lookup(metadata: object, types: TypeRegistry | None) -> Lookup | None:
-    """Return the function that reads a message's fields; None if the message has no fields.
+    """Return the function that reads a message's fields, or None if the message has no fields.
 
     ``types`` decodes a packed binary message if it knows the message's class.
     """
@@ -86,7 +86,7 @@ def _camel(name: str) -> str:
 
 
 def number(value: object) -> float | None:
-    """Return a value as a finite number, or None; JSON may have it as a string (spec §1.9)."""
+    """Return a value as a finite number, or None. JSON may have it as a string (spec §1.9)."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:
@@ -97,7 +97,10 @@ def number(value: object) -> float | None:
 
 
 def text(value: object) -> str:
-    """Return a string on one line, without control characters; empty for other values."""
+    """Return a string or the name of an enum member on one line, without control characters.
+
+    For other values and for unset enum values, return an empty string.
+    """
     if isinstance(value, enum.Enum):
         value = value.name
     if not isinstance(value, str) or value.endswith(_UNSET):
@@ -127,7 +130,7 @@ class Progress:
 
     ``fraction`` is the share that is done, from 0 to 1. ``done`` and ``total`` are in the
     operation's units: files, bytes, rows. Each is None if it is not known. ``total`` is more than
-    0; ``fraction`` and ``done`` are never negative. ``message`` is one line of text without control
+    0. ``fraction`` and ``done`` are never negative. ``message`` is one line of text without control
     characters.
     """
 
@@ -138,7 +141,7 @@ class Progress:
 
 
 ProgressOf = Callable[[object], Progress | None]
-"""Reads the progress from metadata, typed or packed; write your own for custom metadata."""
+"""Reads the progress from metadata, typed or packed. Write your own for custom metadata."""
 
 _PERCENTS: Final = (
     "progress_percent",
@@ -164,14 +167,14 @@ _NESTED: Final = (
     "progress_entities",
     "progress_bytes",
 )
-"""Fields with a message that contains the progress; the last five are Google's."""
+"""Fields with a message that contains the progress. The last five fields are Google's."""
 _MESSAGES: Final = ("status_detail", "status_message", "message", "current_step", "stage", "state")
 _CANCELLING: Final = ("cancel_requested", "requested_cancellation")
 _MAX_DEPTH: Final = 3
 
 
 def progress_of(metadata: object, types: TypeRegistry | None = None) -> Progress | None:
-    """Read the progress from metadata; None if there is none.
+    """Return the progress that metadata reports, or None if it reports none.
 
     ``metadata`` is a typed message (attrs, dataclass, protobuf, or any object with attributes), a
     packed :class:`lro.AnyMessage`, or a mapping with keys in lowerCamelCase or snake_case.
@@ -179,9 +182,9 @@ def progress_of(metadata: object, types: TypeRegistry | None = None) -> Progress
 
     The function uses the first field with a sensible number: a percentage, a share from 0 to 1,
     ``progress`` (a float up to 1 is a share, any other number is a percentage), a pair
-    such as ``done`` and ``total``, or a nested message, in this order. More than the whole is taken
-    as the whole; negative numbers, a total of 0, infinities and texts that are not numbers are
-    ignored. The function never raises.
+    such as ``done`` and ``total``, or a nested message, in this order. A share above 1 counts as
+    1. Negative numbers, a total of 0, infinities and texts that are not numbers are ignored. The
+    function never raises.
     """
     try:
         look = lookup(metadata, types)

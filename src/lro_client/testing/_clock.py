@@ -37,11 +37,11 @@ class _Sleeping:
 
 
 class VirtualClock:
-    """A clock in seconds for a client's ``clock`` and ``sleep``; its time passes only in sleeps.
+    """A clock in seconds for a client's ``clock`` and ``sleep``. Its time passes only in sleeps.
 
-    ``now`` is the current time, which a test may set; ``sleeps`` has the seconds of each sleep.
-    Threads may share a clock; their sleeps add up. Tasks of an event loop sleep at the same time:
-    when all tasks wait, the task that is due first is woken.
+    ``now`` is the current time, which a test may set. ``sleeps`` has the seconds of each sleep.
+    Threads may share a clock, and their sleeps add up. Tasks of an event loop sleep at the same
+    time: when all tasks wait, the task that is due first is woken.
     """
 
     def __init__(self, now: float = 1000.0) -> None:
@@ -57,7 +57,7 @@ class VirtualClock:
         return self.now
 
     def sleep(self, seconds: float) -> None:
-        """Let these seconds pass, as ``time.sleep`` does; a negative number means 0.
+        """Let these seconds pass, as ``time.sleep`` does. A negative number means 0.
 
         Raises:
             DeclarationError: ``seconds`` is NaN, infinite, or more than a float can hold.
@@ -85,7 +85,7 @@ class VirtualClock:
             self.now += passed
 
     async def aadvance(self, seconds: float) -> None:
-        """Let these seconds pass in this task, without an entry in ``sleeps``; other tasks run.
+        """Let these seconds pass in this task, without an entry in ``sleeps``. Other tasks run.
 
         Raises:
             DeclarationError: As for :meth:`sleep`.

@@ -17,7 +17,7 @@ from lro_client.transports import LocalTransport
 
 @contextlib.contextmanager
 def service_in_memory(clock: VirtualClock) -> Iterator[Service]:
-    """Yield a service that does an operation's work during its start; close the service afterwards.
+    """Yield a service that does an operation's work during its start. Close it afterwards.
 
     A Wait returns the current state at once, so that only the client's pauses let time pass.
 

@@ -34,8 +34,8 @@ class ServerCall:
     """A call that the server received ``at`` seconds after the server was made.
 
     ``name`` is the operation or target. ``verb`` is the RPC's name, such as GetOperation, or Start.
-    ``hold`` is the timeout of a Wait in seconds (None: no timeout, or not a Wait), ``status`` the
-    HTTP status of the reply, 0 for none.
+    ``hold`` is the timeout of a Wait in seconds. It is None for a Wait without a timeout and for
+    other verbs. ``status`` is the HTTP status of the reply, or 0 without a reply.
     """
 
     at: float
@@ -51,8 +51,9 @@ class Fault:
 
     ``error`` is an exception that is raised instead of a reply, such as ``httpx.ConnectError``.
     ``status`` and ``body`` replace those of the reply. A status alone gets the interface's error
-    body (spec §5.12), a body alone the status 200. ``headers`` are added. ``keep`` truncates the
-    body to that many bytes. ``seconds`` delays the reply; calls with a shorter timeout fail.
+    body (spec §5.12), and a body alone gets the status 200. ``headers`` are added to the reply.
+    ``keep`` truncates the body to that many bytes. ``seconds`` delays the reply. Calls with a
+    shorter timeout fail.
     """
 
     status: int | None = None
@@ -74,7 +75,7 @@ class Rule:
     until: float
 
     def applies(self, call: ServerCall, earlier: list[ServerCall]) -> bool:
-        """Return True if the fault applies to a call; ``earlier`` are all calls before it."""
+        """Return True if the fault applies to a call. ``earlier`` are all calls before it."""
         if self.verb not in ("", call.verb) or not self.since <= call.at < self.until:
             return False
         number = 1 + sum(1 for one in earlier if self.verb in ("", one.verb))
@@ -97,11 +98,11 @@ class Script:
     cancelled: bool = False
 
     def over(self, now: float) -> bool:
-        """True if the operation has ended."""
+        """Return True if the operation has ended."""
         return self.ends_after is not None and now - self.began >= self.ends_after - TICK_SECONDS
 
     def changes(self, now: float) -> float:
-        """Return the seconds until the operation ends or is gone; infinite if neither happens."""
+        """Return the seconds until the operation ends or is gone, or infinity for never."""
         moments = (self.gone_after, self.ends_after if self.ends_after is not None else math.inf)
         coming = [self.began + one - now for one in moments]
         return min((one for one in coming if one > TICK_SECONDS), default=math.inf)
@@ -193,7 +194,7 @@ class ScriptedStore(MemoryStore):
                     self._act(self._scripts[name], record, now)
 
     def free_name(self, collection: str) -> str:
-        """Return a new name in this collection; its number counts all operations so far."""
+        """Return a new name in this collection. Its number counts all operations so far."""
         number = len(self._scripts) + 1
         while f"{collection}/{number}" in self._scripts:
             number += 1

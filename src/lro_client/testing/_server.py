@@ -1,8 +1,8 @@
 """A server of the interface, in memory, whose operations follow a test's script.
 
-The server is this library's own HTTP edge with a service in memory, a virtual clock and faults:
-lists, filters, checks and errors are those of the library. Time passes only on the virtual clock,
-so Wait and Watch poll the store instead of subscribing to it.
+The server is this library's own HTTP edge with a service in memory, a virtual clock and faults.
+Its lists, filters, checks and errors are those of the library. Time passes only on the virtual
+clock, so Wait and Watch poll the store instead of subscribing to it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _MAX_LOOKS: Final = 4
 _HEARTBEAT_SECONDS: Final = 15.0
 
 Answering: TypeAlias = Generator[float, None, httpx.Response]
-"""Returns the response to a request; yields the seconds that pass before it."""
+"""A generator that yields the seconds that pass before a response, and returns the response."""
 
 
 class UnscriptedCall(AssertionError):
@@ -84,10 +84,11 @@ _RPCS: Final = {
 class ScriptedServer:
     """A server in memory, on a virtual clock, whose operations follow a script.
 
-    The server has the verbs of the interface; ``wait`` and ``lists`` can be left out, and the
-    extensions ``batch_get`` and ``watch`` added (spec §3.11). A Wait is held at most ``max_hold``
-    seconds; every call takes ``latency`` seconds. ``types`` are known message classes; those of the
-    scripted messages are added. ``calls`` has all calls that the server received.
+    The server has the verbs of the interface. The verbs ``wait`` and ``lists`` can be left out, and
+    the extensions ``batch_get`` and ``watch`` can be added (spec §3.11). A Wait is held at most
+    ``max_hold`` seconds. Every call takes ``latency`` seconds. ``types`` are known message classes,
+    and the classes of the scripted messages are added to them. ``calls`` has all calls that the
+    server received.
     """
 
     def __init__(
@@ -173,7 +174,7 @@ class ScriptedServer:
         """Add a method at this path; each start begins an operation with the script given here.
 
         Operations are named ``operations/1``, ``operations/2`` and so on, below ``parent`` if it is
-        set. ``response`` may be a function of the request's JSON; the other arguments are as for
+        set. ``response`` may be a function of the request's JSON. The other arguments are as for
         :meth:`operation`. Starts with the same request id begin only one operation (spec §9.1).
         """
         collection = f"{parent}/operations" if parent else "operations"
@@ -200,9 +201,9 @@ class ScriptedServer:
         since: float = 0.0,
         until: float = math.inf,
     ) -> None:
-        """Make calls fail: those of a verb (default: all verbs), chosen by number and time.
+        """Make calls of a verb (default: of all verbs) fail, chosen by number and time.
 
-        Numbers count the calls of the verb, from 1; times are seconds after the server was made.
+        Numbers count the calls of the verb, from 1. Times are seconds after the server was made.
         If several faults apply to a call, the first one happens.
         """
         self._rules.append(Rule(fault=fault, verb=verb, calls=calls, since=since, until=until))
@@ -214,7 +215,7 @@ class ScriptedServer:
         return Client(self.url, **options)
 
     def async_client(self, **options: Any) -> AsyncClient:
-        """Return a client of this server for event loops; otherwise as :meth:`client`."""
+        """Return a client of this server for event loops, like :meth:`client`."""
         options.setdefault("http", httpx.AsyncClient(transport=self.transport))
         options = {"clock": self.clock, "sleep": self.clock.asleep, **options}
         return AsyncClient(self.url, **options)
@@ -466,7 +467,7 @@ class ScriptedTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
 
 
 def _no_parent(_: HttpRequest) -> str:
-    """Return no parent: a start that has a parent function accepts any query."""
+    """Return no parent. A start that has a parent function accepts any query."""
     return ""
 
 
