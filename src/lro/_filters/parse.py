@@ -53,7 +53,7 @@ class Member:
 
     @property
     def position(self) -> int:
-        """The index of its first character in the filter."""
+        """The index of the member's first character in the filter."""
         return self.parts[0].position
 
     @property
@@ -117,7 +117,7 @@ class Comparison:
 
     @property
     def position(self) -> int:
-        """The index of its first character in the filter."""
+        """The index of the comparison's first character in the filter."""
         return self.left.position
 
 
@@ -499,7 +499,7 @@ class _Parser:
         return Comparison(left, Op(operator.text), right, operator.position)
 
     def compares_once(self) -> None:
-        """Refuse an operator after a comparison: a chain, or part of a value that lacks quotes."""
+        """Refuse an operator after a comparison, as in a chain or in a value that lacks quotes."""
         if self.here.kind is TokenKind.OPERATOR and self.here.text == Op.HAS.value:
             raise self.expected("expected quotes around a value that holds an operator")
         apart = self.here.kind is TokenKind.SPACE

@@ -476,7 +476,7 @@ _STRINGS: Final = (ValueType.TEXT, ValueType.ENUM)
 def strings_in(payload: Json, message_type: MessageType) -> Iterator[str]:
     """Yield all string fields, enum names and strings in Structs, at any depth.
 
-    The walk is not recursive, so nesting does not matter.
+    The walk is not recursive, so messages may be nested to any depth.
     """
     pending: list[tuple[Json, ValueType, Shape | None]] = [
         (payload, type_of_message(message_type.full_name), message_type.shape)

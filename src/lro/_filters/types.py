@@ -141,8 +141,8 @@ class Pattern:
             end = len(joined) if end < 0 else end
             if _in_order(rest, joined, start + len(head), end):
                 return True
-            # Skip this string: a later match of the first piece has less text after it. Go on with
-            # the next string that has the second piece.
+            # Skip this string: after a later match of the first piece, the other pieces would have
+            # less text to match. Go on with the next string that has the second piece.
             following = joined.find(rest[0], end + 1)
             if following < 0:
                 return False

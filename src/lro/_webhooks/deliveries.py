@@ -25,10 +25,11 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 @attrs.frozen
 class PendingDelivery:
-    """A delivery that has not succeeded yet: the count of failed attempts, and the next time.
+    """A delivery that has not succeeded yet.
 
-    ``looked_up`` is True if ``lookup`` returned the endpoint. ``since`` is the time at which an
-    operator retried the delivery; None if the delivery has been pending since the operation ended.
+    ``attempts`` is the number of failed attempts; the next attempt is due at ``at``. ``looked_up``
+    is True if ``lookup`` returned the endpoint. ``since`` is the time at which an operator retried
+    the delivery; None if the delivery has been pending since the operation ended.
     """
 
     attempts: int

@@ -188,7 +188,7 @@ class Webhooks:
         return self.delivery.run_due()
 
     def stop(self) -> None:
-        """Stop the threads; after two seconds, other processes send the remaining deliveries."""
+        """Stop the threads. Leave deliveries that take more than two seconds to other processes."""
         self.delivery.stop()
 
     def reset_after_fork(self) -> None:

@@ -184,8 +184,9 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
                 loop.run_forever()
             except BaseException:  # a function's own task can raise SystemExit
                 log.exception("a task tried to end the event loop, which continues")
-        # At interpreter exit, Python 3.12 starts no threads, and asyncio needs a thread to wait for
-        # its thread pool. By then the pool has been joined, and the loop is closed.
+        # At interpreter exit, Python 3.12 starts no threads, but asyncio needs a thread to wait for
+        # its thread pool, and raises RuntimeError. The pool has been joined by then, and the loop
+        # is closed in spite of the error.
         with contextlib.suppress(RuntimeError):
             runner.close()
 
@@ -205,7 +206,7 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
                 raise RuntimeError
             loop.call_soon_threadsafe(self._start, place, task)
         except RuntimeError:  # the loop is closed
-            if self._places.end(place):  # if it fails, the task was released
+            if self._places.end(place):  # False: the task was released
                 raise Unavailable("the event loop has ended") from None
 
     def _start(self, place: WorkerPlace, task: Task) -> None:  # on the loop

@@ -27,7 +27,7 @@ WAITS: Final = "owner = '' AND lease_until IS NOT NULL"
 def steps_of(minute: datetime) -> Mapping[int, int]:
     """Map each step length, in minutes, to the first minute of the step that contains ``minute``.
 
-    The first minute is the number of minutes since 1970.
+    The first minute is counted in minutes since 1970.
     """
     number = micros(minute) // _MINUTE
     return {step: number - number % step for step in STEP_MINUTES}
@@ -70,15 +70,15 @@ def added(before: Mapping[str, float], more: Mapping[str, float]) -> dict[str, f
 
 
 LoadRow: TypeAlias = tuple[str, str, bool | int, int, int, int, str]
-"""Row of a group of operations: method, owner, and True if they wait; then four values.
+"""A row of the load, for the operations of one method and one owner that wait, or that run.
 
-These are the number of operations, the number of operations beyond the limit, and the create time
-and the name of the oldest operation.
+Its values are the method, the owner, True if the operations wait, their number, the number beyond
+the limit, and the create time and the name of the oldest operation.
 """
 
 
 def load_of(rows: Iterable[LoadRow]) -> Load:
-    """Sum up the work in progress from rows; each row is for one method, owner and state."""
+    """Sum up the rows of the work in progress."""
     waiting: Counter[str] = Counter()
     running: Counter[str] = Counter()
     owners: Counter[str] = Counter()

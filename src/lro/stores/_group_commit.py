@@ -46,8 +46,8 @@ NEXT: Final[Mapping[WriteState, frozenset[WriteState]]] = {
 class QueuedWrite(ABC):
     """A queued write, with its state and its outcome.
 
-    A thread waits for the write, unless the write was handed in (:meth:`GroupCommit.hand_in`).
-    Then :meth:`call_back` reports the outcome.
+    Either a thread waits for the write, or the write was handed in (:meth:`GroupCommit.hand_in`).
+    The outcome of a handed-in write is reported by :meth:`call_back`.
     """
 
     state: WriteState = attrs.field(default=WriteState.WAITING, init=False)
@@ -58,7 +58,7 @@ class QueuedWrite(ABC):
     error: BaseException | None = attrs.field(default=None, init=False)
     """The error, if the write failed."""
     rest: list[Any] | None = attrs.field(default=None, init=False)
-    """Writes of the same group, after its end, whose threads still wait; they share this list."""
+    """After the end of the group: its writes whose threads still wait. They share this list."""
 
     def become(self, state: WriteState) -> None:
         """Change the state if the table allows it. The caller has the lock."""

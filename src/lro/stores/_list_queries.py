@@ -151,7 +151,7 @@ _LATEST: Final = 2**62
 _EARLIEST: Final = -(2**62)
 _STATE: Final = "state"
 MAX_VALUES: Final = 50
-"""Maximum number of values to look up in the index by a key; for more, it is not used."""
+"""Maximum number of values to look up in a key's index. For more, the index is not used."""
 
 
 class StatementTooSlow(Exception):

@@ -115,7 +115,7 @@ class SQLStore(ABC):
         limit: int,
         is_dead: Callable[[str], bool] = lambda _: False,
     ) -> tuple[Sequence[Hold], Orphans]:
-        """Read all owners of work; also find the owners that may be lost, and their lost work.
+        """Read the owners of work; return them, and the owners and the work that may be lost.
 
         ``is_dead`` returns True for an owner whose process has ended.
         """

@@ -76,7 +76,7 @@ __all__ = ["MemoryStore"]
 _Entry: TypeAlias = tuple[datetime, str]
 _E = TypeVar("_E", tuple[datetime, str], tuple[int, str], tuple[int, int])
 _Facet: TypeAlias = "State | tuple[str, str] | None"
-"""Property that all records in a list have: a state, the value of a key, or None for any record."""
+"""Property that all records of a list have: a state, or a key's value; None: no such property."""
 
 _ALL: Final = None
 
@@ -328,7 +328,7 @@ class _Work:
         self._begins: defaultdict[str, OrderedDict[int, list[int]]] = defaultdict(OrderedDict)
         """For each method and lane with a rate, when work began, in order of time."""
         self._sent: dict[str, dict[str, tuple[int, datetime]]] = {}
-        """By method and name sent to a worker: the lane, and when the name is sent again."""
+        """For each method and name sent to a worker, the lane and the time of the next sending."""
         self._unbegun: list[tuple[int, str]] = []
 
     def add(self, record: Record) -> None:

@@ -430,6 +430,6 @@ def _ignore_signal(*_: object) -> None:
 
 
 def _kill_group() -> None:
-    with contextlib.suppress(OSError):  # this process may not lead a group
+    with contextlib.suppress(OSError):  # this process leads no group
         os.killpg(os.getpid(), signal.SIGKILL)
     os._exit(1)

@@ -189,7 +189,7 @@ class CallSupervisor:
 
     def _death(self) -> Exception:
         how = self._process.reap()
-        why = self._stop_reason or self._reason(time.monotonic())  # the child may notice it first
+        why = self._stop_reason or self._reason(time.monotonic())  # the child may notice first
         if why is not None:
             line, facts = "%s: attempt %d has stopped: %s", facts_of(self._control)
             log.info(line, *self._name_and_attempt, how, extra=facts)

@@ -212,7 +212,7 @@ class ChildProcess:
                 self._popen.wait(seconds)
             except subprocess.TimeoutExpired:
                 pass
-            self.kill()  # the processes that functions left running too
+            self.kill()  # also processes that functions left running
             self._popen.wait()
             self._end_sending()
             self._close()

@@ -61,8 +61,9 @@ class ServerClock:
     def measured(self, server: int, began: float, ended: float) -> None:
         """Adjust the clock: the server's time was ``server`` between ``began`` and ``ended``.
 
-        The clock is not changed if the new estimate agrees with the last estimate within the
-        uncertainty of both round trips, so that the clock does not jitter with the network.
+        The clock is changed only if the new estimate is more exact than the last estimate, or
+        differs by more than the uncertainty of both round trips. Otherwise the clock would jitter
+        with the network.
         """
         ahead = server - _micros((began + ended) / 2)
         slack = _micros((ended - began) / 2)
@@ -165,7 +166,7 @@ def unavailable(cause: BaseException) -> Unavailable:
 
 
 def _ask_for_password(function: Callable[[], str]) -> str:
-    """Return the password that a function gives. Errors show neither the password nor its error."""
+    """Return a function's password. No error shows the password or the function's own error."""
     try:
         given: object = function()
         if isinstance(given, str) and given and b"\0" not in given.encode():
@@ -334,7 +335,7 @@ _OF_THE_SESSION: Final = (
 
 _PROBES: Final = 3
 _NO_TRANSACTIONS: Final = "statement pooling mode"
-"""Part of PgBouncer's error in statement pooling mode: its errors all have the same code."""
+"""Part of PgBouncer's message in statement pooling mode; all its errors have the same code."""
 _POOLED: Final = (
     "the pooler before the operations database gives connections no session of their own"
     " (pool_mode = transaction): use its session mode, or connect to the server itself"

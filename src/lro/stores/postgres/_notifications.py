@@ -131,7 +131,7 @@ def _list(parts: Sequence[bytes]) -> str:
 
 
 class NotifySubscription(PerProcess):
-    """Receives the notifications of other processes on a channel; ``sender`` is its own process."""
+    """Receives notifications of other processes on a channel; ``sender`` is this process's id."""
 
     def __init__(self, connection: BoundedConnection, channel: str, sender: str) -> None:
         self._connection = connection

@@ -69,13 +69,13 @@ _CULPRIT: Final = (
     errors.ProgramLimitExceeded,
     errors.LockNotAvailable,
 )
-"""Errors that a single record may cause for its group. Then each record is written separately."""
+"""Errors that a single record may cause for its group. Each record is then written separately."""
 
 
 class GroupWriter(GroupCommit[RecordWrite]):
     """Writes records in groups, with one statement for each group.
 
-    Removals and checkpoints have statements of their own, and so each have a writer of their own.
+    Removals and checkpoints need other statements, so each of these two kinds has its own writer.
     """
 
     def __init__(self, connections: ConnectionPool) -> None:
@@ -178,7 +178,7 @@ _THREADS_ASIDE: Final = 4
 """Number of threads for handed-in writes that take more than one statement."""
 
 _ENCODED_BYTES: Final = 64 * 1024
-"""Size over which a handed-in change is encoded in another thread, to not block an event loop."""
+"""Size over which a handed-in change is encoded in another thread, off the event loop."""
 
 _Steps: TypeAlias = Generator[RecordWrite | None, None, T]
 """Yields the next write to make, or None before a step that may block."""

@@ -95,7 +95,7 @@ class RecordWrite(QueuedWrite):
     applied: bool = False
     doubtful: bool = False
     on_over: Callable[[], None] | None = None
-    """Called once when a queued write has ended; it refers to the write in a reference cycle."""
+    """Called once when a queued write has ended. It refers to the write, which makes a cycle."""
 
     def call_back(self) -> None:
         """Call ``on_over``, and drop it to break the cycle."""

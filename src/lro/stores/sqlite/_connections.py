@@ -210,7 +210,7 @@ class FileConnections(PerProcess):
         self._transactions.run_later(action, done, committed)
 
     def write_undurably(self, action: Callable[[sqlite3.Connection], T]) -> T:
-        """Run an action without waiting for the disk; use it if lost writes are repeated.
+        """Run an action without waiting for the disk. The caller must repeat a lost action.
 
         Raises:
             Unavailable: As for :meth:`write`.

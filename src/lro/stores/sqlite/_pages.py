@@ -111,7 +111,7 @@ def find(
 
 
 def _sources(walk: ListQuery, parent: str) -> list[tuple[str, list[object]]]:
-    """Return the parts of a list: SQL of the table, index and condition, with its values."""
+    """Return the sources of a list: for each, SQL of table, index and condition, and values."""
     if walk.names is not None:
         names, values = walk.names
         return [(f"operations WHERE {names} AND +parent = ?", [*values, parent])]

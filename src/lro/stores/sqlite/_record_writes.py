@@ -276,7 +276,7 @@ class _Update(typing.NamedTuple):
     changed: Record
     length: int
     row: tuple[object, ...]
-    """The record's name, the new values of the changed columns, and the stamp that it must have."""
+    """The record's name, the new values of the changed columns, and the stamp before the change."""
 
     @property
     def name(self) -> str:
