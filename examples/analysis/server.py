@@ -56,7 +56,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 def make_app(service: Service, grpc_address: str = "") -> Starlette:
     """Return the whole server as an application, which closes the service when it ends.
 
-    With an address such as ``127.0.0.1:50051``, it also serves gRPC there.
+    ``grpc_address`` is the address for gRPC, such as ``127.0.0.1:50051``, or empty for no gRPC.
     """
     methods = register(service)
     router = Router(service, methods)

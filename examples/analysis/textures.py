@@ -1,8 +1,8 @@
 """Learns surface textures by their uniform local binary patterns, for classify and explain.
 
 Ojala, Pietikäinen, Mäenpää (2002), "Multiresolution gray-scale and rotation invariant texture
-classification with local binary patterns". The codes of a picture are computed once; a texture is
-described by how often each code occurs, so any part of the picture can be described exactly.
+classification with local binary patterns". The codes of a picture are computed once. A texture is
+described by how often each code occurs, which can be counted exactly in any part of the picture.
 """
 # scikit-image has no annotations
 # mypy: untyped-calls-exclude=skimage
@@ -44,7 +44,7 @@ SCALES: Final = ((8, 1), (16, 2), (24, 3))
 TILE_PX: Final = 64
 STEP_PX: Final = 32
 MAX_TILES: Final = 4096
-"""Maximum number of tiles. A larger number is thinned out evenly: the search is quadratic."""
+"""Maximum number of tiles. A larger number is thinned out evenly, as the search is quadratic."""
 
 _BINS: Final = tuple(points + 2 for points, _ in SCALES)
 _LEAST_DISTANCE: Final = 1e-6
@@ -85,7 +85,10 @@ class Textures:
     """A learned model of the labels, and the tiles from which it was learned."""
 
     def __init__(self, labels: Sequence[str], tiles: Floats) -> None:
-        """``tiles`` has a description per row, ``labels`` its label. At least two labels differ."""
+        """Learn a model from ``tiles``, which has a description per row, and the label of each row.
+
+        At least two labels must differ.
+        """
         self.labels = tuple(sorted(set(labels)))
         self.tile_count = len(tiles)
         self._model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))

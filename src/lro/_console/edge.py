@@ -154,7 +154,7 @@ class _CheckedOptions:
 class Console:
     """A console that an integration into a framework serves at a path, such as ``/console``.
 
-    ``options`` are those in :class:`ConsoleOptions`; :class:`ConsoleEdge` explains them. The
+    ``options`` are those of :class:`ConsoleOptions`, which :class:`ConsoleEdge` explains. The
     integration's ``caller`` also finds the callers of the console.
 
     Raises:
@@ -245,7 +245,7 @@ class ConsoleEdge(OperationsEdge):
         }
 
     def check_plain(self, where: str) -> None:
-        """See :meth:`lro.http.OperationsEdge.check_plain`; checks ``allow`` too."""
+        """See :meth:`lro.http.OperationsEdge.check_plain`; this checks ``allow`` too."""
         super().check_plain(where)
         if self._allow is not None:
             self._allow.check_plain(where)
@@ -265,7 +265,7 @@ class ConsoleEdge(OperationsEdge):
         )
 
     def exchange(self, request: HttpRequest, found: RouteResult | None = None) -> Exchange:
-        """See :meth:`lro.http.OperationsEdge.exchange`; adds the console's headers to replies."""
+        """See :meth:`lro.http.OperationsEdge.exchange`; this adds the console's headers."""
         try:
             if self.options.authenticate is None:
                 check_loopback(request)

@@ -122,7 +122,7 @@ def _packed(name: str, content: bytes, caching: str) -> PackedFile:
         ("etag", etag),
         ("vary", "accept-encoding"),
     )
-    # Without a timestamp, so that each process sends the same bytes.
+    # Leave out the timestamp, so that each process sends the same bytes.
     return PackedFile(content, gzip.compress(content, _LEVEL, mtime=0), headers, etag)
 
 

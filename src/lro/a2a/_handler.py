@@ -100,9 +100,10 @@ Read: TypeAlias = Callable[
     [Message],
     tuple[Method[Any, Any, Any], object] | Awaitable[tuple[Method[Any, Any, Any], object]],
 ]
-"""A hook for a message without a data part, such as a text: it returns a method and a request.
+"""A hook that takes a message without a data part, such as a text.
 
-It may raise :class:`lro.errors.InvalidArgument` or :class:`lro.errors.UnsupportedMediaType`.
+The hook returns a method and a request. It may raise :class:`lro.errors.InvalidArgument` or
+:class:`lro.errors.UnsupportedMediaType`.
 """
 
 DEFAULT_PAGE: Final = 50
@@ -129,8 +130,8 @@ class Handler(RequestHandler):
     ``authenticate``, the caller is the user in the SDK's context, as a middleware of Starlette sets
     it; if there is no user, a service with ``owner_only`` refuses the call. ``card`` says which
     features are offered. SendMessage waits for at most ``wait``, and at most the ``max_wait`` of
-    the service, though A2A has no such limit (3.2.2). After that time it returns the unfinished
-    task, which can be polled.
+    the service, though A2A has no such limit (3.2.2). After that time, SendMessage returns the
+    unfinished task, which can be polled.
 
     Each task is a context of its own, whose ``contextId`` is the id of the task; a message with
     another ``contextId`` is refused (A2A 3.4.1). Tasks take no further messages, and have no
@@ -311,7 +312,7 @@ class Handler(RequestHandler):
     async def on_delete_task_push_notification_config(
         self, params: DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> None:
-        """Remove a push notification config; idempotent (A2A 3.1.10)."""
+        """Remove a push notification config, if it exists (A2A 3.1.10)."""
         async with self._call("DeleteTaskPushNotificationConfig", params, context) as caller:
             push = self._pushes()
             operation = await self._task(params.task_id, caller)

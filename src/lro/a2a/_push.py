@@ -154,7 +154,7 @@ class PushConfigs:
         return self._edit(name, edit, ended=False)
 
     def remove(self, name: str, config_id: str, caller: str) -> Flow[None]:
-        """Remove an endpoint of a caller from an operation. Idempotent."""
+        """Remove an endpoint of a caller from an operation, if the operation has it."""
 
         def edit(kept: Sequence[Endpoint], _: str) -> Sequence[Endpoint]:
             return [one for one in kept if one.id != _mark(caller) + config_id]

@@ -2,7 +2,8 @@
 
 A distribution adds a command by an entry point of the group ``lro.commands``, whose object is a
 ``click.Command``. An added command is loaded only when it is called, so ``lro --help`` and the
-other commands do not wait for its imports. Its short help text is read from its source.
+other commands do not wait for its imports. The short help text of an added command is read from the
+command's source.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ def _source(module: str) -> bytes:
 
 
 class _App(click.Group):
-    """The command group: prints an error of the library in one line, and loads added commands."""
+    """The group of commands, which loads added commands, and prints library errors in one line."""
 
     def make_context(self, *given: Any, **more: Any) -> click.Context:
         with exit_statuses():  # help and version are printed here

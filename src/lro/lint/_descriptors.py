@@ -196,7 +196,7 @@ def _declared(file: FileDescriptorProto) -> bytes:
 
 
 def _messages(files: Collection[FileDescriptorProto]) -> dict[str, dict[str, DescriptorProto]]:
-    """Index messages by full name and file. Two files declare one name only in an invalid set."""
+    """Index messages by full name and file. In a valid set, only one file declares a name."""
     found: dict[str, dict[str, DescriptorProto]] = {}
     for file in files:
         prefix = _text(file.package) + "." if file.package else ""

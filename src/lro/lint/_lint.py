@@ -132,7 +132,7 @@ def read_allowances(text: str) -> Iterator[str]:
 
 
 class Allowances:
-    """The allowances for one command; ``codes`` are the codes that it knows.
+    """The allowances for one command; ``codes`` are the codes that the command knows.
 
     ``lint`` and ``breaking`` may share a list: each command ignores the other's codes.
 

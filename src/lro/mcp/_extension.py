@@ -91,12 +91,12 @@ class TasksExtension(Extension):
     default it is ``Service_Method``, cut to 64 characters, since the APIs of models allow neither
     dots nor more characters.
 
-    A call of such a tool starts an operation. A client that declares the tasks extension gets a
-    task with the id of the operation, or the result if the work has ended already. For other
+    A call of one of these tools starts an operation. A client that declares the tasks extension
+    gets a task with the id of the operation, or the result if the work has ended already. For other
     clients the call waits for the result for up to ``wait`` seconds, at most the service's
     ``max_wait``. If the work takes longer, ``without_tasks="handle"`` returns a text that tells the
-    model to call the tool ``read_tool``. With ``"refuse"``, clients without the extension can
-    start nothing.
+    model to call the tool ``read_tool``. With ``"refuse"``, clients without the extension can start
+    nothing.
 
     ``authenticate`` returns the caller of a request, as for :class:`lro.http.OperationsEdge`. It
     takes the HTTP headers, and optionally the ASGI scope, where the SDK's own authentication puts

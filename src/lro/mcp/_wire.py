@@ -162,7 +162,7 @@ def tool_result(
 
 
 def as_of(version: str, result: Result) -> Result:
-    """Adapt a tool's result: older revisions allow only objects as structured content."""
+    """Return a tool's result without structured content that this revision does not allow."""
     if version in VERSIONS or isinstance(result.get("structuredContent", {}), dict):
         return result
     return {key: each for key, each in result.items() if key != "structuredContent"}

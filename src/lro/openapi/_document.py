@@ -465,7 +465,7 @@ class Describer:
             single = field.label is not Label.REPEATED and field.message_name not in WRAPPED_TYPES
             if single and field.python not in (
                 one.python for one in above
-            ):  # not again: a message may contain its own class
+            ):  # only once, as a message may contain its own class
                 yield from self._query(field.shape, package, path, given)
 
     def _add(self, path: str, method: str, words: Sequence[str], said: _Part) -> str:
@@ -538,7 +538,7 @@ class Describer:
     def _watch(self) -> _Part:
         text = "Server-sent events: operation, with an operation as JSON; missing, with the name of"
         text += " one that is gone. They end when all are done or gone."
-        # No schema: tools disagree whether a schema describes the whole stream or a single event.
+        # Give no schema: tools disagree whether it describes the whole stream or a single event.
         reply = {"description": text, "content": {"text/event-stream": {"schema": {}}}}
         return {"summary": "Watch an operation.", "responses": {"200": reply}}
 

@@ -167,7 +167,7 @@ class Bench:
         return name
 
     async def until_done(self, name: str) -> Answer:
-        """Poll with GetOperation until the operation is done; return it with ``name`` as its name.
+        """Poll with GetOperation until the operation is done; return the answer under this name.
 
         Raises:
             NotJudged: The operation is not done in time, or the calls fail.
