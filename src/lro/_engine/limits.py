@@ -134,7 +134,7 @@ class ReplyReservation:
         self._large = large
 
     def resize(self, size: int) -> None:
-        """Keep ``size`` bytes after the reply is made, and free the rest."""
+        """Keep ``size`` bytes after the reply is made, and free all further bytes."""
         before, self.bytes = self.bytes, size
         large, self._large = self._large, False
         self._budget.give_back(before - size, large=large)

@@ -110,7 +110,7 @@ class Batch:
         This is a function of its own, so that these operations are freed before more are read.
         """
         limit, least = self.limits.page_bytes, self.limits.least_bytes
-        # Operations that this caller cannot see do not count.
+        # Operations that this caller cannot see do not count towards the size of the reply.
         seen = self.access.visible_records(names, self.caller, min(max(room, least), READ_BYTES))
         for record in seen.records.values():
             weight = self.view.weight(record)
@@ -128,7 +128,7 @@ class Batch:
 
 
 PAGE_SECONDS: Final = 0.5
-"""Maximum time in which one page is filled."""
+"""Maximum time in which one page is filled, in seconds."""
 
 _BATCH: Final = 200
 """Maximum number of records that are read at once: they may be large."""
@@ -138,7 +138,7 @@ _LOOKS: Final = 4
 _MOST: Final = 10_000
 """Maximum number of records that a store examines in one read: often 10 MB of data, or more."""
 _SHORT_SECONDS: Final = 0.05
-"""After a read that took less time than this and found little, the next read may examine more."""
+"""If a read took fewer seconds than this and found few records, the next read may examine more."""
 _LEAST_SECONDS: Final = 1e-6
 
 
@@ -250,8 +250,8 @@ class _Walk(Generic[T]):
         reached, scan, looked, limit = query.after, SCAN, 0, min(size + 1, _BATCH)
         while True:
             began = self._runtime.clock()
-            # A read takes no more bytes than the page has left, but for a nearly full page at least
-            # ``_least``: records that do not match are freed.
+            # A read may take the bytes that the page has left. For a nearly full page it may take
+            # more, ``_least`` bytes, because records that do not match are freed.
             room = min(max(self._room, self._least), READ_BYTES)
             page = self._runtime.store.page(query.parent, reached, limit, prefilter, scan, room)
             now, read, reached = self._runtime.clock(), len(page.records), page.reached

@@ -103,7 +103,7 @@ class StartingRecord:
 
 
 class LocalWork(HeldWork):
-    """The attempts of this process; it begins, cancels and releases their work.
+    """Holds the attempts of this process, and begins, cancels and releases their work.
 
     ``owner`` is the random name of this process in the store. ``specs`` are the methods, by name
     and by alias. ``new_work`` is called when an attempt is added.
@@ -283,7 +283,7 @@ class LocalWork(HeldWork):
         return attempt
 
     def _hold(self, attempt: Attempt, record: Record) -> bool:
-        """Register the attempt; return False if this process was lost since the claim."""
+        """Register the attempt; return False if this process counted as lost after the claim."""
         with self._lock:
             if record.owner != self.owner:
                 return False

@@ -35,7 +35,7 @@ _STRANDED_AGE: Final = timedelta(minutes=1)
 """Work that has been due for longer than this is logged if no live worker declares its method."""
 _STEP_SECONDS: Final = 1.0
 _SCAN_PAUSE_SECONDS: Final = 0.1
-"""Minimum interval between scans on request: a fruitless scan is not repeated at once."""
+"""Minimum interval between requested scans: a scan that finds nothing is not repeated at once."""
 _DECLARED_SECONDS: Final = 0.5
 """Delay of the scan after a method is declared, while its module may still be loading."""
 _GRACE_SECONDS: Final = 1.0
@@ -126,7 +126,7 @@ class Maintenance(PerProcess):
         self._wake.set()
 
     def look_at(self, moment: datetime) -> None:
-        """Scan, at this time, for work that is too late to begin."""
+        """At the given time, scan for work that is too late to begin."""
         seconds = max(0.0, (moment - self._store.now()).total_seconds())
         self._scan_asked_at = min(self._scan_asked_at, self._clock() + seconds)
         self._wake.set()
@@ -203,7 +203,7 @@ class Maintenance(PerProcess):
         # If the store's clock was set, all leases seem to have expired, or to last too long.
         asked, now, answered = self._clock(), self._store.now(), self._clock()
         if answered - asked >= _STEP_SECONDS:
-            return  # the answer was too slow to tell when the clock was read: a new connection?
+            return  # a slow answer, as on a new connection, does not tell when the clock was read
         lead = (now - _EPOCH).total_seconds() - answered
         before, self._lead = self._lead, lead
         if before is None or abs(lead - before) < _STEP_SECONDS:
@@ -287,7 +287,7 @@ class Maintenance(PerProcess):
             self._scan_at = min(self._scan_at, self._looked_at + self._grace)
 
     def _lose(self, found: Orphans, at: float) -> bool:
-        """Declare workers lost that are overdue for long enough or dead; return True if any is."""
+        """Declare workers lost that are dead, or overdue at both looks; return True if any is."""
         before, self._overdue = self._overdue, {}
         lost = False
         for owner, until in found.overdue.items():
@@ -362,7 +362,7 @@ class Maintenance(PerProcess):
             log.warning("maintenance: waiting work cannot be counted now: %s", exc)
 
     def _report_stranded(self) -> None:
-        """Log each method with waiting work that no live worker declares, but not repeatedly."""
+        """Log each method with waiting work and no live worker, unless it was logged before."""
         store, known = self._store, self._stranded
         found = stranded(store.waiting(), store.workers(), store.now(), _STRANDED_AGE)
         self._stranded = frozenset(work.method for work in found)

@@ -417,7 +417,7 @@ class MethodSpec:
 
     @property
     def path(self) -> str:
-        """The path of the call that starts an operation: from the options, or else the name."""
+        """The path of the call that starts an operation; by default made from the method's name."""
         return self.options.path or MethodName.parse(self.full_name).path
 
     @property

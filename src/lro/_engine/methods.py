@@ -37,7 +37,7 @@ class Methods:
         self.indexes: Indexes = defaults.indexes
         self.specs: dict[str, MethodSpec] = {}
         self.by_stored_name: dict[str, MethodSpec] = {}
-        """Methods by full name and by alias: work may be stored under either."""
+        """Methods by full name and by alias: work may be stored under either name."""
         self._runtime = runtime
         self._defaults = defaults
 
@@ -51,7 +51,7 @@ class Methods:
         response: type | None,
         metadata: type | None,
     ) -> MethodSpec:
-        """Declare a method, in this process and at the store and executor.
+        """Declare a method: check it, make its indexes in the store, and register it.
 
         Raises:
             DeclarationError: The declaration of the method or a message class is not valid.
@@ -162,7 +162,7 @@ class Method(Generic[Req, Resp, Meta]):
         reports are lost.
 
         Raises:
-            TypeError: The method has no function, or an async one: await :meth:`call_async`.
+            TypeError: The method has no function, or its function is async: use :meth:`call_async`.
         """
         if self.spec.is_async:
             raise TypeError(f"{self.full_name} is async: use `await method.call_async(...)`")

@@ -80,7 +80,7 @@ def is_worker_process() -> bool:
 
 
 def mark_worker_process() -> None:
-    """Declare that this process only runs functions, before it imports the application."""
+    """Declare, before the application is imported, that this process only runs functions."""
     global _is_worker_process
     _is_worker_process = True
 

@@ -20,7 +20,7 @@ from lro._model.operation import Change, State, end, report
 
 
 class Reporter:
-    """The worker's side of an operation whose work is done outside this library.
+    """Lets work that is done outside this library report on its operation, and end it.
 
     Each method returns False if the call came too late: the operation has ended, was deleted, or
     has expired (spec §2.3, §2.7, §2.8). Messages may be passed packed or not.

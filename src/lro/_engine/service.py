@@ -406,7 +406,7 @@ class Service(PerProcess):
 
         The message classes come from the annotations ``def f(request: R, job: Job[M]) -> S``
         unless given. The options are those of :class:`lro.Options`. If a :class:`lro.Method` is
-        decorated, maybe another service's, only its function and its classes are used.
+        decorated, maybe of another service, only its function and its classes are used.
 
         Raises:
             TypeError: There is no such option.
@@ -572,9 +572,9 @@ class Service(PerProcess):
         request of an operation that failed or was cancelled is kept with its record.
         ``request_id``: a UUID that makes a repeated call harmless, as for a start.
 
-        Without a ``caller`` the call is an operator's: every operation can be rerun. Callers need
-        the verb RerunOperation, which a service offers only if its ``verbs`` name it, and for which
-        ``authorize`` is called.
+        Without a ``caller``, the call is made for an operator, who can rerun every operation.
+        Callers need the verb RerunOperation, which a service offers only if its ``verbs`` name it,
+        and for which ``authorize`` is called.
 
         Raises:
             InvalidOperationName, OperationNotFound, PermissionDenied, HookFailed: As for
@@ -908,8 +908,8 @@ class Service(PerProcess):
     def stranded(self) -> Flow[Sequence[WaitingWork]]:
         """Return the due work of methods that no live worker declares, by method.
 
-        This work waits for a process that declares the method or has its name as an alias. Until
-        then a cancel ends it, and a delete drops it. For operators: no hook is called.
+        This work waits for a process that declares the method, by this name or by an alias. Until
+        then a cancel ends the work, and a delete drops it. For operators: no hook is called.
 
         Raises:
             Unavailable: The store cannot be reached now.
@@ -992,11 +992,11 @@ class Service(PerProcess):
         drain, waits end with the error that the service is stopping.
 
         Released work is stored as waiting: a process that uses the store, now or later, does it
-        again. The first call closes the service; further calls, from any thread, return when it is
-        closed, and a further call with a drain of 0 ends the drain of the first call. Do not call
-        ``close`` in a signal handler, which may have interrupted code that ``close`` would wait
-        for: raise an exception in the handler, or set an event. A service that is open at the exit
-        of the interpreter is closed then.
+        again. The first call closes the service. Further calls, from any thread, return when the
+        service is closed, and a further call with a drain of 0 ends the drain of the first call. Do
+        not call ``close`` in a signal handler, which may have interrupted code that ``close`` would
+        wait for. Raise an exception in the handler instead, or set an event. A service that is open
+        at the exit of the interpreter is closed then.
 
         Raises:
             InvalidArgument: The drain is not a timedelta or a number of seconds.

@@ -157,7 +157,7 @@ class StartSettings:
         return (self.delay, self.at, self.priority, self.expires) != (None, None, None, None)
 
     def due(self, now: datetime) -> datetime | None:
-        """Return the time at which the work is due; None: now.
+        """Return the time at which the work is due, or None if it is due now.
 
         Raises:
             DeclarationError: ``delay`` or ``at`` is not valid.
@@ -497,8 +497,8 @@ class Starter:
         remote, slot = executor.redelivery is not None, None
         # If ``waits``, the record is stored as waiting. If not, and if there is a free worker and
         # no older work, the record is stored as begun, which saves a write. A limit that the store
-        # counts makes the record wait. If ``later``, no worker is reserved and no name is sent now,
-        # but by a later claim.
+        # counts makes the record wait. If ``later``, no worker is reserved and no name is sent
+        # here: a later claim does this.
         limited = spec.options.is_limited
         waits = start.turn.due is not None or self._work.is_paused(spec)
         later, waits = waits or (remote and limited), waits or remote or limited
@@ -512,7 +512,7 @@ class Starter:
             except (ResourceExhausted, Unavailable):
                 if key is None:
                     raise
-                # A repeated start needs no room: it returns the operation started before.
+                # A repeated start needs no place in the queue: it returns the earlier operation.
                 known = yield from self._tried(start, self._record(start), key)
                 if known.fresh or (remote and known.record.waits):
                     raise
@@ -633,7 +633,7 @@ def _request_key(
 
 
 def _scope(parent: str, target: str, origin: str) -> bytes:
-    """Return the parts of a start besides its message; the target is one if the call names it."""
+    """Return the parts of a start besides its message; the target only if the call names it."""
     named = f"target:{len(target)}:{target}" if target else ""
     named += f"origin:{len(origin)}:{origin}" if origin else ""
     return f"{named}{len(parent)}:{parent}".encode()

@@ -51,7 +51,7 @@ class Statistics(MetricObserver, PerProcess):
         """The time at which :meth:`flush` is due."""
 
     def record(self, metric: Metric, value: float, *attributes: str) -> None:
-        """Keep a value, in any thread. Values are counted later, many at once, without waiting."""
+        """Keep a value, without waiting, in any thread. Values are counted later, many at once."""
         key = metric.series, attributes
         try:
             values = self._values[key]

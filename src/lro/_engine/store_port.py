@@ -14,7 +14,7 @@ from lro._model.operation import Change, Record
 from lro._model.page_tokens import Cursor
 
 SCAN: Final = 500
-"""Default number of records that a store reads for one page, in a few milliseconds."""
+"""Default number of records that a store reads for one page, which takes a few milliseconds."""
 
 
 READ_BYTES: Final = 1024 * 1024
@@ -81,11 +81,11 @@ class Claim:
     once on this store; None is no limit. At most ``max_count`` operations are claimed; 0 only asks
     whether there are any. The ``excluded`` names are not claimed. If ``name`` is not empty, only
     this operation is claimed, if it is due or its name was sent. ``suspects`` is true to claim only
-    operations that have lost ``SUSPECT`` workers or more, false to claim only those that have not,
-    and None for both (only with ``max_count=0``).
+    operations that have lost ``SUSPECT`` workers or more, false to claim only operations that have
+    lost fewer, and None for both (only with ``max_count=0``).
 
     For the ``keyed`` methods, limits and rates hold for each lane (``Record.lane``) except
-    :data:`FREE_LANE`, and lanes take turns, beginning with the first one after ``after_lane``.
+    :data:`FREE_LANE`, and lanes take turns, beginning with the first lane after ``after_lane``.
     ``rates`` says for each method how many operations may begin within a time span.
     """
 
@@ -637,7 +637,7 @@ class Store(Protocol):
 
 
 class TransactionalStore(Store, Protocol):
-    """A store that can also insert within a transaction of the application. Optional."""
+    """An optional interface: a store that can also insert in transactions of the application."""
 
     def insert_within(
         self,
@@ -715,14 +715,14 @@ class Load:
 
 
 class StatisticsStore(Store, Protocol):
-    """A store that also keeps the counts of the processes on it. Optional.
+    """An optional interface: a store that also keeps the counts of the processes that use it.
 
     Counts are kept for each minute and method, for 72 hours. Counts that belong to no method have
     the method ``""``. A store neither knows nor checks the names of series.
     """
 
     def add_counts(self, minute: datetime, counts: Counts) -> None:
-        """Add counts to those of a minute: all of them, or none if this fails.
+        """Add all these counts to the counts of a minute, or none of them if this fails.
 
         Seconds of ``minute`` are cut off. The call also removes some counts older than 72 hours by
         the store's clock, at least as many as it adds.
@@ -759,7 +759,7 @@ class StatisticsStore(Store, Protocol):
 
 
 class OutboxStore(Store, Protocol):
-    """A store that can also find the records with pending webhooks. Optional.
+    """An optional interface: a store that can also find the records with pending webhooks.
 
     ``Record.notify_at`` marks such a record, so the write that ends an operation also stores that
     its webhooks are pending. ``expire`` keeps the record while they are pending, for up to 4 days

@@ -58,10 +58,10 @@ def timeout_seconds(timeout: Duration | timedelta | float | None) -> float:
 class Waiters(PerProcess):
     """The waits for operations and the watches of this process.
 
-    A blocking wait blocks its own thread. Waits and watches on an event loop share the listeners
+    A wait outside event loops blocks its thread. Waits and watches on an event loop share listeners
     that :class:`~lro._engine.watching.WatchHub` keeps for that loop. ``limits`` bounds the number
-    of waits and watches. For each read, a watch takes at most ``limits.least_bytes`` bytes
-    from the budget ``replies``.
+    of waits and watches. For each read, a watch takes at most ``limits.least_bytes`` bytes from the
+    budget ``replies``.
     """
 
     _closed = False

@@ -135,7 +135,7 @@ class WatchStream:
     ) -> None:
         self.list: WatchList = WatchList(names)
         self.reservation: ReplyReservation | None = None
-        """Bytes reserved from one read to the next; code that takes them must release them."""
+        """Bytes reserved from one read to the next; code that takes this over must release it."""
         self._places = tuple(places)
         self._see = see
         self._hub = hub
@@ -362,7 +362,7 @@ class LoopWatchers:
             self._answering = asyncio.get_running_loop().create_task(self._answer_waits())
 
     async def _answer_waits(self) -> None:
-        """Answer the waits for ended operations until no more may have ended."""
+        """Answer the waits for ended operations until no further operations may have ended."""
         names: Sequence[str] = ()
         try:
             while names := self._take_ended():

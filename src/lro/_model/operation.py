@@ -70,7 +70,7 @@ _UNFIT: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 @attrs.frozen
 class OperationName:
-    """The two parts of a name; ``str()`` joins them (spec §3.1(1)).
+    """The two parts of an operation's name; ``str()`` joins them (spec §3.1(1)).
 
     ``parent`` is empty at the root; ``id`` may have several segments. :func:`parse_name` and
     :func:`join_name` check names; the class itself does not.
@@ -391,7 +391,7 @@ class OperationInfo:
 class State(enum.StrEnum):
     """The state of an operation."""
 
-    __hash__ = str.__hash__  # the hash of Enum has the same value, but is a call in Python
+    __hash__ = str.__hash__  # the hash of Enum has the same value, but is slower
 
     IN_PROGRESS = "IN_PROGRESS"
     SUCCEEDED = "SUCCEEDED"
@@ -572,7 +572,7 @@ class Record:
     @property
     def operation(self) -> Operation:
         """The operation as callers see it; always the same object."""
-        # This is no functools.cached_property, because the lock of one takes longer than this code.
+        # This is no functools.cached_property, whose lock takes longer than this code.
         known: Operation | None = self.__dict__.get("_operation")
         if known is None:
             done = self.state in _DONE
@@ -746,7 +746,7 @@ def full_operation(
 class Event(enum.Enum):
     """An event in the life of an operation."""
 
-    __hash__ = object.__hash__  # members are singletons; Enum's own hash is a call in Python
+    __hash__ = object.__hash__  # members are singletons; Enum's own hash is slower
 
     CLAIM = "claim"
     RELEASE = "release"
@@ -865,7 +865,7 @@ def withdraw(
 
 
 def claim(owner: str, until: datetime, now: datetime) -> Change:
-    """Begin a new attempt of waiting work.
+    """Begin a new attempt at waiting work.
 
     Raises (when applied):
         LeaseLost: A worker already owns the work, or the application does the work.
@@ -1027,8 +1027,8 @@ def delete(now: datetime, lost_owners: Collection[str] = ()) -> Change:
 
     ``lost_owners`` are owners whose work no process continues, because no live worker declares the
     method. Then records of their work and of waiting work are removed, not hidden; otherwise the
-    work could block its target for ever (spec §9.5). Work that waits after a failed attempt is also
-    removed.
+    work could block its target for ever (spec §9.5). Records of work that waits after a failed
+    attempt are also removed.
     """
 
     def change(record: Record) -> Record | None:

@@ -174,7 +174,7 @@ def _full_name(path: FieldPath) -> str:
 
 
 def _path_to(shape: Shape, text: str) -> FieldPath:
-    # Raises LookupError if the field does not exist, or is a message or map, so has no text form.
+    # Raises LookupError if the field does not exist, or is a message or map without a text form.
     *outer, last = text.split(".", MAX_DEPTH)
     path: list[Field] = []
     for part in outer:
