@@ -293,7 +293,7 @@ def _stray(char: str) -> str:
 
 def _string(text: str, start: int) -> tuple[FilterToken, int]:
     quote = text[start]
-    # Each item is one code point, so the length is the position of the next one.
+    # Each item is one code point, so the length is the position of the next item.
     chars: list[str] = []
     stars: list[int] = []
     at = start + 1

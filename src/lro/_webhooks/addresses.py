@@ -52,10 +52,11 @@ _TEREDO: Final = ipaddress.IPv6Network("2001::/32")
 
 
 def is_global(address: str) -> bool:
-    """Return True for an address that may belong to any host on the internet.
+    """Return True for a global address, which may belong to a host anywhere on the internet.
 
-    All IPv4 addresses within an IPv6 address must be global too: mapped, NAT64 (RFC 6052), 6to4
-    (RFC 3056) and Teredo (RFC 4380). The result is False for a text that is not an address.
+    All IPv4 addresses within an IPv6 address must be global too, whether the IPv6 address is
+    IPv4-mapped or an address of NAT64 (RFC 6052), 6to4 (RFC 3056) or Teredo (RFC 4380). The result
+    is False for a text that is not an address.
     """
     try:
         found = ipaddress.ip_address(address)

@@ -331,7 +331,7 @@ class Delivery:
         for record in records:
             try:
                 self._begin_claim(record, at + self._lease - 1.5 * self._options.timeout, now)
-            except Exception:  # a record that cannot be read must not block others
+            except Exception:  # such a record must not block other records
                 log.exception("%s: its webhooks cannot be sent now", record.name)
         if len(records) == limit:
             return 0.0

@@ -144,8 +144,8 @@ class Webhooks:
         """Return the text in which a record keeps the endpoints of a start; empty for none.
 
         Raises:
-            InvalidArgument: There are more than 10 endpoints, one endpoint cannot be used, or all
-                together are too large.
+            InvalidArgument: There are more than 10 endpoints, an endpoint cannot be used, or the
+                endpoints together are too large.
         """
         endpoints = self._checked("notify", notify)
         if len(endpoints) > MAX_ENDPOINTS:

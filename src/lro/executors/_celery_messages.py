@@ -187,7 +187,7 @@ FRESH_SECONDS: Final = 1.0
 class NamePublisher(PerProcess):
     """Sends names to the broker of a Celery app, over at most ``connections`` connections.
 
-    The broker's address and protocol come from the app's settings; only the time limits are ours.
+    The broker's address and protocol come from the app's settings, but not the time limits.
     ``timeout`` bounds each attempt to connect and each wait for an answer. If a call fails because
     its connection was dead, the call is retried once over a new connection. So a call ends within
     three times ``timeout``, even if packets are lost.

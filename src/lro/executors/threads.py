@@ -221,7 +221,7 @@ class WorkerThreads(PerProcess):
         """Start threads until ``wanted`` run; return False if only some could be started.
 
         Raises:
-            Unavailable: No thread can be started: the process has too many, or is ending.
+            Unavailable: No thread can be started: the process has too many threads, or is ending.
         """
         if self._started >= wanted:
             return True
@@ -245,7 +245,7 @@ class WorkerThreads(PerProcess):
         self._started += 1
 
     def hand_over(self, place: WorkerPlace, task: Task) -> None:
-        """Pass a task to an idle thread; there is one, because each taken place has a thread."""
+        """Pass a task to an idle thread, which exists because each taken place has a thread."""
         self._assigned.put((place, task))
 
     def end(self) -> None:
@@ -331,12 +331,13 @@ class ThreadExecutor(PooledExecutor):
     The executor has no queue: an operation without a free thread waits in the store until a thread
     of this process or a worker of another process is free.
 
-    Cancellation reaches a function at its next ``job.report()`` or ``job.raise_if_cancelled()``,
-    and an async function at its next ``await``. A thread cannot be killed: a function that makes no
-    such calls runs to its end. The threads are daemons, so they do not delay the process's end;
-    other processes take over the unfinished operations when the process's lease expires. A thread
-    is started when it is first needed, so a server can create the executor and then fork. By
-    default the maximum is the number of processors plus 4, but not more than 32.
+    Cancellation reaches a function at its next ``job.report()``, ``job.sleep()`` or
+    ``job.raise_if_cancelled()``, and an async function at its next ``await``. A thread cannot be
+    killed: a function that makes no such calls runs to its end. The threads are daemons, so they do
+    not delay the end of the process. Other processes take over the unfinished operations when the
+    lease of the ended process expires. A thread is started when it is first needed, so a server can
+    create the executor and then fork. By default ``workers`` is the number of processors plus 4,
+    but not more than 32.
 
     Raises:
         DeclarationError: ``workers`` is not a number from 1.

@@ -553,7 +553,7 @@ class NoChanges:
         return ()
 
     def close(self) -> None:
-        """Do nothing: there is nothing to free."""
+        """End a waiting ``next_changes``. There is nothing to free."""
         self._closed.set()
 
 
@@ -600,7 +600,7 @@ class MemoryStore(PerProcess):
         return NoChanges()
 
     def poll_states(self, names: Collection[str]) -> StateSummary:
-        """Read which of these operations have ended or must cancel."""
+        """Read which of these operations have ended, and which have a cancel request."""
         now = self._clock()
         found = {name: self._records.get(name) for name in names}
         return StateSummary(
@@ -628,7 +628,7 @@ class MemoryStore(PerProcess):
         *,
         check_only: bool = False,
     ) -> Inserted:
-        """Add a record, or find the one that the same request started before."""
+        """Add a record, or find the record that the same request added before."""
         refuse_untextual(record, key)
         with self._lock:
             first = None if key is None else self._starts.find(key, record.create_time)
@@ -744,7 +744,7 @@ class MemoryStore(PerProcess):
             self._lists.index(keys)
 
     def claim(self, claim: Claim) -> Claimed:
-        """Begin a new attempt at operations that wait, the earliest due first."""
+        """Begin a new attempt at waiting operations, in the order of :meth:`Store.claim`."""
         now = self._clock()
         with self._lock:
             times: list[datetime] = []

@@ -59,8 +59,8 @@ class CallSupervisor:
     """Runs a call in a child, publishes the reports of the call, and stops the call if necessary.
 
     A function that must stop is first asked to stop. After ``grace`` seconds it is interrupted, and
-    after ``grace`` again its process is killed. If the function ends earlier, its own outcome
-    counts.
+    after another ``grace`` seconds its process is killed. If the function ends earlier, its own
+    outcome counts.
     """
 
     def __init__(
@@ -237,9 +237,9 @@ class ProcessExecutor(PooledExecutor):
 
     A function that must stop, or has exceeded its time limit, gets an exception at its next check
     or ``await``. If it continues for ``grace``, SIGTERM raises ``Cancelled`` or
-    ``DeadlineExceeded`` wherever the function is. If it continues for ``grace`` again, its process
-    is killed, with all processes that the function has started. If a child dies, its work counts as
-    lost: see ``Options.at_most_once``. When this process dies, its children end.
+    ``DeadlineExceeded`` wherever the function is. If it continues for another ``grace``, its
+    process is killed, with all processes that the function has started. If a child dies, its work
+    counts as lost: see ``Options.at_most_once``. When this process dies, its children end.
 
     A child imports the function. So the function's own name in its module must refer to the
     function, or to the method that ``@service.method`` returned. Other objects of that module, such

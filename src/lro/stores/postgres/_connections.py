@@ -509,7 +509,7 @@ class ConnectionPool:
             return due
 
     def close(self) -> None:
-        """Close idle connections now, and busy ones when they are returned. Idempotent."""
+        """Close idle connections now, and busy connections when they are returned. Idempotent."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

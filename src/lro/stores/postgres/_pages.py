@@ -48,7 +48,7 @@ class PostgresDialect:
         ends = [(op, end) for op, end in ((">=", test.low), ("<=", test.high)) if end is not None]
         range_ = " AND ".join(f"n::numeric {op} %s::numeric" for op, _ in ends)
         # PostgreSQL cannot read JSON that has the character U+0000. CASE makes sure that a value is
-        # read as a number only if it is one.
+        # read as a number only if it is a number.
         text = f"""CASE WHEN {self.binary(column)} OR strpos({column}, '\\u0000') > 0 THEN TRUE
             ELSE (SELECT CASE WHEN n ~ '{_NUMBER}' THEN {range_} ELSE %s END
                 AND n IS NOT NULL FROM (SELECT {column}::json #>> %s AS n) AS found) END"""

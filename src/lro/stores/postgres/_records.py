@@ -261,7 +261,7 @@ class RecordTable:
         return Found(found, rest)
 
     def insert(self, record: Record, request: AnyMessage, key: RequestKey | None) -> Inserted:
-        """Add a record, or find the one that the same request started before (spec §9).
+        """Add a record, or find the record that the same request added before (spec §9).
 
         Raises:
             RequestIdConflict, TargetBusy: As :meth:`Store.insert` says.

@@ -206,7 +206,7 @@ def _sql(text: str) -> bytes:
 
 @functools.cache
 def translated(text: str) -> bytes:
-    """Replace the parameter marks ``?`` of a statement by those of PostgreSQL's driver."""
+    """Replace the parameter marks ``?`` of a statement by the marks of PostgreSQL's driver."""
     return _sql(text.replace("?", "%s"))
 
 

@@ -160,7 +160,7 @@ class PostgresStore(SQLStore, PerProcess):
             Unavailable, and the next call tries the function again.
         schema: The schema's name. Stores on different schemas share nothing.
         connections: The most connections of a process; each subscription adds a connection.
-        connect_seconds: How long a call waits for a connection, or for a new one to be made.
+        connect_seconds: How long a call waits for a free connection or for a new connection.
         statement_seconds: How long the server may take for one statement.
         clock: For tests: returns the time in UTC, in place of the server's clock.
 
@@ -225,7 +225,7 @@ class PostgresStore(SQLStore, PerProcess):
         return self._resources.listen()
 
     def poll_states(self, names: Collection[str]) -> StateSummary:
-        """Read which of these operations have ended or must cancel."""
+        """Read which of these operations have ended, and which have a cancel request."""
         if not names:
             return StateSummary(frozenset(), frozenset())
         seen, asked, ids = self._polled
@@ -260,7 +260,7 @@ class PostgresStore(SQLStore, PerProcess):
         *,
         check_only: bool = False,
     ) -> Inserted:
-        """Add a record and its request, or find the one that the same request started before.
+        """Add a record and its request, or find the record that the same request added before.
 
         Raises:
             InvalidArgument: As :meth:`Store.insert` says.
@@ -353,7 +353,7 @@ class PostgresStore(SQLStore, PerProcess):
         self._setup.want(keys)
 
     def claim(self, claim: Claim) -> Claimed:
-        """Begin a new attempt at operations that wait, the earliest due first."""
+        """Begin a new attempt at waiting operations, in the order of :meth:`Store.claim`."""
         return self._resources.claims.make(claim, micros(self._clock()))
 
     def renew(self, worker: Worker) -> Renewed | None:

@@ -96,7 +96,7 @@ class CounterSubscription:
             self._written = not watch.restart()
             self._written_at = now
         if self._written or watch is None or self._pause < self._look_seconds:
-            # Do not use the watch soon after a write: more writes follow, or the write was our own.
+            # Do not use the watch soon after a write: more may follow, or this process wrote.
             self._closed.wait(min(left, self._pause))
             self._pause = min(2 * self._pause, self._look_seconds)
             return
@@ -240,7 +240,7 @@ class FileConnections(PerProcess):
         return CounterSubscription(self._writer, look_seconds)
 
     def close(self) -> None:
-        """Close every connection: idle ones now, busy ones when their threads release them."""
+        """Close idle connections now, and busy connections when their threads release them."""
         self._file.closing.set()
         self._transactions.close()
         self._writer.close()

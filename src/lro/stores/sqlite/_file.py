@@ -45,7 +45,7 @@ def translate_error(trouble: Exception) -> LroError:
 
 
 def code_of(trouble: sqlite3.Error) -> int:
-    """Return SQLite's primary result code; 255, which is not a code, for an error of Python."""
+    """Return SQLite's primary result code; for an error of Python, 255, which is not a code."""
     return int(getattr(trouble, "sqlite_errorcode", -1)) & 0xFF
 
 
@@ -338,7 +338,7 @@ class Readers:
             raise translate_error(exc) from exc
 
     def close(self) -> None:
-        """Close the idle connections; busy ones are closed after their read."""
+        """Close the idle connections now; busy connections are closed after their read."""
         with self._lock:
             self._close_idle()
 

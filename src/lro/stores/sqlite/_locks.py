@@ -92,6 +92,6 @@ class WorkerLocks(PerProcess):
         return f"{self._path}-worker-{digest}"
 
     def _after_fork(self) -> None:
-        # Close the copies in the child. The locks last until the parent closes its own, too.
+        # Close the copies in the child. The locks last until the parent closes its copies.
         self._lock = threading.Lock()
         self.close()

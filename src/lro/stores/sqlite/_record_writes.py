@@ -78,7 +78,7 @@ def known(cache: RecordCache, rows: FetchRows, name: str) -> tuple[Record, Any]:
 
 
 class InsertRecord:
-    """Add a record and its request, or find the one that the same request started earlier.
+    """Add a record and its request, or find the record that the same request added earlier.
 
     Raises:
         InvalidArgument: A text cannot be stored.

@@ -68,7 +68,7 @@ from lro.stores.sqlite._record_writes import (
 _DAY: Final = 86_400.0
 _LOOK_SECONDS: Final = 1.0
 _DEATH_LOOK: Final = timedelta(seconds=1)
-"""Time between two checks whether processes of other workers have ended."""
+"""Time between two checks of whether the processes of other workers have ended."""
 _DEATH_LOOK_ALONE: Final = timedelta(seconds=5)
 """Time between two such checks while no other worker has work."""
 _SLICE: Final = 10
@@ -130,7 +130,7 @@ class SQLiteStore(SQLStore):
         return self._file.listen(self.look_seconds)
 
     def poll_states(self, names: Collection[str]) -> StateSummary:
-        """Read which of these operations have ended or must cancel."""
+        """Read which of these operations have ended, and which have a cancel request."""
         state, wanted = self._file.state(), frozenset(names)
         seen_at, plain = self._unchanged
         if state is None or state != seen_at:
@@ -157,7 +157,7 @@ class SQLiteStore(SQLStore):
         *,
         check_only: bool = False,
     ) -> Inserted:
-        """Add a record and its request, or find the one that the same request started before."""
+        """Add a record and its request, or find the record that the same request added before."""
         if check_only:
             refuse_untextual(record, key)
             return checked(self._file.rows, record, key)
@@ -275,7 +275,7 @@ class SQLiteStore(SQLStore):
             self._keys |= {key}
 
     def claim(self, claim: Claim) -> Claimed:
-        """Begin a new attempt at operations that wait, the earliest due first."""
+        """Begin a new attempt at waiting operations, in the order of :meth:`Store.claim`."""
         now = micros(self._clock())
         choice = sql.choose(self._file.rows, claim, now)
         works: list[tuple[Record, AnyMessage]] = []

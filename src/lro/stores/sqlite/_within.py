@@ -56,7 +56,7 @@ class UserTransaction:
         """Undo the writes of the block if it raises an error.
 
         Raises:
-            InvalidArgument: No transaction is open, and a statement that writes does not begin one.
+            InvalidArgument: No transaction is open, and a write does not begin a transaction.
             Unavailable: The file cannot be written to now.
         """
         with _translated():
