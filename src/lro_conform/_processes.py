@@ -28,7 +28,7 @@ class RunningCommand(asyncio.SubprocessProtocol):
     last_output: float = 0.0
     """Time of the last write to standard output, by the monotonic clock; 0 if never."""
     printed: int = 0
-    """Number of bytes on standard output."""
+    """Number of bytes that the command has written to standard output."""
     _kept: dict[int, bytearray] = attrs.field(factory=dict)
     _exited: asyncio.Event = attrs.field(factory=asyncio.Event)
     _closed: asyncio.Event = attrs.field(factory=asyncio.Event)

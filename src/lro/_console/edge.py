@@ -198,12 +198,12 @@ class ConsoleEdge(OperationsEdge):
     ``parents`` are the parents, such as ``projects/p`` (spec §5.6), whose operations are shown in
     addition to operations without a parent; for a pattern such as ``projects/*`` the page asks for
     the parent. ``links`` has link templates for an operation: ``{"trace": "https://.../{trace_id}",
-    "logs": "https://...{name}"}``; each may use only these two placeholders. ``title`` is the
-    page's heading; ``refresh_seconds`` is the interval between reads of new operations. ``frame``
-    has the origins whose pages may show the console in a frame; ``"self"`` stands for this server.
-    ``path`` is the path of the console, such as ``/console``, which owns all paths below it; by
-    default it is the path of the mount. ``clock`` returns the time in seconds, by which a tally is
-    cached for 5 s.
+    "logs": "https://...{name}"}``; each template may use only these two placeholders. ``title`` is
+    the page's heading; ``refresh_seconds`` is the interval between reads of new operations.
+    ``frame`` has the origins whose pages may show the console in a frame; ``"self"`` stands for
+    this server. ``path`` is the path of the console, such as ``/console``, which owns all paths
+    below it; by default it is the path of the mount. ``clock`` returns the time in seconds, by
+    which a tally is cached for 5 s.
 
     Raises:
         DeclarationError: An option has the wrong type, or is out of bounds; or as for

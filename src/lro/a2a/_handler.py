@@ -119,10 +119,10 @@ class Handler(RequestHandler):
     """Answer the verbs of A2A for a service; pass it to the servers of ``a2a-sdk``.
 
     Messages can start ``methods``. A message names its method in its metadata, as
-    ``"<domain>/method"``, unless there is only one method. Its first data part is the request.
-    ``read`` reads messages without a data part. All operations that the caller may see are tasks,
-    even if they were started over other protocols. The id of a task is the last part of the name of
-    the operation. ``parent`` returns the parent of a caller's operations.
+    ``"<domain>/method"``, unless there is only one method. The first data part of the message is
+    the request. ``read`` reads messages without a data part. All operations that the caller may see
+    are tasks, even if they were started over other protocols. The id of a task is the last part of
+    the name of the operation. ``parent`` returns the parent of a caller's operations.
 
     ``authenticate`` returns the caller, as for :class:`lro.http.OperationsEdge`. Over gRPC, the
     headers are the metadata of the call, and the optional second argument is the SDK's
@@ -358,7 +358,7 @@ class Handler(RequestHandler):
             await refuse(exc, context, self.service, f"A2A {verb}")
 
     async def identify(self, context: ServerCallContext) -> str:
-        """Return the caller of a call; the servers ask once, before they read the request.
+        """Return the caller of a call; the servers call this once, before they read the request.
 
         Raises:
             Unauthenticated: The call has no caller, and the service is ``owner_only``.

@@ -125,7 +125,7 @@ def routes(
 def add_to(
     server: grpc.aio.Server, handler: Handler, *, max_request: int = DEFAULT_MAX_REQUEST
 ) -> None:
-    """Serve A2A on a gRPC server of asyncio, in version 1.0 and 0.3. Needs the extra ``grpc``.
+    """Serve A2A on a gRPC server of asyncio, in versions 1.0 and 0.3. Needs the extra ``grpc``.
 
     ``max_request`` bounds requests, in bytes.
 
@@ -224,7 +224,7 @@ class _Guard:
                 await send({"type": "http.response.body", "body": event})
 
     def _instead(self, call: A2ACall, status: int) -> HttpReply | None:
-        """Return the reply that replaces the SDK's reply; None to keep the SDK's."""
+        """Return the reply that replaces the SDK's reply; None to keep the SDK's reply."""
         if call.refusal is not None or status != HTTPStatus.INTERNAL_SERVER_ERROR:
             return call.refusal
         if not call.reached:

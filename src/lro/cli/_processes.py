@@ -23,7 +23,7 @@ _MOST_PAUSE_SECONDS: Final = 30.0
 
 
 class Processes:
-    """Runs ``count`` processes, which share a socket; ``command`` makes the command of each.
+    """Runs ``count`` processes that share a socket; ``command`` makes the command of a process.
 
     ``command`` gets the two descriptors that the process inherits: the socket, and a link to this
     process. A process that ends by itself is replaced. If one of the first processes cannot begin

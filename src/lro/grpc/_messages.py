@@ -1,4 +1,4 @@
-"""Reads requests and writes replies of the gRPC edge in binary form, and errors (spec §12.2)."""
+"""Reads requests of the gRPC edge, and writes replies and errors in binary form (spec §12.2)."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from lro.grpc._rpcs import (
 )
 
 _NO_TIME: Final = 1e-6
-"""Longest wait, in seconds, of a call beyond ``max_waiting``: above 0, but too short to wait."""
+"""Timeout, in seconds, of a call beyond ``max_waiting``: above 0, but too short for a wait."""
 
 Methods = bool | Sequence[StartMethod[Any]]
 

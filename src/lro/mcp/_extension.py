@@ -1,7 +1,7 @@
 """The extension for servers of the MCP SDK: its tools and requests.
 
-The SDK checks the headers and the envelope of each request. This module checks that the client
-declares the extension, and the header ``Mcp-Name`` of ``tasks/*``.
+The SDK checks the headers and the envelope of each request. This module checks the header
+``Mcp-Name`` of ``tasks/*``, and that the client declares the extension.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class TasksExtension(Extension):
         return self._tools
 
     def methods(self) -> Sequence[MethodBinding]:
-        """Return the requests ``tasks/get``, ``tasks/update`` and ``tasks/cancel``."""
+        """Return the handlers of ``tasks/get``, ``tasks/update`` and ``tasks/cancel``."""
         return [
             MethodBinding(wire.GET, wire.TaskParams, self._get, wire.VERSIONS),
             MethodBinding(wire.UPDATE, wire.UpdateParams, self._update, wire.VERSIONS),

@@ -110,7 +110,7 @@ def claim_of_zero_changes_nothing(store: Store, clock: ManualClock) -> None:
 
 
 def only_waiting_work_is_claimed(store: Store, clock: ManualClock) -> None:
-    """No claim takes work that has an owner, has ended, is done outside or has another method."""
+    """No claim takes work that is owned, ended, of another method, or done outside the service."""
     insert(store, held(clock, "held", seconds=-1))
     insert(store, record_of(clock, "outside"))
     insert(store, _waiting(clock, "ended"))

@@ -103,8 +103,8 @@ class Attached:
 def check_executor(make_executor: MakeExecutor, *, background: bool = True) -> None:
     """Run every check, each on a new executor.
 
-    With ``background=False`` the executor does the work within ``submit``, and only the checks for
-    such executors are run.
+    With ``background=False``, only the checks are run that apply to an executor that does the work
+    within ``submit``.
 
     Raises:
         AssertionError: The executor breaks its contract; the text says where.

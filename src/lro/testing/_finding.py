@@ -347,7 +347,7 @@ def found_records_are_current(store: Store, clock: ManualClock) -> None:
 
 
 def many_names_are_found_in_one_read(store: Store, clock: ManualClock) -> None:
-    """More names than a statement can have parameters, with unusual characters, can be found."""
+    """A call can find more names than a statement can have parameters, with any characters."""
     ids_ = [f"{n}\u2603'\"\\,{{}}" for n in range(3000)]
     there = [insert(store, record_of(clock, unique_id)).record for unique_id in ids_[::1000]]
     found = _found(store, [f"operations/{unique_id}" for unique_id in ids_])

@@ -516,7 +516,7 @@ def states_name_cancel_requests(store: Store, clock: ManualClock) -> None:
 
 
 def many_states_are_read_at_once(store: Store, clock: ManualClock) -> None:
-    """More names than a statement can have parameters, with unusual characters, can be polled."""
+    """A call can poll more names than a statement can have parameters, with any characters."""
     names = [f"operations/{n}\u2603'\"\\,{{}}" for n in range(3000)]
     insert(store, record_of(clock, names[7].removeprefix("operations/")))
     same(

@@ -14,7 +14,7 @@ from lro.testing import _claiming, _counting, _finding, _keeping, _notifying, _s
 from lro.testing._samples import ManualClock, StoreCheck, made_later
 
 MakeStore = Callable[[ManualClock], Store]
-"""Makes an empty store that uses the given clock."""
+"""A function that makes an empty store, which uses the given clock."""
 
 STORE_CHECKS: Final[tuple[StoreCheck, ...]] = tuple(
     check

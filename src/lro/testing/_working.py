@@ -209,8 +209,8 @@ def renewal_and_loss_exclude_each_other(store: Store, clock: ManualClock) -> Non
 def waiting_work_is_counted_by_method(store: Store, clock: ManualClock) -> None:
     """Queued work is counted by method, with the first due time.
 
-    Work with an owner, ended work and work done outside are not counted. Work is due from its exact
-    due time on.
+    Work with an owner, ended work and work that is done outside the service are not counted. Work
+    is due from its exact due time on.
     """
     same(list(store.waiting()), [], "what waits in a new store")
     first = clock() + timedelta(seconds=1)

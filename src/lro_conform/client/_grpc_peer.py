@@ -115,7 +115,7 @@ class GrpcExchange:
         await self._send(header_frame(self.stream, headers), body)
 
     async def message(self, message: bytes, *, trailers: bool = True) -> NoReturn:
-        """Answer with these bytes as the message, valid or not; then with OK, if ``trailers``."""
+        """Answer with these bytes as the message, valid or not; end with OK if ``trailers``."""
         data = b"\x00" + len(message).to_bytes(4, "big") + message
         frames = [
             header_frame(self.stream, _RESPONSE_HEADERS),

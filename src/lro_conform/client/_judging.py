@@ -63,7 +63,7 @@ class ClientRun:
 
 
 Complaint: TypeAlias = Callable[[ClientRun], str | None]
-"""A function that returns the reason why a run fails, as a sentence, or None."""
+"""A function that returns the reason why a run fails, as a sentence; None if it does not fail."""
 
 
 class OtherVerdict(Exception):

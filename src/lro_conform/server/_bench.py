@@ -167,7 +167,7 @@ class Bench:
         return name
 
     async def until_done(self, name: str) -> Answer:
-        """Poll with GetOperation until the operation is done; return the answer under this name.
+        """Poll with GetOperation until the operation is done; return the answer with this name.
 
         Raises:
             NotJudged: The operation is not done in time, or the calls fail.
@@ -229,7 +229,7 @@ class Bench:
             raise NotJudged(f"there is no operation that is done: {exc}") from exc
 
     async def cancelled(self) -> Answer:
-        """Return the first answer in which an operation that was cancelled while it ran is done.
+        """Return the first answer that shows the end of an operation that was cancelled as it ran.
 
         Raises:
             NotJudged: The operation does not end, or CancelOperation does not work.
@@ -296,9 +296,9 @@ class Bench:
     async def left_out(self, answer: Answer) -> bool:
         """Return True if an answer means that a method is not supported.
 
-        Over HTTP, the status 405 also means that, whatever code the body has. WaitOperation, which
-        has no path in ``operations.proto``, and ListOperations may have no path at all; then the
-        answer is the same as for an unknown path.
+        Over HTTP, the status 405 has this meaning too, whatever code the body has. WaitOperation,
+        which has no path in ``operations.proto``, and ListOperations may have no path at all; then
+        the answer is the same as for an unknown path.
         """
         said = answer.code == "UNIMPLEMENTED"
         if answer.http is None or (said and answer.error):

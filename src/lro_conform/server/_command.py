@@ -128,7 +128,7 @@ def _read_request(_: object, __: object, given: str | None) -> RequestTemplate |
 
 @attrs.frozen(kw_only=True)
 class ServerRun:
-    """The server and the options of judging it, from the command line."""
+    """The server, and the options with which it is judged, from the command line."""
 
     url: str
     grpc: str

@@ -159,7 +159,7 @@ _LONGEST: Final = 200
 
 
 def wait_fields(timeout: float | None) -> dict[str, Any]:
-    """Return the fields of a WaitOperationRequest without the name; seconds may be negative."""
+    """Return the fields of a WaitOperationRequest without the name; ``timeout`` may be negative."""
     if timeout is None:
         return {}
     request = pb.WaitOperationRequest()

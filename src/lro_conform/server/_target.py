@@ -37,7 +37,7 @@ class Target(Protocol):
         ...
 
     async def wait(self, name: str, timeout: float | None = None) -> Answer:
-        """Call WaitOperation; a timeout of None is not sent. Seconds may be negative."""
+        """Call WaitOperation; a timeout of None is not sent. The timeout may be negative."""
         ...
 
     async def aclose(self) -> None:
