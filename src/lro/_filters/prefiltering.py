@@ -78,7 +78,7 @@ _SLACK: Final = 4
 
 
 def prefilter_of(plan: Plan, key_of: KeyOf, *, negated: bool = False) -> Test:
-    """Return a test that every match of the plan passes, or with ``negated``, every non-match."""
+    """Return a test that every match of the plan passes, or, if ``negated``, every other record."""
     match plan:
         case Negation(item):
             return prefilter_of(item, key_of, negated=not negated)

@@ -226,7 +226,7 @@ class Delivery:
         self._todo: queue.SimpleQueue[_Attempt | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[_Attempt] = queue.SimpleQueue()
 
-    # -- life ---------------------------------------------------------------------------------
+    # -- start and stop -----------------------------------------------------------------------
 
     def begin(self) -> None:
         """Start a thread that sends due deliveries. Idempotent.
@@ -309,7 +309,7 @@ class Delivery:
                 seconds = _RETRY_SECONDS
             self._wake.wait(seconds)
 
-    # -- the turn -----------------------------------------------------------------------------
+    # -- claims of due deliveries -------------------------------------------------------------
 
     def _turn(self) -> float:
         """Store results and claim due deliveries; return the seconds until the next turn."""

@@ -99,7 +99,7 @@ class Webhooks:
             found.append(attrs.evolve(one, id=checked.id))
         return found
 
-    # -- the port of the engine ---------------------------------------------------------------
+    # -- called by the engine -----------------------------------------------------------------
 
     def attach(self, service: NotifyingService) -> None:
         """Attach these webhooks to a service, whose constructor calls this.

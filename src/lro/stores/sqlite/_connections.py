@@ -270,7 +270,7 @@ class FileConnections(PerProcess):
             self._writer.resume()
 
     def _after_fork(self) -> None:
-        # In the child, locks may be held by threads of the parent, whose writes are queued.
+        # Threads that do not exist in the child may hold the locks, and have queued writes.
         if self._paused_by != threading.get_ident():
             self._file.give_up("the process was forked while the store was busy; open another one")
             _inherited.extend((*self._writer.abandoned(), *self._readers.abandoned()))

@@ -44,7 +44,7 @@ class ActionWrite(QueuedWrite, Generic[T]):
 
 
 Together: TypeAlias = Callable[[sqlite3.Connection, Sequence[Any]], Mapping[int, Any]]
-"""Runs some of these actions in few statements; returns the results by the action's index.
+"""Runs some of the given actions in few statements; returns the results by the action's index.
 
 The actions without a result are then run one by one, so no write of such an action may be left. The
 function raises :class:`HalfDone` if it has made such a write and cannot undo it.
