@@ -39,7 +39,8 @@ _NOWHERE: Final = frozenset({"", ".", ".."})
 _FILTER: Final = re.compile(r"""["]|[=:]'|\s(?:[<>!]?=|[<>:]|AND|OR)\s""")
 """Matches a filter that was passed as a parent by mistake.
 
-No single character except a quote is enough, because ids may contain any character (spec §3.1(2)).
+An operator counts only between spaces or before a quote, because ids may contain any character
+(spec §3.1(2)).
 """
 
 _MESSAGES: Final = "a message, such as an instance of an attrs class, a dict or an lro.AnyMessage"
@@ -215,8 +216,8 @@ def starting(
 
     Raises:
         DeclarationError: An argument has the wrong type, or the message's class is not a message
-            class. The message has another request id than the argument, or it has one field in
-            both spellings, such as ``request_id`` and ``requestId``.
+            class. The request id of the message differs from the argument, or the message has
+            one field in both spellings, such as ``request_id`` and ``requestId``.
     """
     check("target", target, "a text", fine=isinstance(target, str))
     wanted = "a path such as /v1/images:resize, or the name of a method over gRPC"

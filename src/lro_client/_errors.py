@@ -1,4 +1,4 @@
-"""Errors of three kinds: the operation failed, a call failed, a timeout expired (spec §11.7)."""
+"""Errors of three kinds: the operation failed, a call failed, or a timeout expired (spec §11.7)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def check(name: str, value: object, wanted: str, *, fine: bool) -> None:
     """Raise an error about the argument ``name`` unless ``fine`` is true.
 
     Raises:
-        DeclarationError: ``fine`` is false; the message shows the wanted and the given value.
+        DeclarationError: ``fine`` is false. The message shows the wanted and the given value.
     """
     if not fine:
         raise DeclarationError(name, f"must be {wanted}, got {value!r:.200}")
@@ -160,7 +160,7 @@ class OperationFailed(ClientError):
 
     @property
     def code(self) -> Code:
-        """The canonical code of the error; UNKNOWN for 0 and for unknown numbers (spec §11.7)."""
+        """The canonical code of the error, or UNKNOWN for 0 and unknown numbers (spec §11.7)."""
         return Code.of(self.status.code or Code.UNKNOWN)
 
     def details(self, types: TypeRegistry | None = None) -> tuple[object, ...]:
@@ -177,7 +177,7 @@ class OperationCancelled(OperationFailed):
 
 
 class PollTimeout(ClientError):
-    """The timeout expired before the operation ended. The operation continues; you can wait again.
+    """The timeout expired before the operation ended. The operation continues. You can wait again.
 
     ``name`` is the operation's name, and ``timeout`` is in seconds. ``polls`` is the number of
     replies and failures. ``operation`` is the last known state, and ``last_error`` is the error of
@@ -208,7 +208,8 @@ class PollTimeout(ClientError):
 class GroupTimeout(PollTimeout):
     """The timeout of a group expired. ``pending`` names the operations that are not done.
 
-    ``timeout`` is the group's. The other fields describe the first of these operations.
+    ``timeout`` is the timeout of the group. The other fields describe the first of the pending
+    operations.
     """
 
     def __init__(

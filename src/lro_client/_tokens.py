@@ -12,10 +12,10 @@ from lro.wire import dumps, loads
 from lro_client._addresses import dotted, public_address
 
 VERSION: Final = 1
-"""The only version of tokens."""
+"""The version of tokens. There is no other version yet."""
 
 MAX_TOKEN: Final = 8 * 1024
-"""The longest token, in bytes of UTF-8."""
+"""Maximum size of a token, in bytes of UTF-8."""
 
 
 def message_name(cls: type | None) -> str:

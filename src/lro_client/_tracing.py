@@ -74,9 +74,9 @@ class Trace:
 
     @classmethod
     def of_token(cls, text: str) -> Trace | None:
-        """Return the trace of an operation that was started elsewhere; None without OpenTelemetry.
+        """Return the trace of an operation that was started elsewhere.
 
-        ``text`` is the traceparent in the operation's token.
+        ``text`` is the traceparent in the operation's token. Without OpenTelemetry, return None.
         """
         api = _api()
         return None if api is None else cls(api, "", {_TRACEPARENT: text} if text else {})

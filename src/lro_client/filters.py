@@ -8,11 +8,12 @@ server reads, and :meth:`lro_client.Client.list` accepts expressions::
 
 ``dataset`` always stays a single value, whatever it contains: no character in it ends the quotes.
 
-The text is plain AIP-160, so other services can read it too. Parentheses separate AND from OR: in
-AIP-160 OR binds tighter than AND, but not in every service. Services differ in two things: their
-functions (:func:`call` can call any), and their escapes, which AIP-160 does not define. This module
-escapes quotes and backslashes with a backslash, as usual, and also stars in values, because a star
-is a wildcard in AIP-160. A service that does not know ``\*`` takes the backslash literally.
+The text is plain AIP-160, so other services can read it too. Parentheses separate AND from OR,
+because OR binds tighter than AND in AIP-160, but not in every service. Services differ in two
+things: their functions, all of which :func:`call` can call, and their escapes, which AIP-160 does
+not define. This module escapes quotes and backslashes with a backslash, as usual. It also escapes
+stars in values, because a star is a wildcard in AIP-160. A service that does not know ``\*`` takes
+the backslash literally.
 
 The server checks names, types and lengths, because only it knows them (spec §7.15, §7.16).
 """
@@ -95,7 +96,7 @@ def text_of(value: str, wanted: str = "a text") -> str:
     """Return a string as a plain ``str``, even if it is an instance of a subclass.
 
     Raises:
-        TypeError: The value is not a string; ``wanted`` describes the expected value.
+        TypeError: The value is not a string. ``wanted`` describes the expected value.
     """
     if not isinstance(value, str):
         raise TypeError(f"expected {wanted}, got {value!r} of type {type(value).__name__}")
@@ -310,7 +311,10 @@ class Operand:
         return self._compared(">=", value)
 
     def has(self, value: Value) -> Expression:
-        """``x:value``: the list x has this element, or the map, Struct or message x this key."""
+        """``x:value``: x contains the value.
+
+        The value is an element of the list x, or a key of the map, Struct or message x.
+        """
         return Expression(f"{self.text}:{_written(value)}")
 
     def exists(self) -> Expression:
@@ -325,7 +329,7 @@ class Operand:
         return self == True  # noqa: E712  # makes an Expression
 
     def is_false(self) -> Expression:
-        """``x = false``; unlike ``~x.is_true()``, it does not match an operation without x."""
+        """``x = false``. Unlike ``~x.is_true()``, it does not match an operation without x."""
         return self == False  # noqa: E712  # makes an Expression
 
     def matches(self, text: str) -> Expression:

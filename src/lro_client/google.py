@@ -122,7 +122,7 @@ class GoogleAuth(_Auth):
             yield request
 
     async def async_auth_flow(self, request: Any) -> AsyncGenerator[Any, Any]:
-        """Authenticate on an event loop; a thread fetches the token."""
+        """Authenticate on an event loop. A thread fetches the token."""
         await request.aread()
         if not self._apply(request):
             await self._afetch(request)

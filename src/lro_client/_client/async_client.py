@@ -46,7 +46,9 @@ if TYPE_CHECKING:
 
 
 class AsyncOperationHandle(HandleBase[Resp, Meta]):
-    """A handle of an operation: properties return the last known state, methods call the server.
+    """A handle of an operation.
+
+    Its properties return the last known state, and its methods call the server.
 
     As a context manager, the handle cancels the operation if it is not done when the block is left,
     for whatever reason. Nothing else cancels it: if you stop waiting, or the process ends, the
@@ -194,7 +196,7 @@ class AsyncGroup(Generic[Resp, Meta]):
         If an operation is gone or cannot be reached, its handle's ``result()`` raises the reason.
 
         Raises:
-            GroupTimeout: The timeout expired; ``pending`` names the operations that are not done.
+            GroupTimeout: The timeout expired. ``pending`` names the operations that are not done.
         """
         limit = _arguments.seconds(timeout)
         flow = group_flows.as_completed(self._state, self.handles, limit)

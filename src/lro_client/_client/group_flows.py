@@ -1,4 +1,4 @@
-"""The flows that wait for many operations together, for both clients."""
+"""The flows that wait for many operations together, for blocking and async clients."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class GroupResult(Generic[H]):
 
 
 class GroupWatch(Generic[H]):
-    """Watches handles: one channel receives the ends of their operations, or all changes."""
+    """Watches handles. One channel receives the ends of their operations, or all changes."""
 
     def __init__(
         self,

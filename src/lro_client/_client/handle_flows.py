@@ -1,4 +1,4 @@
-"""The flows of handles, for both clients: start, wait, return the result, cancel."""
+"""The flows of handles of blocking and async clients: start, wait, result and cancel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part of a handle that makes no calls: name, message classes, last known state."""
+"""The part of a handle that makes no calls: name, message classes and last known state."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class HandleBase(Generic[Resp, Meta]):
         """The metadata of the last known state, or None.
 
         Raises:
-            DecodingError: The metadata is not of the declared class; see ``operation.metadata``.
+            DecodingError: The metadata is not of the declared class. See ``operation.metadata``.
         """
         return _decode(
             self.name, "metadata", self._operation.metadata, self._metadata_type, self._types
@@ -117,7 +117,7 @@ class HandleBase(Generic[Resp, Meta]):
         """The response of the last known state, or None.
 
         Raises:
-            DecodingError: The response is not of the declared class; see ``operation.response``.
+            DecodingError: The response is not of the declared class. See ``operation.response``.
         """
         return self._decoded(self._operation.response)
 

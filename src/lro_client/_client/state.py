@@ -1,4 +1,4 @@
-"""The state of a client, blocking or async: configuration, types, the registry of waits."""
+"""The state of a client, blocking or async: configuration, types and registry of waits."""
 
 from __future__ import annotations
 

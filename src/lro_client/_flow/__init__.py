@@ -1,1 +1,1 @@
-"""Sequences of calls, written once as generators, and the two drivers that run them."""
+"""Flows, which are sequences of calls as generators, and the two drivers that run flows."""

@@ -86,7 +86,10 @@ class _Loop:
         self.woken, self.closed = asyncio.Event(), asyncio.Event()
 
     def close(self) -> None:
-        """End all pauses and calls. Closing an HTTP client does not end calls that connect."""
+        """End all pauses and calls.
+
+        Closing an HTTP client does not end a call that still connects.
+        """
         self.closed.set()
         for limit in self.limits:
             if not limit.expired():
@@ -122,7 +125,7 @@ class AsyncDriver:
         return made
 
     def place(self) -> object:
-        """Return the running event loop, because background flows cannot move to another loop."""
+        """Return the running event loop. Background flows cannot move to another loop."""
         try:
             return asyncio.get_running_loop()
         except RuntimeError:  # no loop runs, for example during garbage collection

@@ -247,7 +247,7 @@ class Driver:
         self._process = os.getpid()
 
     def place(self) -> object:
-        """Return the process id, because background flows do not continue in a forked process."""
+        """Return the process id. Background flows do not continue in a forked process."""
         if self._process != os.getpid():
             self._process = os.getpid()
             self._woken, self._closed = threading.Event(), threading.Event()

@@ -84,7 +84,7 @@ class Polling:
     """Decides how a client waits for an operation.
 
     ``wait`` is the pause between polls, and ``jitter`` is the maximum share by which each pause is
-    shortened at random. If ``wait_first`` is true, the client uses WaitOperation if the server has
+    shortened at random. If ``wait_first`` is true and the server has WaitOperation, the client uses
     it, for at most ``hold_seconds`` per call. ``retry`` is the policy for failed polls.
     ``max_retry_after`` is the longest pause, in seconds, that a Retry-After of the server can cause
     (None: no limit). ``connections`` is the maximum number of calls in flight for operations that

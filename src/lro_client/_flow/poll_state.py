@@ -28,7 +28,7 @@ _RESERVE_SHARE: Final = 0.25
 """Share of the remaining time that a Wait keeps free: half for its reply, half for a later Get."""
 
 _MAX_ANSWER_SECONDS: Final = 5.0
-"""A Wait counts as lost if no reply has come this many seconds after the end of its hold."""
+"""A Wait counts as lost if no reply has come this many seconds after its timeout."""
 
 _MAX_AT_ONCE_SECONDS: Final = 0.5
 _MAX_AT_ONCE_TIMES: Final = 3
@@ -50,7 +50,7 @@ _TO_ANY_CALL: Final = (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.RESOURCE_E
 """Codes of failures that can happen to any verb."""
 
 Fits: TypeAlias = Callable[[Operation], bool]
-"""Returns True if the result of an operation is of the declared class."""
+"""A function that returns True if the result of an operation is of the declared class."""
 
 
 def any_fits(_: Operation) -> bool:
@@ -165,7 +165,7 @@ class PollState:
         return True
 
     def may_come(self, config: FlowConfig) -> bool:
-        """Return True if a missing operation may just be too new for a replica."""
+        """Return True if a missing operation may be too new for the replica that replied."""
         server, now = config.server, config.clock()
         return not self.failures.answered and server.may_come(self.name, now)
 

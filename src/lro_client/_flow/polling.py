@@ -26,7 +26,7 @@ from lro_client._flow.steps import Call, Flow, Reply, Request, Sleep, YieldValue
 from lro_client._tracing import log_failed_poll
 
 TICK_SECONDS = 1e-6
-"""The deadline counts as reached at most this many seconds early, because sleeps can."""
+"""The deadline counts as reached this many seconds early, because sleeps can end early."""
 
 
 def until_done(
@@ -92,7 +92,7 @@ def until_done(
 
 @attrs.define(eq=False, kw_only=True)
 class _SingleWait(PollState):
-    """The wait for one operation: its bounds, and the times of its polls."""
+    """The wait for one operation, which computes the time and the budget of each poll."""
 
     config: FlowConfig
     timeout: float | None
@@ -101,7 +101,7 @@ class _SingleWait(PollState):
 
     @property
     def left(self) -> float:
-        """Seconds to the deadline; infinite without a deadline."""
+        """Seconds to the deadline, or infinity without a deadline."""
         if self.timeout is None:
             return math.inf
         return self.since + self.timeout - self.config.clock()

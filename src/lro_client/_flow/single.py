@@ -90,7 +90,7 @@ class ServerState:
         return verb not in self.proven and self.refused[verb] > _MAX_FORBIDDEN_TIMES
 
     def overloaded(self, asked: float, began: float, now: float) -> None:
-        """Note that the server is overloaded (429, 503): pause for ``asked`` seconds, or longer.
+        """Note that the server is overloaded (429, 503). Pause for ``asked`` seconds, or longer.
 
         Each report in a row doubles the pause, from half a second to half a minute. Failures of
         calls that were in flight at the same time count as one report. ``began`` is the time when
@@ -120,7 +120,7 @@ class ServerState:
         self._young.pop(name, None)
 
     def may_come(self, name: str, now: float) -> bool:
-        """Return True if a missing operation may be too new for this replica."""
+        """Return True if a missing operation may be too new for the replica that replied."""
         return now < self._young.get(name, -math.inf) + YOUNG_SECONDS
 
     def answered(self, now: float) -> None:

@@ -1,8 +1,8 @@
 """Polling many operations at once (spec §3.11, §11.2-§11.5).
 
 A poller is a flow: it takes a batch from the registry, makes the call, and stores the outcome in
-the registry. All pollers share one registry. Each poller has one call in flight, and by default
-there are at most eight pollers, so ten thousand operations need at most eight connections.
+the registry. All pollers share one registry. Each poller has at most one call in flight, and by
+default there are at most eight pollers, so ten thousand operations need at most eight connections.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Pollers:
         self._scheduler = scheduler
 
     def poller(self) -> Flow[None]:
-        """Make the calls that are due, until the other pollers suffice."""
+        """Make the calls that are due. End when the other pollers are enough."""
         registry, failed = self._registry, None
         with registry.lock:
             registry.poller_started()

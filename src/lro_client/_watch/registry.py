@@ -83,7 +83,7 @@ class WatchedOperation(PollState):
     """An operation with listeners. Times are in seconds by the client's clock."""
 
     due: float = math.inf
-    """When the next poll is due; infinite during a call."""
+    """When the next poll is due, or infinity during a call."""
     listeners: Listeners = _NO_LISTENERS
     """This object is replaced, never changed."""
     collection: str = attrs.field(default=attrs.Factory(lambda self: _collection(self.name), True))
@@ -91,7 +91,7 @@ class WatchedOperation(PollState):
     max_batch: int = MAX_BATCH_NAMES
     """Maximum batch size for this operation, halved each time the server refuses a batch."""
     asked_alone: bool = attrs.field(default=attrs.Factory(lambda self: not self.collection, True))
-    """True if the operation needs its own call: a batch was refused, or there is no collection."""
+    """True if the operation needs its own call, after a refused batch or without a collection."""
     streamed: bool = False
     """True while a stream watches the operation."""
     reported: bool = False

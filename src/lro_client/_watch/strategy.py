@@ -41,11 +41,13 @@ _GATHER_AHEAD_SECONDS: Final = 0.05
 """Operations that will be due within this many seconds join the current batch."""
 
 _MIN_BATCH_PAUSE_SECONDS: Final = 0.5
+"""Maximum seconds of the policy's pause between batches, unless the share below allows more."""
+
 _MIN_SECONDS_PER_CALL: Final = 0.05
-"""A single batch is read at most every half second. Many batches need at most 20 calls a second."""
+"""Minimum seconds of the pause between batches, for each call in a round of batches."""
 
 _MIN_PAUSE_SHARE: Final = 0.0125
-"""The pause between batches is at least this share of the time waited so far."""
+"""Maximum share of the time waited so far that the policy's pause between batches may have."""
 
 _MAX_GETS_PER_SECOND: Final = 400.0
 _MAX_PROGRESS_DELAY_SECONDS: Final = 1.0

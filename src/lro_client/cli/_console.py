@@ -1,4 +1,4 @@
-"""The command ``lro console``: shows the operations of a server in the browser.
+"""The command ``lro console``, which shows the operations of a server in the browser.
 
 A local server serves the page, and forwards the page's calls to the remote server with the
 credentials of the command. So the console works with any server of the interface. The local server

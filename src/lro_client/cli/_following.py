@@ -1,4 +1,4 @@
-"""Following several operations at once: show their changes, or their ends, as they happen."""
+"""Show the changes or the ends of several operations as they happen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Show progress to people: read it from metadata, estimate the end, draw a bar.
+"""Show progress to people: read it from metadata, estimate the end, and draw a bar.
 
 :func:`progress_of` reads common fields of metadata, :class:`Estimate` estimates the seconds left,
 and :func:`show_rich` and :func:`show_tqdm` draw a bar while they wait. Only the bars need the extra

@@ -16,7 +16,7 @@ from lro import AnyMessage, LroError, Struct, Timestamp, TypeRegistry
 from lro.types import Json
 
 Lookup = Callable[[str], object]
-"""Returns the value of a field by its name in snake_case, or None."""
+"""A function that returns the value of a field by its name in snake_case, or None."""
 
 _SNAKE: Final = re.compile(r"_([a-z0-9])")
 _UNSET: Final = "_UNSPECIFIED"
@@ -129,7 +129,7 @@ class Progress:
     """The progress of an operation, as its metadata reports it.
 
     ``fraction`` is the share that is done, from 0 to 1. ``done`` and ``total`` are in the
-    operation's units: files, bytes, rows. Each is None if it is not known. ``total`` is more than
+    operation's units, such as files. Each is None if it is not known. ``total`` is more than
     0. ``fraction`` and ``done`` are never negative. ``message`` is one line of text without control
     characters.
     """
@@ -141,7 +141,10 @@ class Progress:
 
 
 ProgressOf = Callable[[object], Progress | None]
-"""Reads the progress from metadata, typed or packed. Write your own for custom metadata."""
+"""A function that reads the progress from metadata, which can be typed or packed.
+
+Write such a function for custom metadata.
+"""
 
 _PERCENTS: Final = (
     "progress_percent",
@@ -182,9 +185,9 @@ def progress_of(metadata: object, types: TypeRegistry | None = None) -> Progress
 
     The function uses the first field with a sensible number: a percentage, a share from 0 to 1,
     ``progress`` (a float up to 1 is a share, any other number is a percentage), a pair
-    such as ``done`` and ``total``, or a nested message, in this order. A share above 1 counts as
-    1. Negative numbers, a total of 0, infinities and texts that are not numbers are ignored. The
-    function never raises.
+    such as ``done`` and ``total``, or a nested message, in this order. A share above 1 means
+    that the work is complete. Negative numbers, a total of 0, infinities and texts that are not
+    numbers are ignored. The function never raises.
     """
     try:
         look = lookup(metadata, types)

@@ -19,7 +19,7 @@ Scripted: TypeAlias = object
 """A message of any class, an ``lro.AnyMessage``, or a message's JSON object with its ``@type``."""
 
 Pack: TypeAlias = Callable[[Scripted | None], AnyMessage | None]
-"""Packs a message into an ``lro.AnyMessage``; None stays None."""
+"""A function that packs a message into an ``lro.AnyMessage``, and returns None for None."""
 
 TICK_SECONDS: Final = 1e-9
 """Rounding error of a clock that adds many floats: a time this close counts as reached."""
@@ -33,7 +33,8 @@ _MAX_SECONDS: Final = 2e11
 class ServerCall:
     """A call that the server received ``at`` seconds after the server was made.
 
-    ``name`` is the operation or target. ``verb`` is the RPC's name, such as GetOperation, or Start.
+    ``name`` is the operation's name, or the target of a start. ``verb`` is the RPC's name, such as
+    GetOperation, or Start.
     ``hold`` is the timeout of a Wait in seconds. It is None for a Wait without a timeout and for
     other verbs. ``status`` is the HTTP status of the reply, or 0 without a reply.
     """
@@ -137,7 +138,7 @@ class Script:
 
 
 Begin: TypeAlias = Callable[[AnyMessage], Script]
-"""Makes the script of a method's new operation from the packed request."""
+"""A function that makes the script of a method's new operation from the packed request."""
 
 
 class ScriptedStore(MemoryStore):

@@ -1,4 +1,4 @@
-"""A server of the interface, in memory, whose operations follow a test's script.
+"""A server in memory, with the interface of AIP-151, whose operations follow a test's script.
 
 The server is this library's own HTTP edge with a service in memory, a virtual clock and faults.
 Its lists, filters, checks and errors are those of the library. Time passes only on the virtual
@@ -171,7 +171,7 @@ class ScriptedServer:
         response: Scripted | Callable[[dict[str, Any]], Scripted] | None = None,
         **script: Any,
     ) -> None:
-        """Add a method at this path; each start begins an operation with the script given here.
+        """Add a method at this path. Each start begins an operation with the script given here.
 
         Operations are named ``operations/1``, ``operations/2`` and so on, below ``parent`` if it is
         set. ``response`` may be a function of the request's JSON. The other arguments are as for
@@ -201,10 +201,11 @@ class ScriptedServer:
         since: float = 0.0,
         until: float = math.inf,
     ) -> None:
-        """Make calls of a verb (default: of all verbs) fail, chosen by number and time.
+        """Make calls of ``verb``, by default of all verbs, fail.
 
-        Numbers count the calls of the verb, from 1. Times are seconds after the server was made.
-        If several faults apply to a call, the first one happens.
+        ``calls`` has the numbers of the calls that fail, by default of all calls. The number 1 is
+        the first call of the verb. ``since`` and ``until`` are in seconds after the server was
+        made. If several faults apply to a call, the first one happens.
         """
         self._rules.append(Rule(fault=fault, verb=verb, calls=calls, since=since, until=until))
 

@@ -1,4 +1,4 @@
-"""Convert calls to gRPC messages, and responses to replies, for both clients (spec §12, §11.10)."""
+"""Convert calls to gRPC messages, and responses to replies (spec §12, §11.10)."""
 
 from __future__ import annotations
 

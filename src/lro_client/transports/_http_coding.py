@@ -83,7 +83,7 @@ _ENDINGS: Final = {
 """The ending of each verb's path (spec §5.4)."""
 
 _MAX_KNOWN_PATHS: Final = 256
-"""Maximum number of cached paths: every poll of an operation uses the same path."""
+"""Maximum number of cached paths. Every poll of an operation uses the same path."""
 
 _OF_PARENTS: Final = frozenset({"list", "batch", "watch"})
 
@@ -128,7 +128,7 @@ class Routes:
         prefix = given[0].partition("{")[0].rstrip("/") if given else "/v1"
         for verb, ending in _ENDINGS.items():
             if not getattr(self, verb):
-                # Names of collections end with "operations", so the prefix must not.
+                # The names of collections themselves end with "operations", so the prefix must not.
                 base = prefix.removesuffix("/operations") if verb in _OF_PARENTS else prefix
                 object.__setattr__(self, verb, f"{base}/{{name=**}}{ending}")
 
@@ -159,7 +159,7 @@ class _NoPlace(Exception):
 
 
 class Encoder:
-    """Turns calls into HTTP requests. ``base_url`` is put before all paths, also of starts."""
+    """Turns calls into HTTP requests. ``base_url`` is put before all paths, even of starts."""
 
     def __init__(self, routes: Routes, types: TypeRegistry, base_url: str) -> None:
         self._routes = routes

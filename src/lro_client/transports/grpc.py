@@ -26,7 +26,7 @@ except ImportError as _exc:
 __all__ = ["AsyncGrpcTransport", "GrpcTransport"]
 
 MAX_REPLY: Final = 8 * 1024 * 1024
-"""Default for the maximum size of a reply in bytes; ``options`` can change it."""
+"""Default for the maximum size of a reply in bytes. ``options`` can change it."""
 
 _CLOSED: Final = Status(Code.CANCELLED, "the client was closed")
 
@@ -97,7 +97,7 @@ class _Line(Generic[C]):
             return found, found.paths[path]
 
     def end(self, used: _Channel[C], *, silent: bool) -> C | None:
-        """Record that a call has ended; return the channel if it must be closed now."""
+        """Record that a call has ended, and return the channel if it must be closed now."""
         with self._lock:
             used.calls -= 1
             if self._own and self._open is used and silent:
@@ -128,7 +128,7 @@ def _channel(
 
 
 def _address(target: object, credentials: object) -> str:
-    """Return the server's address as written in tokens; empty if a channel was given.
+    """Return the server's address as written in tokens, or empty if a channel was given.
 
     Raises:
         DeclarationError: The target is a URL.

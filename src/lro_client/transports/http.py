@@ -61,8 +61,8 @@ class HttpTransport:
 
     Without ``client`` it makes a client, and another in each forked process, which must not share
     connections with its parent. ``base_url`` is put before all paths, ``routes`` are the paths of
-    the verbs, ``types`` are the message classes. Each call runs in its own thread, because nothing
-    else can enforce a time limit.
+    the verbs, and ``types`` are the message classes. Each call runs in its own thread, because
+    nothing else can enforce a time limit.
     """
 
     bounds = True
@@ -110,7 +110,7 @@ class HttpTransport:
             raise CallError(call.verb, _CLOSED) from None
 
     def stream(self, call: Call, sink: Callable[[Operation | str | None], object]) -> None:
-        """Call ``sink`` with each operation that the server sends, or the name of a missing one.
+        """Call ``sink`` with each operation that the server sends, or a missing operation's name.
 
         ``sink`` gets None for a keep-alive of the server. An exception raised by ``sink`` ends the
         stream. The method returns when the server ends the stream. If the server sends nothing for
@@ -269,7 +269,7 @@ class AsyncHttpTransport:
 
     @contextlib.asynccontextmanager
     async def _answer(self, call: Call, asked: dict[str, Any]) -> AsyncIterator[httpx.Response]:
-        """Send a request and yield the response; failures in the block become a CallError."""
+        """Send a request and yield the response. Failures in the block become a CallError."""
         if self._closed:
             raise CallError(call.verb, _CLOSED)
         if self._given is None:

@@ -29,7 +29,10 @@ from lro_client._flow.steps import (
 __all__ = ["AsyncLocalTransport", "LocalTransport"]
 
 _MANY: Final = 1_000_000
-"""No limit in practice: within a process, a Wait needs no connection, and gets its own call."""
+"""Maximum number of calls at once: in practice, there is no limit.
+
+Within a process a call needs no connection, so each Wait can be a separate call.
+"""
 
 _SIGN_SECONDS: Final = 10.0
 """Seconds between two keep-alives of a stream."""
