@@ -80,7 +80,7 @@ def check_segments(subject: str, name: str) -> None:
 
 
 def check_request_id(request_id: object) -> None:
-    """Check that a value is empty, or a UUID, also as text, that is not all zero (spec §9.2(1))."""
+    """Check that a value is empty, or a UUID or its text, and not all zero (spec §9.2(1))."""
     fine = request_id == ""
     if isinstance(request_id, str | uuid.UUID) and not fine:
         with contextlib.suppress(ValueError):
@@ -150,7 +150,7 @@ def base_url_of(base_url: object, http: Any) -> str:
         text = f"{known.rstrip('/')}{text}"
     elif known and known.rstrip("/") != text.rstrip("/"):
         wrong = "is not that of the HTTP client: leave one of them out, or give a path here"
-        raise DeclarationError("base_url", wrong)  # no URL is shown: it may have a password
+        raise DeclarationError("base_url", wrong)  # without the URL, which may have a password
     try:
         url = httpx.URL(text)  # a call parses it in the same way
         url.host.encode("idna")  # fails for an invalid host name

@@ -252,7 +252,7 @@ class AsyncGroup(Generic[Resp, Meta]):
                 yield update
 
     async def cancel(self) -> None:
-        """Cancel all operations that are not done, except operations that cannot be cancelled.
+        """Cancel all operations that are not done. Ignore operations that cannot be cancelled.
 
         All of the calls together take at most ``call_seconds``.
         """

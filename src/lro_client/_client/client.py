@@ -240,7 +240,7 @@ class Group(Generic[Resp, Meta]):
         yield from self._driver.iterate(flow)
 
     def cancel(self) -> None:
-        """Cancel all operations that are not done, except operations that cannot be cancelled.
+        """Cancel all operations that are not done. Ignore operations that cannot be cancelled.
 
         All of the calls together take at most ``call_seconds``.
         """

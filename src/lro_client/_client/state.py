@@ -59,7 +59,7 @@ def config_of(options: ClientOptions) -> FlowConfig:
 
 
 class ClientState:
-    """The part that blocking and async clients have in common."""
+    """The part of a client that is the same for blocking and async clients."""
 
     def __init__(
         self,

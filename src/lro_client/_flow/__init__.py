@@ -1,1 +1,1 @@
-"""Flows, which are sequences of calls as generators, and the two drivers that run flows."""
+"""Flows, which are sequences of calls written as generators, and the drivers that run flows."""

@@ -38,7 +38,7 @@ _FAIR_SECONDS: Final = 1.0
 """A server that had fewer seconds than this is not blamed for a missing reply."""
 
 _WHOLE_BUDGET: Final = 0.9
-"""A call that took this share of its budget has timed out, because timers may fire early."""
+"""A call that took this share of its budget counts as timed out, because timers may fire early."""
 
 _MAX_USELESS_REPLIES: Final = 3
 """Maximum number of retries after replies that are empty or damaged."""

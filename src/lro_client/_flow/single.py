@@ -282,7 +282,7 @@ def check_operation(call: Call, operation: Operation, http_status: int | None = 
 
 
 def unlawful(operation: Operation) -> str:
-    """Return a message if an operation has an error but is not done, or an empty string."""
+    """Return an empty string, or a message if an operation has an error but is not done."""
     if operation.done or operation.error is None:
         return ""
     text = f"an operation in progress that has an error: {operation.error.message}"

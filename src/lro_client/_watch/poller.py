@@ -124,7 +124,10 @@ class Pollers:
     # -- good answers -------------------------------------------------------------------------
 
     def _turn_empty_page(self, batch: PollBatch, reply: Reply | None) -> bool:
-        """Prepare to read the page after an empty page (spec §3.4(8)), or return False."""
+        """Prepare to read the page after an empty page (spec §3.4(8)).
+
+        Return False if there is no need to read another page.
+        """
         page, request = None if reply is None else reply.value, batch.request
         if not isinstance(page, ListOperationsResponse) or page.operations:
             return False
@@ -195,7 +198,7 @@ class Pollers:
         return self._registry.give_up(entry, OperationGone("GetOperation", status))
 
     def _filtered(self, batch: PollBatch, page: ListOperationsResponse, now: float) -> bool:
-        """Return True if the server filters lists by name. Names that it omits get own calls."""
+        """Return True if the server filters lists by name. Omitted names get their own calls."""
         listed = {operation.name for operation in page.operations}
         if not listed <= batch.entries.keys():
             self._server.lacks(batch.strategy.value, now)

@@ -47,7 +47,7 @@ _MIN_SECONDS_PER_CALL: Final = 0.05
 """Minimum seconds of the pause between batches, for each call in a round of batches."""
 
 _MIN_PAUSE_SHARE: Final = 0.0125
-"""Maximum share of the time waited so far that the policy's pause between batches may have."""
+"""Maximum of the policy's pause between batches, as a share of the time waited so far."""
 
 _MAX_GETS_PER_SECOND: Final = 400.0
 _MAX_PROGRESS_DELAY_SECONDS: Final = 1.0

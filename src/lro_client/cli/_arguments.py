@@ -85,7 +85,7 @@ def _parsed(text: str, prefix: str) -> Named:
 
 
 def _printed_name(text: str) -> str:
-    """Return the operation's name if the text is output of ``--json``, or an empty string."""
+    """Return the operation's name from output of ``--json``, or an empty string for other texts."""
     try:
         found = loads(text)
     except ValueError:

@@ -132,7 +132,7 @@ class ClientCommand(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command.
 
-        Print one sentence if a call fails, and the operations that continue on Ctrl-C.
+        Print one sentence if a call fails. On Ctrl-C, print which operations continue.
         """
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
@@ -184,7 +184,10 @@ def set_going_on(names: Iterable[str]) -> None:
 
 
 def set_starting(text: str) -> None:
-    """Remember the message to print if the command is interrupted now. Empty means none."""
+    """Remember the message to print if the command is interrupted now.
+
+    An empty text means that there is no message.
+    """
     meta = click.get_current_context().meta
     meta.pop(_STARTING, None)
     if text:

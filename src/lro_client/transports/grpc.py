@@ -51,7 +51,7 @@ _URLS: Final = frozenset({"grpc", "grpcs", "http", "https"})
 _FAIR_SECONDS: Final = 1.0
 """A timeout after fewer seconds does not prove that the connection is dead."""
 _WHOLE_BUDGET: Final = 0.9
-"""A call that took this share of its budget has timed out, because timers may fire early."""
+"""A call that took this share of its budget counts as timed out, because timers may fire early."""
 
 
 class _Channel(Generic[C]):
