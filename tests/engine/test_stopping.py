@@ -237,6 +237,31 @@ def test_work_that_is_claimed_during_a_stop_is_released(make_service, store):
     assert (record.waits, record.attempt, record.lost_attempts) == (True, 1, 0)
 
 
+def test_close_does_not_wait_for_work_that_runs_in_the_thread_of_claims(
+    make_service, store, monkeypatch
+):
+    """A close releases the work that an InlineExecutor runs in the thread that claims work."""
+    step, threads = Step(), []
+
+    def body(*_):
+        threads.append(threading.current_thread())
+        step()
+
+    elsewhere = Service(store, None, maintenance=False)
+    name = work(elsewhere).start(WorkRequest()).name
+    service = make_service(store, InlineExecutor(), maintenance=True)
+    work(service, body)
+    service.edges.start_maintenance()
+    step.reached()
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "close", lambda: None)
+        service.close(0)
+    assert threads[0].is_alive()
+    assert store.get(name).waits
+    step.go.set()
+    joined(threads[0])
+
+
 @pytest.mark.parametrize("make", [InlineExecutor, lambda: ThreadExecutor(1), AsyncioExecutor])
 def test_start_is_refused_when_the_service_stops(make):
     """The UNAVAILABLE error of a stopping service has a retry delay: others may take the call."""

@@ -33,6 +33,8 @@ _RETRY_SECONDS: Final = 1.0
 """Seconds until the next claim after the store was unavailable or work could not be begun."""
 _SLOWER_SECONDS: Final = 0.003
 """Seconds between a notification and the claim, if the last claim of this process found no work."""
+_LAST_SECONDS: Final = 1.0
+"""Seconds that a stop waits for the thread if the executor runs functions in it."""
 _LOCKED_PAUSES: Final = (0.001, 0.1)
 """First and longest pause, in seconds, while other processes have locked the due work."""
 
@@ -85,11 +87,15 @@ class Claims(PerProcess):
         return self._thread is not None and not self._stopped
 
     def stop(self) -> None:
-        """Stop claiming, and end the thread."""
+        """Stop claiming, and end the thread.
+
+        A thread in which the executor still runs a function ends when the function returns.
+        """
         self._stopped = True
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+            runs_functions = self._runtime.executor.submits_block
+            self._thread.join(_LAST_SECONDS if runs_functions else None)
 
     def claim_soon(self) -> None:
         """Claim work soon, because work waits in the store."""

@@ -415,8 +415,9 @@ AttemptOutcome: TypeAlias = Literal[
 """How an attempt ended.
 
 ``retried``: the function failed, and the operation waits for the next attempt. ``lost``: the
-process that ran the function died. ``released``: the work waits again. ``superseded``: the
-store refused the result, because another worker has the operation or the operation is gone.
+process that ran the function died. ``released``: the work waits again. ``superseded``: the result
+is not stored, because another worker has the operation, the operation is gone, or the store was
+unavailable when the process stopped.
 """
 
 
