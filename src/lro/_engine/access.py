@@ -345,6 +345,7 @@ class Access:
 
         Raises:
             NameRefused: A name is refused, and ``refuse`` is true; the error contains the name.
+            HookFailed: The hook failed.
         """
         if self._hook is None or caller is None:
             return frozenset(names)

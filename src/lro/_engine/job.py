@@ -196,7 +196,8 @@ class Job(Generic[M]):
         In a loop, give each step its own key. Steps and checkpoints share one set of keys.
 
         Raises:
-            Cancelled, DeadlineExceeded: The work was told to stop; the function is not called.
+            Cancelled, DeadlineExceeded: The work was told to stop, and the function is not called.
+            Cancelled: The process stops while the store is unavailable; the result is not stored.
             LeaseLost, EncodingError, MessageTooLarge: The result is not stored, as for
                 :meth:`checkpoint`.
             InvalidArgument, UnknownType: As for :meth:`checkpointed`.

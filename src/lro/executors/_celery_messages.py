@@ -188,9 +188,10 @@ class NamePublisher(PerProcess):
     """Sends names to the broker of a Celery app, over at most ``connections`` connections.
 
     The broker's address and protocol come from the app's settings, but not the time limits.
-    ``timeout`` bounds each attempt to connect and each wait for an answer. If a call fails because
-    its connection was dead, the call is retried once over a new connection. So a call ends within
-    three times ``timeout``, even if packets are lost.
+    ``timeout`` bounds each of these: the wait for a free connection, each attempt to connect, and
+    each wait for an answer. If a call fails because its connection was dead, the call is retried
+    once over a new connection. So even if packets are lost, a call that gets a connection at once
+    ends within three times ``timeout`` if the broker has one address.
     """
 
     def __init__(self, app: Any, timeout: timedelta, connections: int) -> None:

@@ -40,13 +40,13 @@ _MAX_SET_ASIDE: Final = 100
 _GATHER_AHEAD_SECONDS: Final = 0.05
 """Operations that will be due within this many seconds join the current batch."""
 
-_MIN_BATCH_PAUSE_SECONDS: Final = 0.5
+_POLICY_PAUSE_SECONDS: Final = 0.5
 """Maximum seconds of the policy's pause between batches, unless the share below allows more."""
 
 _MIN_SECONDS_PER_CALL: Final = 0.05
 """Minimum seconds of the pause between batches, for each call in a round of batches."""
 
-_MIN_PAUSE_SHARE: Final = 0.0125
+_POLICY_PAUSE_SHARE: Final = 0.0125
 """Maximum of the policy's pause between batches, as a share of the time waited so far."""
 
 _MAX_GETS_PER_SECOND: Final = 400.0
@@ -258,7 +258,7 @@ def pause_after(
     if batch.strategy in BATCH_STRATEGIES:
         calls = waited_for / capacity(batch.strategy) + len(registry.collections)
         return max(
-            min(pause, max(_MIN_BATCH_PAUSE_SECONDS, elapsed * _MIN_PAUSE_SHARE)),
+            min(pause, max(_POLICY_PAUSE_SECONDS, elapsed * _POLICY_PAUSE_SHARE)),
             calls * _MIN_SECONDS_PER_CALL,
         )
     if any(entry.listeners.wants_progress for entry in waiting):
