@@ -1,4 +1,4 @@
-"""An agent with one counting method, whose operations the test ends, and clients per binding."""
+"""An agent whose counting method starts operations that the test ends; a client per binding."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def make_agent(
     rpc: str = "",
     **more: Any,
 ) -> tuple[CountService, Handler]:
-    """Return a counting service and its agent's handler; ``more`` are options of the handler."""
+    """Return a counting service and its agent's handler; ``more`` has the handler's options."""
     counting = counting or build(owner_only=True)
     methods = methods or [counting.count]
     card = agent_card(
@@ -90,7 +90,7 @@ class Agent:
 
 @contextlib.contextmanager
 def reserved(option: int) -> Iterator[int]:
-    """Reserve a port, on which only a server with the same socket option can listen."""
+    """Reserve a port on which only a server that sets this socket option can listen."""
     with socket.socket() as line:
         line.setsockopt(socket.SOL_SOCKET, option, 1)
         line.bind((HOST, 0))
@@ -137,7 +137,7 @@ def _serving(
 
 @contextlib.contextmanager
 def working_agent() -> Iterator[Agent]:
-    """Serve an agent whose method does the work; 100 or more steps work until cancelled."""
+    """Serve an agent whose method does the work; a count to 100 or more runs until cancelled."""
     service = lro.Service(MemoryStore(), ThreadExecutor(8), domain=DOMAIN, maintenance=False)
 
     @service.method(COUNT)
@@ -190,7 +190,7 @@ def by_jsonrpc(agent: Agent, asked: Asked) -> Any:
     call = {"jsonrpc": "2.0", "id": 7, "method": asked.verb, "params": asked.fields}
     reply = agent.http.post(JSONRPC, json=call, headers={"x-caller": asked.caller})
     value = _first(reply)
-    known = asked.caller not in ("", "mallory")  # the body is not read for other callers
+    known = asked.caller not in ("", "mallory")  # the body is read for known callers only
     assert (value["jsonrpc"], value["id"]) == ("2.0", 7 if known else None)
     if "error" not in value:
         assert reply.status_code == 200

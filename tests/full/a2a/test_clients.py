@@ -1,4 +1,4 @@
-"""Clients by others: a2a-sdk over each binding and in both versions, and the npm package."""
+"""Clients of other projects: a2a-sdk over each binding, in two versions, and an npm package."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def _cancel(client: Any, key: str, streaming: bool) -> None:
 
     begun = await anext(aiter(client.send_message(request(f"{key}-2", 1000, **AT_ONCE))))
     task_id = begun.task.id
-    if streaming:  # otherwise the client does not subscribe to the stream
+    if streaming:  # a client without streaming cannot subscribe to a task
         events = aiter(client.subscribe(SubscribeToTaskRequest(id=task_id)))
         assert (await anext(events)).task.id == task_id
     await client.cancel_task(CancelTaskRequest(id=task_id))
@@ -135,7 +135,7 @@ console.log(JSON.stringify(task));
 
 
 def test_the_client_of_npm_completes_a_task(agent: Agent) -> None:
-    """The client of npm reads the card, starts a task, waits for its end, and gets the task."""
+    """The npm package's client reads the card, starts a task, awaits its end and gets the task."""
     shown = json.loads(run_node(node_modules(A2A), SCRIPT, agent.url))
     assert shown["id"]
     assert "COMPLETED" in str(shown["status"]["state"]) or shown["status"]["state"] == 3

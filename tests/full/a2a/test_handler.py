@@ -337,7 +337,7 @@ class Backend(AuthenticationBackend):
 
 
 def test_the_user_of_a_middleware_is_the_caller() -> None:
-    """The caller is the middleware's user; without a user, a service with owners refuses calls."""
+    """The caller is the middleware's user; calls without a user get 401 if tasks have owners."""
     _, handler = make_agent(build(owner_only=True), authenticate=None)
     app = Starlette(
         routes=routes(handler), middleware=[Middleware(AuthenticationMiddleware, backend=Backend())]
@@ -383,7 +383,7 @@ def test_task_ids_leave_out_the_parent() -> None:
         get(handler, name.rpartition("/")[2])
 
 
-# -- what else may happen ---------------------------------------------------------------------
+# -- cards, errors and processes ---------------------------------------------------------------
 
 
 def test_the_extended_card_is_not_configured(made: Made) -> None:
@@ -420,7 +420,7 @@ def test_a_verb_that_is_switched_off_is_not_supported() -> None:
 
 
 def test_the_card_comes_first_and_may_be_cached(made: Made) -> None:
-    """The card is served before all other routes, with all required fields (A2A 4.4.1, 8.2)."""
+    """The card takes precedence over other routes and has all required fields (A2A 4.4.1, 8.2)."""
     with asgi_inside(Starlette(routes=routes(made[1], jsonrpc="/", rest=""))) as ask:
         reply = ask("GET", "/.well-known/agent-card.json")
         assert ask("GET", "/anything/else").status_code == 404

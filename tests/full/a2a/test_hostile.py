@@ -181,7 +181,7 @@ def test_invalid_call_of_json_rpc_gets_its_error_code(
 
 
 def test_other_media_types_and_sites_are_refused(call: Callable[..., httpx.Response]) -> None:
-    """A request of another media type or site is refused before its body is parsed."""
+    """A request of a wrong media type or from another site is refused without parsing its body."""
     for kind in ("text/plain", "application/json; charset=latin-1", "x" * 300):
         reply = call("POST", JSONRPC, content=b"{}", headers={"content-type": kind})
         assert (reply.status_code, reply.json()["error"]["code"]) == (200, -32005)
@@ -195,7 +195,7 @@ def test_other_media_types_and_sites_are_refused(call: Callable[..., httpx.Respo
 
 
 def left(path: str, body: object, stays: Callable[[lro.Service], bool]) -> list[str]:
-    """Disconnect once ``stays`` is true of the service; return the types of the ASGI messages."""
+    """Call the path, and disconnect once ``stays`` returns true; return the ASGI message types."""
     counting, handler = make_agent(build(), wait=timedelta(minutes=5))
     app = Starlette(routes=routes(handler))
     kind, version = (b"content-type", b"application/json"), (b"a2a-version", b"1.0")
@@ -306,7 +306,7 @@ def test_deep_data_is_refused(agent: Agent, way: str) -> None:
 
 
 def test_another_version_over_grpc_is_refused(agent: Agent) -> None:
-    """A request of another version over gRPC is refused; patch numbers are ignored (A2A 3.6)."""
+    """A request of an unsupported version is refused; patch numbers are ignored (A2A 3.6)."""
     stub: Any = a2a_pb2_grpc.A2AServiceStub(agent.channel)
     for version in ("2.0", "99", "1x", "0.2", "", "0.3.0", "1.0.1"):
         metadata = (("a2a-version", version),)

@@ -134,7 +134,7 @@ def test_total_of_a_long_list_is_counted_up_to_a_limit(
 
 
 def test_page_token_with_another_filter_is_refused(listed: Listed) -> None:
-    """A page token is refused if the request has another filter than the first request."""
+    """A page token is refused if the filter differs from that of the first request."""
     token = listed.list(pageSize=2).next_page_token
     with pytest.raises(InvalidParamsError, match="page_token"):
         listed.list(pageSize=2, pageToken=token, status="TASK_STATE_FAILED")

@@ -177,7 +177,7 @@ def test_another_callers_configurations_are_not_found(pushing: Pushing) -> None:
 
 @pytest.mark.parametrize("may", [{"GetOperation"}, {"GetOperation", "CancelOperation"}])
 def test_callers_of_one_task_have_configurations_of_their_own(may: set[str]) -> None:
-    """A caller with only Get can change no configuration; nobody sees another caller's URL."""
+    """A read-only caller cannot change a configuration; nobody sees another caller's URL."""
 
     def authorize(caller: str, verb: str, name: str) -> bool:
         return caller == "ann" or verb in may
@@ -205,7 +205,7 @@ def test_callers_of_one_task_have_configurations_of_their_own(may: set[str]) -> 
 
 @pytest.mark.parametrize(("token", "most"), [("t", 5), ('"' * 4096, 3)], ids=["places", "bytes"])
 def test_other_callers_use_at_most_half_of_a_tasks_configurations(token: str, most: int) -> None:
-    """Many other callers together leave half of the configurations to the task's starter."""
+    """Together, callers who did not start a task can use at most half of its configurations."""
     counting, webhooks = pushing_service(owner_only=False)
     with serving(counting, webhooks=webhooks) as agent, receiver() as to:
         pushing = Pushing(agent, webhooks, to)

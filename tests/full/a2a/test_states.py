@@ -353,7 +353,7 @@ AT_ONCE = {"configuration": {"returnImmediately": True}}
 
 @pytest.fixture(scope="module")
 def ids(agent: Agent) -> dict[str, str]:
-    """Return task and message IDs by the placeholders that the table has for them."""
+    """Return the IDs of tasks and messages, by their placeholders in the table."""
     running, done = (agent.counting.start(caller="ann") for _ in range(2))
     agent.counting.finish(done)
     WAYS["rest"](agent, Asked("SendMessage", {"message": message("used")} | AT_ONCE))
@@ -377,7 +377,7 @@ def test_each_error_is_the_same_in_all_bindings(
     assert refused.reason == wanted.reason
     assert wanted.says in refused.message
     assert "secret" not in refused.message
-    assert len(refused.message) <= 4000  # because gRPC clients refuse long trailers
+    assert len(refused.message) <= 4000  # gRPC clients refuse long trailers
     if refused.reason == "TASK_NOT_FOUND":  # whether the task exists stays hidden (A2A 13.1)
         task_id = fields.get("id") or fields["message"]["taskId"]
         assert refused.message == f"there is no task {task_id!r}"
@@ -419,7 +419,7 @@ def test_retry_after_and_challenge_are_http_headers(agent: Agent) -> None:
 def test_errors_of_version_0_3_are_returned_over_http(
     agent: Agent, method: str, path: str, status: int
 ) -> None:
-    """Errors of 0.3 are returned over HTTP, where the SDK alone breaks off or replies with 500."""
+    """Version 0.3 gets proper HTTP errors; without our code, the SDK breaks off or replies 500."""
     body = None if method == "GET" else {"message": {"content": 3}}
     reply = agent.http.request(
         method, f"{REST}/v1/{path}", json=body, headers={"a2a-version": "0.3"}

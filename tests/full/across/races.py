@@ -73,7 +73,7 @@ def one_race(
 
 
 def check_race(name: str, number: int, seen: Sequence[View], traces: Traces) -> None:
-    """Check that all saw the same end, and that the function was not still running then."""
+    """Check that all parties saw the same end, and that the function had stopped by then."""
     answers = {(one["state"], one["text"]) for one in seen}
     assert len(answers) == 1, f"{name}: {answers}"
     running = [one for one in seen if one["trace"] == RUNNING]
@@ -108,9 +108,9 @@ def report_races(parties: Sequence[Party], count: int, seed: int = 0) -> Counter
 def one_report(parties: Sequence[Party], asked_before: bool) -> str:
     """Run one race of reports; return the kind of report that was first.
 
-    Only that report was applied, and the record has the report's values. If ``asked_before``, the
-    operation is cancelled before the race; otherwise each party cancels it just before it
-    acknowledges.
+    Check that only that report was applied, and that the record has the report's values. If
+    ``asked_before``, the operation is cancelled before the race. Otherwise each party cancels the
+    operation just before the party acknowledges the cancellation.
     """
     name = parties[0].do("start")
     if asked_before:
@@ -137,7 +137,7 @@ CONFLICT = "INVALID_ARGUMENT REQUEST_ID_CONFLICT"
 
 
 def bodies(count: int, others: int, draw: random.Random) -> list[str]:
-    """Return one process's request texts in random order; ``others`` of them are different."""
+    """Return one process's request texts in random order; ``others`` texts are different."""
     texts = ["other"] * others + ["same"] * (count - others)
     draw.shuffle(texts)
     return texts
@@ -148,8 +148,9 @@ def one_round(
 ) -> str:
     """Make all starts of a round at once, with one request id; return the operation's name.
 
-    The first request wins: starts with its text get the operation, other starts get a conflict.
-    ``others`` starts per process have another text.
+    The first request wins: starts with its text get the operation, and starts with a
+    different text get a conflict.
+    In each process, ``others`` starts have a different text.
     """
     request_id = str(uuid.UUID(int=draw.getrandbits(128), version=4))
     shares = [len(range(one, CALLERS, len(parties))) for one in range(len(parties))]
@@ -186,7 +187,7 @@ def one_round(
 def identical_starts(
     parties: Sequence[Party], rounds: int, traces: Traces, seed: int = 0
 ) -> Counter[str]:
-    """Run rounds of concurrent starts; in every second round some starts have another text.
+    """Run rounds of concurrent starts; in every second round, some texts differ.
 
     Return the numbers of starts, of operations, and of calls of the work.
     """

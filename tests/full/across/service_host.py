@@ -24,7 +24,7 @@ from tests.waiting import PATIENCE, until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 SWITCH_SECONDS = 1e-5
-"""The time after which another thread gets its turn: short, so that calls interleave."""
+"""The time after which Python switches threads: short, so that calls interleave."""
 
 REPORTS = ("complete", "fail", "acknowledge")
 """The ways in which a reporter can end an operation."""

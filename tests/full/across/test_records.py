@@ -1,7 +1,7 @@
 """The same store calls leave equal records in memory, in SQLite and in PostgreSQL.
 
 Each database has two stores, as two processes would have. Calls alternate between the stores, so
-that an outdated record in the cache of one would be found.
+that an outdated record in one store's cache would be found.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ STARTS = st.fixed_dictionaries(
     }
 )
 WHICH = st.integers(0, 11)
-"""Selects an existing record; the last number may also select a removed record."""
+"""The number of an existing record; the highest number may also select a removed record."""
 EXPIRY = timedelta(hours=2)
 LEASE = timedelta(seconds=15)
 
@@ -127,7 +127,7 @@ class Kept(RuleBasedStateMachine):
         self.exit.close()
 
     def all(self, call, read=shown):
-        """Make a call on every store; return the result, which must be the same on all."""
+        """Make a call on every store; return the result, which must be equal on all stores."""
         self.calls += 1
         found = {}
         for kind, pair in self.stores.items():

@@ -62,7 +62,7 @@ def serve() -> Iterator[Serve]:
 
 @pytest.fixture
 def stage(serve: Serve) -> Iterator[Stage]:
-    """A service whose work the test controls; closed before the servers, which await the work."""
+    """A service whose work the test controls; it closes before the servers, which await work."""
     made = Stage()
     yield made
     made.close()

@@ -6,7 +6,7 @@ from itertools import product
 from typing import Final
 
 RUN: Final = "window.pwned=1;alert(1)"
-"""The script that replaces RUN in the tables below; tests can detect both effects of it."""
+"""The script that replaces RUN in the tables below; tests can detect both of its effects."""
 
 _TAGS: Final = (
     "<script>RUN</script>",

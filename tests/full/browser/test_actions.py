@@ -85,7 +85,7 @@ def test_first_refusal_stops_the_rest(stage: Stage, beside: Show) -> None:
 
     def allow(caller: str, action: str, name: str) -> bool:
         asked.append(name)
-        return not name  # the page asks without a name whether to show the buttons
+        return not name  # an empty name asks whether the page shows the buttons
 
     page = beside(allow=allow)
     page.get_by_role("checkbox", name="Mark all that are shown").check()

@@ -20,7 +20,7 @@ expect = pytest.importorskip("playwright.sync_api").expect
 
 
 def test_page_is_ready_after_five_requests(show: Show, site: str, context: Any) -> None:
-    """Page, style, script, session and list are all that is requested, from one server."""
+    """A new page requests itself, style, script, session and list, all from its own server."""
     found: list[str] = []
     context.on("request", lambda request: found.append(request.url.removeprefix(site)))
     page = show()

@@ -39,7 +39,7 @@ ANSWER_CANCELS: Final = """
         return new Response(JSON.stringify(busy ? error : {}), {status: busy ? 400 : 200});
     };
 """
-"""A script that answers Cancel requests in the page: 1,000 through the test would be slow."""
+"""A script that answers Cancel requests in the page: a test would answer 1,000 too slowly."""
 
 EACH_TAB: Final = """async (names) => {
     const frame = () => new Promise(requestAnimationFrame), found = [];
@@ -55,7 +55,7 @@ EACH_TAB: Final = """async (names) => {
     }
     return found;
 }"""
-"""A script that opens each tab of each operation and returns the text of the last, Raw."""
+"""A script that opens each tab of each operation and returns the text of the last tab, Raw."""
 
 
 def test_any_url_fragment_shows_a_view(page: Page, site: str) -> None:

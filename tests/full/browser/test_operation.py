@@ -34,7 +34,7 @@ def test_progress_and_time_line_follow_the_work(stage: Stage, work: str, page: P
 
 
 def test_details_of_errors_are_drawn_by_their_types(stage: Stage, work: str, show: Show) -> None:
-    """BadRequest is shown as a table of fields, Help as links, of which unsafe ones are text."""
+    """BadRequest is shown as a table of fields and Help as links; unsafe links become text."""
     violation = FieldViolation(field="source.rows", description="is too long")
     links = (
         HelpLink(description="the manual", url="https://acme.test/manual"),
@@ -53,7 +53,7 @@ def test_details_of_errors_are_drawn_by_their_types(stage: Stage, work: str, sho
 
 
 def test_failed_attempts_are_shown_as_they_happen(stage: Stage, work: str, show: Show) -> None:
-    """The view shows the worker, then the failed attempt and the due time, without a reload."""
+    """Without a reload the view shows the worker, the failed attempt, and the next due time."""
     page = show(f"#/{work}")
     facts = page.locator(".side section").first
     expect(facts).to_contain_text(f"Worker{socket.gethostname()}, PID {os.getpid()}")

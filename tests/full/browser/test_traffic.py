@@ -1,4 +1,4 @@
-"""The page sends few requests while it is in use, and none while it is not."""
+"""The page sends few requests while it is in use, and none while it is unused."""
 
 from __future__ import annotations
 

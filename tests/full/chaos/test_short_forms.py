@@ -12,9 +12,9 @@ from tests.services.postgres import shared_server
 from tests.waiting import PATIENCE
 
 AT_ONCE = 10
-"""The number of trials that run together."""
+"""The number of trials that run at the same time."""
 LEASE = 3
-"""The lease in seconds. Beside other tests, a live server may get no CPU for a second or two."""
+"""The lease in seconds. While other tests run, a live server may get no CPU for 2 seconds."""
 
 
 @pytest.mark.parametrize(
@@ -34,12 +34,12 @@ LEASE = 3
         ),
         # Some late writes of frozen servers occur; each is refused, counted and logged.
         ("fence --executors threads,loop", {}),
-        # No live worker is declared lost, whatever is locked.
+        # No kind of lock makes a live worker count as lost.
         ("locks --leases 1.5", {}),
         ("loops --executors threads", {}),
         # No reply is wrong, nothing is lost, and Waits keep their timeout.
         ("store --executors threads,loop --seconds 5", {"lease": "15"}),
-        # Each end is notified at least once, with one id; operations in progress are not notified.
+        # Each operation's end is sent at least once, with one id; nothing is sent before the end.
         ("webhooks --kills 4", {}),
         # Completed steps are not repeated, and each operation has the results of its steps.
         ("steps --kills 6", {}),

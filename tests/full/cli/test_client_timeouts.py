@@ -25,7 +25,7 @@ IN_TIME = "6s"
 
 
 def test_watch_shows_age_that_server_describes(drawing: Lro, asked: Asked) -> None:
-    """``watch`` shows the age since the creation time, which it gets by one FULL view."""
+    """``watch`` shows the age since the creation time, read by one request with view FULL."""
     asked.app = server = Viewing(200, FULL)
     found = drawing("watch", "operations/a", "--timeout", IN_TIME, "--poll")
     assert found.status == Exit.RUNNING
@@ -81,7 +81,7 @@ def test_wait_shows_the_number_of_pending_operations(
 
 
 def test_message_names_operations_that_go_on(call: Lro, harness: Harness) -> None:
-    """After a timeout, a message suggests a command to wait again, and names at most 10."""
+    """After a timeout, a message suggests how to wait again, and names at most 10 operations."""
     names = [started(harness) for _ in range(12)]
     found = call("wait", names[0], "--timeout", IN_TIME)
     assert (found.status, found.out) == (Exit.RUNNING, "")

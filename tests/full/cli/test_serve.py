@@ -216,7 +216,7 @@ def test_open_server_warns_and_serves_what_its_options_say(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``--no-starts`` and ``--parent`` are obeyed, and a server open to other machines warns."""
-    monkeypatch.setenv("WEB_CONCURRENCY", "auto")  # a variable for other servers
+    monkeypatch.setenv("WEB_CONCURRENCY", "auto")  # a variable that other servers read
     write_service(here, store=f"import logging; logging.basicConfig()\n{MEMORY}")
     arguments = ("work:service", "--host", "0.0.0.0", "--no-starts", "--parent", "projects/*")
     with lro_serve(here, *arguments) as server:
@@ -390,7 +390,7 @@ def test_worker_takes_over_what_a_killed_server_has_begun(here: Path) -> None:
     command = ("-m", "lro.cli", "worker", "work:service")
     with running(command, here, "worker.log") as worker:
         until(lambda: worker.process.pid in begun(here))
-        assert "work:service takes work\n" in worker.output  # other lines may be before
+        assert "work:service takes work\n" in worker.output  # other lines may come first
         assert worker.stop() == 0
         assert "operations released: 1 of 1" in worker.output
     (here / "go").touch()

@@ -29,7 +29,7 @@ BRIEFLY: Final = [
     ("a servicer by hand", "gRPC", "a dict"),
     ("the same behind a gateway", "HTTP", "a dict"),
 ]
-"""The rows of the results table that are checked here; the others take longer."""
+"""The rows of the results table that are checked here; the other rows take longer."""
 
 
 def test_page_lists_every_check() -> None:

@@ -70,7 +70,7 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
 def test_kit_finds_the_faults_of_showcase(
     urls: tuple[str, str], over: str, expected: set[str]
 ) -> None:
-    """Exactly the expected checks with the levels must and should fail."""
+    """Of the checks with level must or should, exactly the expected ones fail."""
     grpc, http = urls
     start = shlex.join([sys.executable, str(SOURCE / "start.py"), http])
     target = ["--grpc", grpc.removeprefix("grpc://")]

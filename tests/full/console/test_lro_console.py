@@ -1,4 +1,4 @@
-"""The command ``lro console``: its page and calls, for our own server and for another one."""
+"""The command ``lro console``: its page and calls, for our own server and for a foreign one."""
 
 from __future__ import annotations
 
@@ -412,7 +412,7 @@ def test_headers_are_passed_on_byte_by_byte(other: OtherServer) -> None:
 
 
 def test_content_type_of_a_reply_is_not_copied() -> None:
-    """The reply gets a content type of our own: of a list, browsers would use the last type."""
+    """A reply gets our own content type; from a list of types, browsers would use the last one."""
     with replying(200, (b"content-type", b"application/json;x=1, text/html")) as client:
         reply = client.get("/v1/operations")
     assert reply.headers["content-type"] == "application/json"

@@ -30,7 +30,7 @@ MOST: Final = 10_001
 
 SIZE: Final = 16_500
 IN_PROGRESS: Final = 0.9
-"""So high that one parent alone has more operations in progress than the limit."""
+"""The share of operations in progress; one parent alone has more of them than the limit."""
 
 INDEXED: Final = {
     "none": "",
@@ -101,7 +101,7 @@ def asked(service: lro.Service) -> Iterator[tuple[str, Any]]:
 
 
 def instructions(path: Path, statement: Statement) -> int:
-    """Count the SQLite instructions that a statement takes, which are some tens for each row."""
+    """Count the SQLite instructions that a statement takes: a few tens for each row."""
     taken = 0
 
     def count() -> None:

@@ -54,7 +54,7 @@ def main(
     """Start two naps and print their names; after a line of input, end in the given way."""
     store = place.open()
     service: lro.Service
-    if ending == "registered":  # registered before all the handlers that closing needs
+    if ending == "registered":  # closing needs handlers that are registered later
         atexit.register(lambda: service.close())
     service = lro.Service(store, EXECUTORS[executor](), drain=timedelta(seconds=float(drain)))
     function = anap if executor == "asyncio" else nap
@@ -71,7 +71,7 @@ def main(
         sys.exit(3)
     if ending == "forked":
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # forks while threads run
+            warnings.simplefilter("ignore", DeprecationWarning)  # about a fork while threads run
             child = os.fork()
         if child == 0:
             sys.exit()  # the child does not use the service, and ends first

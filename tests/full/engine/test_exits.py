@@ -79,7 +79,7 @@ def naps(request, tmp_path):
 def test_work_ends_before_the_interpreter(naps, executor):
     """After its last line, a program waits for its work and stores the results.
 
-    With a store in memory, the work still runs to its end: it may have effects outside.
+    With a store in memory, the work still runs to its end, because it may have outside effects.
     """
     assert naps.run(executor, LONG, "end")[:2] == (0, "")
     assert naps.notes("ended") == 2

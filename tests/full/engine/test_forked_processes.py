@@ -149,7 +149,7 @@ print(notifier.calls)
 
 @pytest.mark.parametrize("use", ["preloaded", "used"])
 def test_forked_process_starts_again_at_its_first_use(tmp_path, use):
-    """A child's webhooks begin at its first use; a parent that only preloads sends nothing."""
+    """A child sends webhooks once it uses the service; a parent that only preloads sends none."""
     ran = ended_program(FORKED, tmp_path / "operations.db", use)
     assert (ran.returncode, ran.stderr) == (0, "")
     used = ["begin", "wake"] if use == "used" else []

@@ -1,4 +1,4 @@
-"""Functions that run in child processes, and what the parent does at their end."""
+"""Functions that run in child processes, wrapped by the service's ``around`` hook."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ def answer(request: Any, progress: Recorder | None = None) -> Any:
     module = import_module(f"examples.analysis.verbs.{verb}")
     module.check(request)
     found = getattr(module, verb)(request, progress or Recorder())
-    assert through_json(found) == found  # so no number is NaN or infinite
+    assert through_json(found) == found  # fails if a number is NaN or infinite
     return found
 
 

@@ -57,7 +57,7 @@ def too_long() -> bytes:
 def test_each_picture_of_a_request_is_checked_by_its_header(
     verb: str, field: str, refused_by: Refused
 ) -> None:
-    """A picture with other content, of another type or of a wrong size is refused by its header."""
+    """A picture with invalid content, a wrong type or a wrong size is refused by its header."""
     for content in (b"a cat on a mat", b"", flat(1281, 64, "L").content):
         assert refused_by(verb, with_picture(verb, field, image(content))) == f"{field}.content"
     wrong = with_picture(verb, field, image(PICTURE, "image/jpeg"))
@@ -166,7 +166,7 @@ BOXES = [{"x": x, "y": y, "width": 16, "height": 16} for x, y in ((49, 0), (0, 2
 def test_box_outside_the_upright_picture_fails_the_operation(
     verb: str, body: Json, field: str, server: Server
 ) -> None:
-    """If a box or another picture does not fit the picture, the error states the picture's size."""
+    """If a box or a second picture does not fit the first picture, the error states the sizes."""
     error = failed(server, verb, body)
     assert (error["code"], complaint(error)) == (3, field)
     assert "64 x 64" in error["message"]

@@ -1,4 +1,4 @@
-"""Drawings of results: of all ten analyses, of results without findings, and by the command."""
+"""Drawings of results: for all ten analyses, for results without findings, and by the command."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_fingerprint_changes_little_under_strong_compression() -> None:
 def test_unrelated_pictures_have_other_hashes() -> None:
     """The hashes of any two bundled pictures of different things differ in at least 20 bits."""
     names = {entry.name for entry in (files("skimage") / "data").iterdir()}
-    names -= {"chessboard_GRAY.png", "motorcycle_right.png"}  # others show the same things
+    names -= {"chessboard_GRAY.png", "motorcycle_right.png"}  # other pictures show the same things
     hashes = [perceptual_hash(opened(name)) for name in names if name.endswith((".png", ".jpg"))]
     assert len(hashes) >= 20
     assert min(bits_apart(one, other) for one, other in combinations(hashes, 2)) >= 20
@@ -117,7 +117,7 @@ def test_metadata_has_size_and_tags_of_the_file() -> None:
     assert found.tags["Software"] == "Adobe Photoshop CS5 Macintosh"
     assert found.tags["DateTime"] == "2012-09-17T15:53:45-04:00"
     assert "ExifOffset" not in found.tags
-    assert "Photoshop" not in repr(found)  # logs must not show tags, which may have a name
+    assert "Photoshop" not in repr(found)  # tags may name a person, so logs hide them
 
 
 def test_exif_tags_of_camera_and_gps_are_read() -> None:

@@ -37,7 +37,7 @@ def test_each_method_has_its_request_and_response_registered_once() -> None:
     names = sorted(str(full_name(cls)) for cls in NAMED)
     wanted = [f"{verb}{kind}" for verb in VERBS for kind in ("Request", "Response")]
     assert names == sorted(PACKAGE + name for name in (*wanted, *PARTS, "AnalysisMetadata"))
-    registry = TypeRegistry(*NAMED)  # this accepts each class, so each class has a valid shape
+    registry = TypeRegistry(*NAMED)  # a registry refuses classes of an invalid shape
     assert {registry.name_of(cls) for cls in NAMED} == {PACKAGE + cls.__name__ for cls in NAMED}
 
 

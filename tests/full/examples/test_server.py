@@ -28,7 +28,7 @@ def test_every_endpoint_starts_an_operation(verb: str, analyses: dict[str, Analy
     assert first["name"].startswith("operations/")
     created = first["metadata"].pop("createTime")
     assert datetime.fromisoformat(created).utcoffset() == timedelta()
-    # a free worker may have begun already
+    # a free worker may have begun the work
     assert first["metadata"].pop("startTime", created) == created
     assert first == {
         "name": first["name"],

@@ -58,5 +58,5 @@ def test_operation_of_a_project_is_found_only_below_it(parent: str, server: Serv
 
 @pytest.mark.parametrize("parent", ["projects", "projects/p/", "folders/f", "projects/-", "a//b"])
 def test_start_below_an_unknown_parent_is_refused(parent: str, refused_by: Refused) -> None:
-    """A start below a parent from which the operation could not be read is refused."""
+    """A start is refused if its operation could not be read below the given parent."""
     assert refused_by(f"score?parent={parent}", SMALL) == "parent"

@@ -88,7 +88,7 @@ def test_walkthrough_survives_the_kill_of_a_server(path: str, data: Path, tmp_pa
     places = {"PATH": path, "TMPDIR": str(data)}
     limits = {"C_FORCE_ROOT": "1", "PGCTLTIMEOUT": f"{PATIENCE:.0f}"}
     output, errors = tmp_path / "output", tmp_path / "errors"
-    # output goes to files, because servers that a failed script leaves would keep pipes open
+    # Output goes to files: servers that a failed script leaves running would keep pipes open.
     with output.open("wb") as out, errors.open("wb") as err:
         ran = subprocess.Popen(
             ["bash", "-c", script()],

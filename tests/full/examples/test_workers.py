@@ -56,7 +56,7 @@ def test_operations_end_though_one_of_two_servers_is_killed(servers: Process) ->
     """After a kill, all operations end, their progress never falls, and a new process starts."""
     first = children(servers.popen.pid)
     names = [servers.start("track", slow_request(4))["name"] for _ in range(4)]
-    seen = [servers.finish(name, percent) for name in names]  # all of them are in progress now
+    seen = [servers.finish(name, percent) for name in names]  # all operations are in progress now
     os.kill(min(first), signal.SIGKILL)
     with httpx.Client(base_url=servers.http.base_url, timeout=PATIENCE) as http:
         servers.call = http.request  # new connections reach the remaining server

@@ -79,7 +79,7 @@ def test_a_worker_is_sent_the_name_after_the_commit(broker, tmp_path):
 
 
 def test_repeated_message_runs_the_work_once(harness):
-    """Messages before, during and after the work run it once; each message is acknowledged."""
+    """If messages arrive before, during and after the work, it runs once; each is acknowledged."""
     gate, tally = harness.gate("gate"), harness.gate("tally")
     with harness.worker("prefork") as worker:
         held, counted = harness.start("Hold", str(gate)), harness.start("Count", str(tally))
@@ -92,7 +92,7 @@ def test_repeated_message_runs_the_work_once(harness):
         gate.touch()
         ended(harness.service, held)
         send(harness, held)
-        send(harness, "operations/unknown")  # may have been deleted
+        send(harness, "operations/unknown")  # its record may have been deleted
         worker.says("succeeded", before + 9)
         assert not worker.count("operations/unknown: not begun")
     assert tally.read_text() == f"{counted}\n"
@@ -137,7 +137,7 @@ def test_a_message_that_names_no_operation_is_dropped(broker, tmp_path, pool):
 
 
 def test_work_of_a_killed_worker_ends_or_runs_again(harness):
-    """A killed worker's work ends WORKER_LOST or is run by another worker, as the method allows."""
+    """A killed worker's work fails with WORKER_LOST or runs again, as the method's options say."""
     gate = harness.gate("gate")
     with harness.worker("prefork") as worker:
         lost, again = harness.start("Once", str(gate)), harness.start("Again", str(gate))
@@ -285,7 +285,7 @@ def test_closed_service_leaves_no_connection_to_the_broker(mortal, shaky):
 def test_start_fails_while_the_broker_is_unavailable(mortal, shaky, request_id):
     """While the broker is unavailable, a start raises Unavailable and stores nothing."""
     mortal.kill()
-    for _ in range(2):  # first detected, then remembered
+    for _ in range(2):  # the failure is first detected, then remembered
         with pytest.raises(Unavailable, match="broker cannot be reached"):
             shaky.start("Echo", "abc", request_id=request_id)
     assert shaky.stored() == []
@@ -296,7 +296,7 @@ def test_stored_work_waits_while_the_broker_does_not_answer(mortal, shaky, monke
     monkeypatch.setattr(_celery_messages, "FRESH_SECONDS", PATIENCE)
     names = [shaky.start("Echo", "abc")]
     with mortal.frozen():
-        names.append(shaky.start("Echo", "abc"))  # returns in bounded time
+        names.append(shaky.start("Echo", "abc"))  # this returns in bounded time
         monkeypatch.setattr(_celery_messages, "FRESH_SECONDS", 0.0)
         with pytest.raises(Unavailable, match="broker cannot be reached"):
             shaky.start("Echo", "abc")

@@ -118,12 +118,12 @@ def plain(request: Plain, job: lro.Job[WorkMetadata]) -> WorkResponse:
 
 
 def test_child_uses_the_registry_of_the_decorated_function(module, service, caplog):
-    """A child knows the codecs of the decorated function's registry, but not those of another."""
+    """A child knows the codecs of the decorated function's registry, and no other codecs."""
     made = module("declared_place", DECLARED)
     service.closing(made.service)
     operation = made.plain.start(made.Plain("text"))
     assert answer(made.service, ended(made.service, operation)) == "plain text"
-    again = service.method("acme.v1.Works.Again")(made.twice.spec.function)  # by another service
+    again = service.method("acme.v1.Works.Again")(made.twice.spec.function)  # in a second service
     for one, method in ((service, again), (made.service, made.twice)):
         assert answer(one, ended(one, method.start(WorkRequest(text="x")))) == "xx"
     other = made.undecorated.start(made.Plain("text"))
@@ -224,7 +224,7 @@ def test_retryable_error_class_must_be_importable():
 
 @pytest.mark.parametrize("function", [None, process_methods.task, Callable.static, Hidden])
 def test_function_that_may_be_found_later_is_accepted(function):
-    """A declaration succeeds if the function may be found later or the method has none."""
+    """A declaration succeeds if its function may be found later, and also without a function."""
     spec = spec_of(None if function is Hidden else function)
     ProcessExecutor(1).check_method(spec)
 
@@ -459,7 +459,10 @@ def run(*arguments, **options):
 
 @pytest.mark.parametrize("file", ["program.py", "program", "package/program.py"])
 def test_functions_of_a_main_module_are_found(tmp_path, file):
-    """A main module is imported by another name, so its guard holds; with -m, by its own name."""
+    """A child imports a main module as ``__mp_main__`` or, with ``-m``, by its own name.
+
+    Code behind the ``__main__`` guard therefore does not run in the child.
+    """
     (tmp_path / "package").mkdir()
     (tmp_path / file).write_text(SCRIPT)
     if "package" in file:
@@ -496,7 +499,7 @@ if __name__ == "__main__":
 
 
 def test_function_of_a_main_module_may_start_processes(tmp_path):
-    """Processes that such a function spawns can import the main module from its file."""
+    """Processes that a main module's function spawns can import the main module from its file."""
     (tmp_path / "program.py").write_text(MANY)
     ran = run(str(tmp_path / "program.py"))
     assert "'found': [2" in ran.stdout, ran.stderr

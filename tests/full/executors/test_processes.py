@@ -243,7 +243,7 @@ def both(request, tmp_path_factory):
 @pytest.mark.parametrize("how", process_methods.FAILURES)
 @pytest.mark.parametrize("method", ["Task", "AsyncTask"])
 def test_a_failure_is_reported_as_in_a_thread(both, method, how):
-    """Code, message and details of an error are the same as in a thread."""
+    """An error in a child has the same code, message and details as an error in a thread."""
     in_thread, in_child = both(method, request("fail", rest={"how": how}))
     assert in_child == in_thread
 
@@ -265,7 +265,7 @@ def test_a_failure_is_reported_as_in_a_thread(both, method, how):
     ],
 )
 def test_result_and_metadata_are_as_in_a_thread(both, method, do, size):
-    """The results are equal, and so are the last metadata if only one thread reports."""
+    """Result and last metadata are equal in child and thread, if only one thread reports."""
     asked = request(do, text="text", size=size)
     in_thread, in_child = both(method, asked)
     assert in_child == in_thread
@@ -364,7 +364,7 @@ with lro.Service(MemoryStore(), ProcessExecutor(1)) as service:
 
 
 def test_children_work_under_gevent():
-    """gevent makes pipes non-blocking, even at the child's end."""
+    """Children work under gevent, although it makes pipes non-blocking at both ends."""
     pytest.importorskip("gevent")
     command = [sys.executable, "-c", GREEN]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE)
@@ -526,7 +526,7 @@ DEATHS = [
 
 @pytest.mark.parametrize(("do", "size", "how"), DEATHS)
 def test_a_dead_child_ends_its_operation(harness, mail, caplog, do, size, how):
-    """If a child dies, its work is lost at once, its processes are killed; another child starts."""
+    """After a child's death its work is lost at once, its processes die, and a new child starts."""
     service, method = harness()
     operation = ended(service, method.start(request(do, mail, size=int(size))))
     assert reason(operation) == (Code.ABORTED, "WORKER_LOST")

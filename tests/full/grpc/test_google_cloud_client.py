@@ -35,7 +35,7 @@ PACKAGE = "google.cloud.redis.v1.CloudRedis"
 
 
 def test_the_server_of_the_page_is_short() -> None:
-    """The server in the page's code has at most 40 lines, as promised."""
+    """The server in the page's code has at most 40 lines, as the page says."""
     page = DOCS / "how-to" / "serve-googles-clients.md"
     server = next(block for block in blocks(page) if block.language == "python")
     assert "CloudRedis.CreateInstance" in server.text

@@ -31,10 +31,10 @@ PATIENCE: Final = 600.0
 """The time limit of a program in seconds, including the download of its packages."""
 MAVEN: Final = (
     *("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),
-    "-Dmaven.wagon.rto=3000",  # needed before Maven 3.9
+    "-Dmaven.wagon.rto=3000",  # Maven before 3.9 needs this
     *(f"-Daether.connector.{one}Timeout=3000" for one in ("connect", "request")),
 )
-"""Options for a quick start of Maven, and for no more than 3 seconds of silence of a registry."""
+"""Options that start Maven quickly, and end a request after 3 seconds without data."""
 NO_REGISTRY: Final = re.compile(r"Could not transfer artifact .*")
 """The beginning of Maven's error if it cannot reach a registry."""
 
@@ -53,7 +53,7 @@ class World:
         return ran.stdout
 
     def ran(self, script: str, within: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Run a script in the way that the page tells its readers."""
+        """Run a script as the page tells its readers to run it."""
         path = os.pathsep.join(
             [str(self.folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
         )
@@ -67,7 +67,7 @@ class World:
         )
 
     def here(self, text: str) -> str:
-        """Replace the addresses in a text of the page by those of the test's server."""
+        """Replace the addresses in a text of the page with the addresses of the test's server."""
         http, grpc = self.server.url, str(self.server.grpc)
         text = text.replace("localhost:8000", http.removeprefix("http://"))
         return text.replace("localhost:50051", grpc.removeprefix("grpc://"))

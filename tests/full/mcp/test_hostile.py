@@ -265,7 +265,7 @@ def test_a_detail_without_a_json_form_is_a_fault_of_the_server(
         for here in ("authenticate", "validate", "work"):
             if here == "work" and not isinstance(
                 detail.payload, bytes
-            ):  # the record keeps this text instead
+            ):  # the record has this text, not the detail
                 check_internal(call(caller), "the result of the method cannot be encoded")
             else:
                 check_internal(call(caller))

@@ -192,7 +192,7 @@ def test_client_without_tasks_polls_with_a_handle(serve: Serve) -> None:
     assert "operations_get" in text
     again = {"id": task_id}
     assert caller.call(again, "operations_get", declared=False).result == handle
-    assert caller.call(again, "operations_get").result == handle  # allowed with tasks too
+    assert caller.call(again, "operations_get").result == handle  # also for clients with tasks
     counting.finish(f"operations/{task_id}")
     done = caller.call(again, "operations_get", declared=False).result
     assert done["structuredContent"] == {"total": 3}

@@ -69,7 +69,7 @@ def plain_install() -> set[str]:
 
 
 def skip_with_old_versions() -> None:
-    """Skip the test if the lowest versions are installed, because those need other packages."""
+    """Skip the test if the lowest versions are installed, which need other packages."""
     if Version(importlib.metadata.version("httpx")) < Version("0.28"):
         pytest.skip("httpx is an old one, and the page is about new installs")
 

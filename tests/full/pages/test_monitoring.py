@@ -113,7 +113,7 @@ def attempts(good: int, retried: int) -> Series:
 
 
 def scraped(*with_store: str) -> Series:
-    """Return the scrapes of servers ``a`` and ``b``; only those given can read the store."""
+    """Return scrapes of servers ``a`` and ``b``; servers in ``with_store`` can read the store."""
     up = {f'up{{job="work",instance="{one}"}}': f"1x{MINUTES}" for one in "ab"}
     queue = f'lro_queue_operations{{job="work",{METHOD},lro_due="true",process="1",instance='
     return up | {f'{queue}"{one}"}}': f"0x{MINUTES}" for one in with_store}

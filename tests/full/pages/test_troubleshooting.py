@@ -50,7 +50,7 @@ def test_each_section_of_the_page_is_in_its_table() -> None:
 
 
 def killed(folder: Path, *, at_most_once: bool = False) -> tuple[str, lro.Operation]:
-    """Kill a process during an operation; return the operation's name and its end here."""
+    """Kill a process during an operation; return the operation's name and the ended operation."""
     ran = subprocess.run(
         [sys.executable, "-c", WORK], cwd=folder, capture_output=True, text=True, timeout=PATIENCE
     )

@@ -60,8 +60,8 @@ class Held:
 class Measure:
     """Sends requests to an application on an event loop, next to a heartbeat task.
 
-    The gap between two beats is measured in CPU time of the whole process: work that blocks the
-    loop or the interpreter lock is included, the time of other processes is not.
+    The gap between two beats is measured in CPU time of the whole process. It includes work that
+    blocks the loop or the interpreter lock, and excludes the time of other processes.
     """
 
     def __init__(self, app: Any) -> None:

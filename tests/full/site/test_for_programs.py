@@ -98,7 +98,7 @@ def links(page: Path) -> Iterator[str]:
 
 
 def test_links_lead_to_pages_and_anchors(built: Path) -> None:
-    """Every link of the site leads to a page and an anchor that exist, generated links too."""
+    """Every link of the site, even a generated one, leads to a page and an anchor that exist."""
     wrong, seen = set(), 0
     for page in built.rglob("*.html"):
         if page.name == "404.html":

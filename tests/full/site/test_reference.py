@@ -62,7 +62,7 @@ def test_each_public_name_has_an_entry(api: Api, built: Path) -> None:
         wanted = [f"{module}.{name}" for name in api.names(module)]
         missing += [name for name in [module, *wanted] if name not in ids]
         entries = re.findall(r'<h\d id="([^"]+)"', html)
-        assert [name for name in entries if re.search(r"\._", name)] == []  # none is private
+        assert [name for name in entries if re.search(r"\._", name)] == []  # no entry is private
     assert sum(len(api.names(module)) for module in api.modules) > 400
     assert missing == []
 

@@ -50,15 +50,16 @@ class Kind:
     waits: int = 6
     starters: int = 2
     worker: tuple[str, ...] = ()
-    """The command of the process that does the work for this host, if another process does."""
+    """The command of the worker process, if the host does not do the work itself."""
     grpc: bool = False
     held_to_their_end: bool = False
     """Whether this host lets waits run to their end, so that they return 200."""
     held: int = 2
     """The number of operations whose work runs until the test creates the file ``go``.
 
-    With Celery, each worker process has one of them: if the signal comes while the worker sends a
-    message to a free process, Celery 5.7 never stops (the page has a workaround).
+    With Celery, each worker process runs one of these operations. If the signal came while the
+    worker sends a message to a free process, Celery 5.7 would never stop (the page has a
+    workaround).
     """
 
 

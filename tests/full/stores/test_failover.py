@@ -25,7 +25,7 @@ class Place:
     save: Callable[[], object]
     restore: Callable[[], object]
     reconnect: Callable[[Store], object]
-    """Gives a store new connections without its notice, as a pooler may."""
+    """Gives a store new connections without telling the store, as a pooler may."""
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -89,7 +89,7 @@ def test_change_lost_in_a_failover_is_not_reported_as_stored(
     place.save()
     clock.advance(microseconds=1)
     with contextlib.suppress(Exception):
-        one.get(record.name)  # notices that its connections are lost
+        one.get(record.name)  # the store sees that its connections are lost
     one.update(record.name, report_of(clock, noted("lost")))
     streams = [WatchList([record.name]) for _ in (one, two)]
     for store, stream in zip((one, two), streams, strict=True):
@@ -102,8 +102,8 @@ def test_change_lost_in_a_failover_is_not_reported_as_stored(
     clock.advance(microseconds=1)
     with contextlib.closing(place.open()) as other:
         other.update(record.name, report_of(clock, noted("kept")))
-    place.reconnect(two)  # the store ``two`` gets new connections unnoticed
-    changed = one.update(record.name, cancel_of(clock))  # this does not use the cached record
+    place.reconnect(two)  # ``two`` does not see that its connections are new
+    changed = one.update(record.name, cancel_of(clock))  # the update ignores the cached record
     assert (changed.version, changed.cancel_requested) == (3, True)
     for store, stream in zip((one, two), streams, strict=True):
         found = store.get(record.name)

@@ -49,7 +49,7 @@ def test_lost_work_is_found_in_a_slow_database():
         with closing(slow.open()) as store, Losing(store, 2).service as service:
             proxy.delay = 0.3
             service.edges.start_maintenance()
-            time.sleep(LEASE.total_seconds())  # it scans for orphans meanwhile
+            time.sleep(LEASE.total_seconds())  # maintenance scans for orphans meanwhile
             assert not service.get(once).done
             process.kill()
             began, starved = time.monotonic(), starved_seconds()
@@ -62,7 +62,7 @@ def test_lost_work_is_found_in_a_slow_database():
 
 
 def test_worker_that_is_cut_off_counts_as_lost_and_stops():
-    """Other processes take over a cut-off worker's work; it reconnects as a new worker."""
+    """Other processes take over a cut-off worker's work; it later reconnects as a new worker."""
     pytest.importorskip("psycopg")
     from tests.services.postgres import shared_server
     from tests.services.proxy import proxy_to

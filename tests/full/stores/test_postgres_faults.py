@@ -125,7 +125,7 @@ def soon(call):
 
 
 def test_server_that_is_down_is_unavailable(crashable_server, make, clock):
-    """While the server is down every method fails; afterwards they work, and no write is lost."""
+    """Every method fails while the server is down, and works afterwards; no write is lost."""
     store = make(url=crashable_server.url)
     insert(store, held(clock))
     with closing(store.listen()) as subscription, crashable_server.away():
@@ -422,7 +422,7 @@ def before_resend(proxied, make, postgres_wire, schema):
 def test_lost_update_overtaken_by_another_has_an_unknown_result(
     proxied, proxy, before_resend, clock, change, error, why
 ):
-    """If another store changed or removed the record meanwhile, an update's result is unknown."""
+    """If the reply is lost and another store changes or removes the record, the update raises."""
     insert(proxied, waiting(clock))
     before_resend(lambda one: one.update("operations/a", change(clock)))
     proxy.lose_next("answer")
@@ -447,7 +447,7 @@ def test_lost_update_is_made_again_on_the_current_record(
 
 
 def test_lost_insert_finds_its_key_or_target_taken(proxied, proxy, before_resend, clock):
-    """If the request was lost, a start that came first keeps the key and the target."""
+    """If an insert's request is lost, an insert that came first keeps its key and target."""
     quick = record_of(clock, "quick", target="t")
     before_resend(lambda one: insert(one, quick, key_of()))
     proxy.lose_next("question")

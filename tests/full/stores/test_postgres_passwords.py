@@ -62,7 +62,7 @@ class Passwords:
         return self.given
 
     def set(self, password: str) -> None:
-        """Change the role's password; until ``given`` is set, the function returns the old one."""
+        """Change the role's password, but not ``given``, which the function still returns."""
         text = sql.SQL("ALTER ROLE {} PASSWORD {}").format(sql.Identifier(ROLE), password)
         self._plain.execute(text)
 
@@ -161,7 +161,7 @@ def test_new_connections_use_the_current_password(
 def test_store_reconnects_after_a_password_change_ends_its_connections(
     make: Make, passwords: Passwords, clock: ManualClock
 ) -> None:
-    """After the change, calls fail until the function returns the new password."""
+    """Once connections are closed, calls fail until the function returns the new password."""
     store = make()
     insert(store, record_of(clock, "first"))
     passwords.set(SECOND)
@@ -229,7 +229,7 @@ def test_password_function_that_fails_is_unavailable_and_called_again(
     caplog: pytest.LogCaptureFixture,
     case: str,
 ) -> None:
-    """If the function fails, our error names only the class of its error, for each connection."""
+    """Each connection calls the password function; our error names only the class of its error."""
     caplog.set_level(logging.DEBUG)
     function, why = BAD[case]
     now: list[Callable[[], Any]] = [function]
@@ -262,7 +262,7 @@ def test_password_function_that_fails_is_unavailable_and_called_again(
 def test_slow_password_function_does_not_delay_other_threads(
     make: Make, passwords: Passwords, clock: ManualClock
 ) -> None:
-    """Several threads can call the function at once; a slow call delays no other thread."""
+    """Several threads can ask for the password at once; a slow call delays no other thread."""
     slow, gate = threading.Barrier(3), threading.Event()
 
     def password() -> str:
@@ -305,7 +305,7 @@ def test_concurrent_connections_each_call_the_password_function(
 def test_password_function_is_never_called_on_an_event_loop(
     make: Make, passwords: Passwords
 ) -> None:
-    """The event loop's thread never calls the function, neither at first use nor to reconnect."""
+    """The event loop's thread never calls the password function, not even to reconnect."""
 
     def work(request: lro.Empty) -> None:
         pass
@@ -347,7 +347,7 @@ NO_FUNCTION: Final = [
 
 @pytest.mark.parametrize("password", NO_FUNCTION, ids=lambda one: type(one).__name__)
 def test_password_must_be_a_function_without_arguments(password: Any) -> None:
-    """The error shows neither a password nor arguments of a function."""
+    """Only a function without arguments is accepted; the error shows no password or argument."""
     wanted = "password: must be a plain function without arguments that returns the password, got"
     with pytest.raises(DeclarationError) as refused:
         PostgresStore("postgresql://app@host/db", password=password)
@@ -420,14 +420,14 @@ store.close()
 def test_forked_process_calls_the_password_function(
     server: PostgresServer, make: Make, passwords: Passwords
 ) -> None:
-    """A forked child calls the function for its own connection; the parent's stays usable."""
+    """A forked child calls the function for its connection; the parent keeps its connection."""
     schema = server.fresh_schema()
     command = [sys.executable, "-W", "error", "-c", FORKER, passwords.url, schema]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 1}
     with killed_at_end(command, env=environment(), **pipes) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(f"{FIRST}\n" * 2)  # for the schema and for the pool
+        process.stdin.write(f"{FIRST}\n" * 2)  # one for the schema, one for the pool
         assert process.stdout.readline() == "used\n"
         passwords.set(SECOND)
         process.stdin.write(f"{SECOND}\n")

@@ -142,7 +142,7 @@ def test_each_tick_starts_one_operation(place: Place, tmp_path: Path, seed: int)
                     victim.kill()
                 case 1:
                     os.kill(victim.pid, signal.SIGSTOP)
-                    time.sleep(1.5)  # longer than the next tick
+                    time.sleep(1.5)  # a tick is due meanwhile
                     os.kill(victim.pid, signal.SIGCONT)
                 case 2:
                     crowd.set_clock(choice.choice([2.5, 20, 45]))
@@ -159,7 +159,7 @@ def test_each_tick_starts_one_operation(place: Place, tmp_path: Path, seed: int)
         for one in crowd.running:
             one.terminate()
         crowd.running = []
-        crowd.add("")  # this process finishes the work of the others
+        crowd.add("")  # this process does the work of the stopped ones
         found = until(lambda: ticks_of(looking))
     assert deaths >= ROUNDS // 4
     counted = Counter(map(datetime.fromisoformat, found))

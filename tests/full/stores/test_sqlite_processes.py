@@ -254,7 +254,7 @@ def test_acknowledged_writes_survive_a_removed_write_ahead_log(path, how):
     with process(LOSING_ITS_LOG, path) as running:
         assert hears(running) == "ready"
         if how == "by SQLite":
-            SQLiteStore(path).close()  # sees no other user of the file
+            SQLiteStore(path).close()  # SQLite sees no other user of the file
         else:
             path.with_name(f"{path.name}-wal").unlink()
         assert not path.with_name(f"{path.name}-wal").exists()
@@ -317,7 +317,7 @@ def test_forks_during_reads_and_writes_lose_nothing(path):
 @FORKS
 @pytest.mark.parametrize("busy", ["UPDATE", "SELECT"])
 def test_fork_during_a_hanging_call_closes_the_store_of_the_child(path, busy):
-    """A fork does not wait for a hanging call; the parent continues, the child's store refuses."""
+    """A fork does not wait for a hanging call; only the child's store becomes unusable."""
     with process(FORKING_WHILE_BUSY, path, busy) as running:
         said = [hears(running) for _ in range(4)]
         assert running.wait(PATIENCE) == 0

@@ -21,7 +21,7 @@ from tests.waiting import until
 
 
 def limits_are_kept(place, folder, processes, kills, each):
-    """Run work of three methods while processes are killed; return the highest numbers at once."""
+    """Run three methods while processes are killed; return peak counts and the repeated calls."""
     events = folder / "events"
     with closing(place.open()) as store:
         turning = Turning(store, 0, events)
@@ -119,7 +119,7 @@ def test_work_is_retried_until_an_outage_ends(place, tmp_path):
     """Work is retried during an outage until it succeeds; a killed process costs no attempt."""
     events = tmp_path / "events"
     with socket.socket() as dependency, closing(place.open()) as store:
-        dependency.bind(("127.0.0.1", 0))  # refuses connections until ``listen``
+        dependency.bind(("127.0.0.1", 0))  # the port is closed until ``listen``
         port = dependency.getsockname()[1]
         turning = Turning(store, 0, events, port)
         with crew(place, 2, 1, events, port) as workers:

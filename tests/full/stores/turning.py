@@ -180,7 +180,7 @@ def most_at_once(calls: Sequence[Call], killed: dict[int, float]) -> int:
 
 
 def most_within(moments: Sequence[Any], span: Any) -> int:
-    """Return the highest number of moments in any span, which includes only one of its ends."""
+    """Return the highest number of moments in any span; a span excludes its first moment."""
     found, first, ordered = 0, 0, sorted(moments)
     for last, moment in enumerate(ordered):
         while ordered[first] <= moment - span:

@@ -48,7 +48,7 @@ MISTAKES: Final = {
 """The mistakes of the client, each with the check that must fail."""
 
 PACES: Final = {"gives-up", "hurries", "spins", "spins-on-wait"}
-"""Mistakes that change how often a client calls; they run after the others.
+"""Mistakes that change how often a client calls; they run after the other mistakes.
 
 While thirty other clients run, a client that never pauses makes few calls, and every pause of a
 client is long.

@@ -28,7 +28,7 @@ def late_clients_are_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def differences(found: Found, column: int) -> dict[str, object]:
-    """Return by check: the result on the page, the result of this run, and its facts."""
+    """Return by check: the result on the page, and the result and the facts of this run."""
     page = on_page()[column]
     return {
         id: (page.get(id), found.verdicts.get(id), found.facts.get(id))
@@ -65,7 +65,7 @@ def test_our_clients_have_the_results_of_the_page_over_grpc() -> None:
 
 @pytest.mark.platform
 def test_googles_client_has_the_results_of_the_page() -> None:
-    """The page names the version of Google's client, because others may have other results."""
+    """The page names the version of Google's client, because other versions may differ."""
     for name in ("google.api_core", "grpc", "requests"):
         pytest.importorskip(name)
     if google_version() not in PAGE.read_text():

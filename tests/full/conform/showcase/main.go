@@ -1,6 +1,6 @@
 // Serve the operations of gapic-showcase on two free ports of this machine: gRPC, and REST.
 //
-// Its own command listens on all addresses, which no test should do.
+// The server's own command listens on all addresses, which no test should do.
 package main
 
 import (
