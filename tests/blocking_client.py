@@ -1,4 +1,4 @@
-"""Generate the blocking client from the async one; run ``python -m tests.blocking_client``.
+"""Generate the blocking client from the async client: ``python -m tests.blocking_client``.
 
 Format the generated file afterwards with ``ruff format src``. A test compares it with the output
 of this module.

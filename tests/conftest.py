@@ -69,7 +69,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Keep the garbage collector from repeatedly scanning all tests and modules."""
     gc.collect()
     return_memory()
-    if hypothesis.__version_info__ >= (6, 140):  # older versions search for references
+    # Older versions of Hypothesis look for referrers, which freezing would hide.
+    if hypothesis.__version_info__ >= (6, 140):
         gc.freeze()
     gc.enable()
 
@@ -93,7 +94,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Make a skipped test fail under LRO_REQUIRE_SERVICES, unless it is marked ``platform``."""
+    """Under LRO_REQUIRE_SERVICES, make a skipped test fail, unless it is marked ``platform``."""
     report = yield
     # a log line with a lone surrogate could not be sent to the process that prints the report
     report.sections = [(title, plain(text)) for title, text in report.sections]
@@ -105,7 +106,7 @@ def pytest_runtest_makereport(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Make a module fail that skips itself, as by ``importorskip``, under LRO_REQUIRE_SERVICES."""
+    """Under LRO_REQUIRE_SERVICES, make a module that skips itself (``importorskip``) fail."""
     report = yield
     if report.skipped:
         refuse_skip(report)

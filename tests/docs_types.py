@@ -1,7 +1,7 @@
 """Type-check the Python code of all pages of the README and the docs with mypy and pyright.
 
 ``python -m tests.docs_types`` prints the findings by page and line, and exits with 1 if there are
-any. This check is not in ``tests/test_docs.py``, because it takes longer than all tests there.
+any. This check is not in ``tests/test_docs.py``, because it takes longer than all tests in it.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _PYRIGHT: Final = {
     "typeCheckingMode": "standard",
 }
 _MYPY: Final = (
-    # Parts of google-auth, Google's clients, waitress and uvicorn-worker have no types, and Django
-    # and its decorators have none. No snippet can fix that.
+    # Django with its decorators, and parts of google-auth, Google's clients, waitress and
+    # uvicorn-worker, have no types. No code on a page can add them.
     "--untyped-calls-exclude=google",
     "--disable-error-code=import-untyped",
     "--allow-untyped-decorators",
@@ -72,8 +72,8 @@ def write(folder: Path) -> dict[Path, Path]:
         python = {path: text for path, text in files(page).items() if path.endswith(".py")}
         for path, source in python.items():
             (folder / path).parent.mkdir(exist_ok=True)
-            if "/" in path:
-                (folder / path).with_name("__init__.py").touch()  # without it mypy sees two modules
+            if "/" in path:  # without __init__.py, mypy finds the module under two names
+                (folder / path).with_name("__init__.py").touch()
             (folder / path).write_text(source, encoding="utf-8")
             pages[folder / path] = page.relative_to(ROOT)
     (folder / "work.pyi").write_text(WORK, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Google's proto files as descriptors for protoc, because some releases lack the sources."""
+"""Google's proto files as descriptors for protoc, as some releases of its packages lack sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""List the modules of ours that each call enters; ``python -m tests.modules_entered`` prints them.
+"""List our modules that each call enters; ``python -m tests.modules_entered`` prints them.
 
 A profile hook follows the call in every thread. Modules of stores and of tests are left out.
 """
@@ -66,7 +66,7 @@ class Entered:
     def modules(self, calls: int | None = None, **thread: int) -> dict[str, str]:
         """Return the modules of the first ``calls`` entries.
 
-        ``by`` selects the entries of one thread; ``but`` leaves out those of one thread.
+        ``by`` selects the entries of one thread, and ``but`` leaves out the entries of one thread.
         """
         found: dict[str, str] = {}
         for (one, module), function in [*self.calls.items()][:calls]:
@@ -76,7 +76,7 @@ class Entered:
 
     @contextlib.contextmanager
     def noting(self) -> Iterator[None]:
-        """Record the modules that this thread enters, and threads that began under the hook."""
+        """Record the modules that are entered by threads that have the hook, during this block."""
         self.calls.clear()
         self._noting = True
         try:
@@ -126,7 +126,7 @@ def entered_in_server() -> dict[str, dict[str, str]]:
         app = OperationsApp(service, starts=True)
 
         async def ended(name: str) -> None:
-            # waiters are called back later, maybe during the next call
+            # this polls, because the callback of a Wait might run during the next call
             await until_async(lambda: service.get(name).done)
             while executor.usage.running:  # the worker cleans up after the operation has ended
                 await asyncio.sleep(0)
@@ -153,14 +153,14 @@ def entered_in_server() -> dict[str, dict[str, str]]:
             may_end.set()
             await ended(name)
             begun.clear()
-            may_end.clear()  # cleared before the reply; otherwise the list would depend on timing
+            may_end.clear()  # cleared before the start; otherwise the list would depend on timing
             with entered.noting():
                 await ask(app, "POST", "/v1/sizes:size", b'{"source": "abc"}')
                 answered = len(entered.calls)
                 assert begun.wait(120)
                 may_end.set()
                 executor.stop()
-                assert executor.join(120)  # a waiter would add calls of its own listener
+                assert executor.join(120)  # a Wait would add calls of its own listener
             found["start"] = entered.modules(answered, but=workers[-1])
             finish = entered.modules(by=workers[-1])
             return found | {"cancel": cancel, "finish": finish}

@@ -1,4 +1,4 @@
-"""Run the Python code of a page as one program, forked from a process that has most imports.
+"""Run the Python code of a page as one program, forked from a process with most imports done.
 
 ``python -m tests.page_programs`` is that process: it forks a program for each input line, and
 prints the program's exit status.
@@ -78,7 +78,7 @@ COMMON: Final = (
     *("lro.stores.memory", "lro.stores.sqlite", "lro.webhooks"),
     *("lro_client.testing", "lro_client.transports.local"),
 )
-"""Modules that most programs import, so the forking process imports them."""
+"""Modules that most programs import, and that the forking process imports for them."""
 
 SECONDS: Final = 360
 """The most seconds that a program may run."""

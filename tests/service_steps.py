@@ -55,7 +55,7 @@ def ended_in_time(service: Service, clock: ManualClock, name: str) -> Operation:
         service.run_maintenance()
         due = service.get(name, view="FULL").description.due_time
         if due is not None:
-            # A sum of two floats may be a little later than the due time: never stop just there.
+            # Advance by 1 ms at least: after rounding, the clock may be just before the due time.
             clock.advance(max(0.001, (due - clock()).total_seconds()))
         return service.get(name)
 
@@ -96,7 +96,7 @@ def listeners(service: Service) -> int:
 
 def swap(service: Service, executor: Executor) -> None:
     """Replace the executor of a service."""
-    object.__setattr__(service.edges.runtime, "executor", executor)  # its parts share the runtime
+    object.__setattr__(service.edges.runtime, "executor", executor)  # all parts share the runtime
 
 
 def abandon(task: asyncio.Task[Any]) -> None:

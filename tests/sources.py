@@ -28,7 +28,7 @@ class Source:
     docstrings: Sequence[tuple[str, str]]
     """The name and docstring of each function and class."""
     functions: Sequence[tuple[str, int, int]]
-    """Each function's name, number of parameters (without ``self`` and ``cls``) and of lines."""
+    """The name, parameters (a number, without ``self`` and ``cls``) and lines of each function."""
 
 
 @functools.cache

@@ -60,7 +60,7 @@ def commands() -> Iterator[tuple[str, list[str]]]:
 
 
 def test_shown_commands_have_the_options_and_arguments_that_they_are_given() -> None:
-    """The commands are parsed but not run, so the modules and files in them need not exist."""
+    """The ``lro`` commands on pages can be parsed; the modules and files in them need not exist."""
     click = pytest.importorskip("click")
     from lro.cli._app import app
 
@@ -104,7 +104,7 @@ def anchors(page: Path) -> set[str]:
 
 @functools.cache
 def missing() -> set[str]:
-    """Return the names on pages that do not exist; a child process does the many imports."""
+    """Return the names that pages cite but that are missing; a child does the many imports."""
     tokens_of_pages = itertools.chain.from_iterable(tokens(page) for page in LINKED)
     codes = (
         child.content
@@ -183,7 +183,7 @@ def of_text(page: Path, text: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_and_names_on_the_page_exist(page: Path) -> None:
-    """Links within the project, sessions, names and benchmarks exist, and all Python is checked."""
+    """Links, sessions, names and benchmarks on a page exist; a skipped block has a reason."""
     text = page.read_text(encoding="utf-8")
     assert list(of_text(page, text)) == []
     if page in PAGES:
@@ -201,7 +201,7 @@ def shown(default: object) -> str:
     "name", ["threads.Thread", "asyncio.Asyncio", "processes.Process", "celery.Celery"]
 )
 def test_defaults_of_executors_are_those_of_the_code(name: str) -> None:
-    """The table has the default of each executor's arguments; None may be in words."""
+    """The table has the default of each argument of an executor; words may replace None."""
     page = (DOCS / "reference" / "stores-and-executors.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| `(\w+)`[^|]* \| ([^|]+) \|$", page, re.MULTILINE)
     module, _, kind = name.partition(".")

@@ -18,7 +18,7 @@ Parameter = tuple[str, str, object]
 
 
 def interface(name: str) -> dict[str, list[Parameter] | None]:
-    """Map each public member of a class to its parameters if it is a method, and else to None."""
+    """Map each public member of a class to its parameters, or to None if it is no method."""
     cls = getattr(lro_client, name)
     members = {each: getattr(cls, each) for each in dir(cls) if not each.startswith("_")}
     return {each: parameters(m) if callable(m) else None for each, m in members.items()}

@@ -41,7 +41,7 @@ FLOORS: Final = {
         __init__
         """,
 }
-"""The packages and modules of each distribution: each may import only those before it."""
+"""The packages and modules of each distribution; each may import only the ones before it."""
 
 OUTER: Final = {
     *("_bridge", "_console", "_webhooks", "webhooks", "console", "openapi", "prometheus"),
@@ -153,7 +153,7 @@ def test_outer_ring_and_client_use_only_public_names_of_the_core() -> None:
 
 
 def test_chain_of_importing_packages_is_short() -> None:
-    """The longest chain of packages that import each other, even within functions, is short."""
+    """The longest chain of packages, each of which imports the next one, is short."""
     graph: dict[str, set[str]] = {}
     for package, name, path in modules():
         here = f"{package}.{name.partition('.')[0]}"

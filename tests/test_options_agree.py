@@ -32,7 +32,7 @@ def type_of(function: Callable[..., object], parameter: str) -> Any:
 def test_values_and_keywords_have_the_same_names_and_types(
     values: type[Any], takes: Callable[..., object]
 ) -> None:
-    """Values and keywords have equal names and types; a converter's field also takes a list."""
+    """Values and keywords have equal names and types; keywords for converters also take lists."""
     (keywords,) = typing.get_args(type_of(takes, "options"))
     fields = [one for one in attrs.fields(attrs.resolve_types(values)) if one.init]
     assert len(fields) >= 9

@@ -82,7 +82,7 @@ def test_developer_tools_are_dependency_groups_not_extras() -> None:
 
 @pytest.mark.parametrize("name", ["demo", "tests"])
 def test_readme_has_both_first_commands(name: str) -> None:
-    """The README has the two commands that need no other step, verbatim."""
+    """The README has both commands of the run script that a new user runs first, verbatim."""
     assert f"python3 run.py {name}\n" in (ROOT / "README.md").read_text()
 
 
@@ -149,7 +149,7 @@ def test_skipped_modules_fail_where_services_are_promised(
 
 
 def test_run_script_picks_the_session_of_its_python() -> None:
-    """``tests`` selects the session of the running Python, and requires its interpreter."""
+    """``run.py tests`` selects the nox session of the running Python, which nox must find."""
     command = run.nox("tests", ["--", "-x"])
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     assert command[-4:] == ["--session", f"tests-{version}", "--", "-x"]
@@ -161,7 +161,7 @@ def test_run_script_picks_the_session_of_its_python() -> None:
 def test_run_script_refuses_unknown_arguments(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Wrong arguments print the usage, and nothing is set up."""
+    """With wrong arguments, the run script prints its usage and sets nothing up."""
     assert run.main(arguments) == 2
     assert capsys.readouterr().err.startswith("usage: ")
 
@@ -169,7 +169,7 @@ def test_run_script_refuses_unknown_arguments(
 def test_run_script_explains_a_missing_pip_in_one_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Without pip, the script prints one sentence that says so."""
+    """Without pip, the run script prints one sentence that says so."""
     monkeypatch.setattr(run, "PYTHON", tmp_path / "python")
     monkeypatch.setattr(run, "make_venv", lambda: None)
     monkeypatch.setattr(run, "works", lambda *command, **options: False)
@@ -180,7 +180,8 @@ def test_run_script_explains_a_missing_pip_in_one_sentence(
 
 def test_no_merge_is_left_unfinished() -> None:
     """No file of the project has conflict markers of git."""
-    tops = [path for path in ROOT.iterdir() if not path.name.startswith(".")]  # files come and go
+    # Hidden files are left out, because tools may delete them meanwhile.
+    tops = [path for path in ROOT.iterdir() if not path.name.startswith(".")]
     ours = [
         path
         for top in tops

@@ -1,4 +1,4 @@
-"""The issue forms are valid for GitHub, and the citation file for its readers."""
+"""The issue forms are valid for GitHub, and the citation file follows its format."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def joined(thread: threading.Thread) -> None:
 
 
 def starved_seconds() -> float:
-    """Return the seconds for which threads of this process were ready but got no CPU, or 0.
+    """Return the seconds for which this process's threads were ready but got no CPU; 0 if unknown.
 
     On a busy machine, calls take longer by this time, so a test of durations adds it to its bound.
     """
@@ -78,7 +78,7 @@ def starved_seconds() -> float:
 
 
 def check_time(end: float, look: Callable[[], object], seen: object) -> None:
-    """Fail after the time ``end``; the error has the code of ``look`` and its last result."""
+    """Fail if it is later than ``end``, with the source and the last result of ``look``."""
     if time.monotonic() > end:
         try:
             code = inspect.getsource(look).strip()

@@ -1,4 +1,4 @@
-"""The long form of the chaos tests: ``python -m tests.chaos kill --seeds 10 --stores sqlite``."""
+"""Long runs of the chaos tests: ``python -m tests.chaos kill --seeds 10 --stores sqlite``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def _kill(options: argparse.Namespace) -> int:
 
 def _fence(options: argparse.Namespace) -> int:
     def fits(row: str, store: str, executor: str) -> bool:
-        # A server frozen in a transaction would hold the SQLite file's lock; `locks` tests that.
+        # A server frozen in a transaction would hold the lock of the SQLite file. `locks` tests
+        # such a lock.
         return executor != "celery" and (row, store) != ("frozen within a transaction", "sqlite")
 
     return _run(options, freeze_trial, options.rows.split(","), fits)
@@ -185,7 +186,7 @@ COMMANDS: Final[dict[str, tuple[Any, str, dict[str, tuple[Any, str]]]]] = {
 
 
 def main(arguments: Sequence[str], *, margin: float = MARGIN_SECONDS, at_once: int = 4) -> int:
-    """Run a command; return exit status 1 after a violation, or if no trial did any work."""
+    """Run a command; return 1 if there was a violation, or if the trials tested nothing."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos")
     commands = parser.add_subparsers(required=True)
     for name, (run, text, own) in COMMANDS.items():
@@ -199,5 +200,5 @@ def main(arguments: Sequence[str], *, margin: float = MARGIN_SECONDS, at_once: i
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that all servers are stopped
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exit stops all servers
     sys.exit(main(sys.argv[1:]))

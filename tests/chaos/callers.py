@@ -22,12 +22,12 @@ LIST_SECONDS: Final = 0.2
 WAIT_SECONDS: Final = 2.0
 """The timeout of a Wait, in seconds."""
 HUNG_SECONDS: Final = 60.0
-"""The seconds after a Wait's timeout without a reply that count as hung, even on a busy machine."""
+"""A Wait without a reply for this many seconds after its timeout hangs, even on a busy machine."""
 _NO_ANSWER: Final = frozenset({lro.Code.UNAVAILABLE, lro.Code.DEADLINE_EXCEEDED})
 
 
 class Callers:
-    """All callers, and their journal; ``servers`` returns the servers that can be called."""
+    """All callers, and the journal of their calls; ``servers`` returns the servers to call."""
 
     def __init__(
         self, journal: Journal, servers: Callable[[], Sequence[Server]], stalls: Stalls
@@ -38,9 +38,9 @@ class Callers:
         self._tasks: list[asyncio.Task[None]] = []
         self._watched: set[str] = set()
         self.unanswered = 0
-        """The number of calls that got no reply, UNAVAILABLE or DEADLINE_EXCEEDED."""
+        """The number of calls that got no reply, or the error UNAVAILABLE or DEADLINE_EXCEEDED."""
         self.longest_overrun = 0.0
-        """The largest delay of a Wait's reply after its timeout, in seconds."""
+        """The longest time from a Wait's timeout to its reply, in seconds."""
 
     def begin(self) -> None:
         """Begin to list operations regularly."""
@@ -56,13 +56,13 @@ class Callers:
                 await task
 
     async def start(self, server: Server, story: Story) -> bool:
-        """Start a story's operation, or repeat its start; return whether there was a reply."""
+        """Send the start of a story, maybe again; return whether a reply named its operation."""
         sent = time.monotonic()
         story.asked_at = story.asked_at or sent
         try:
             handle = await _started(server, story, story.request)
         except CallError as exc:
-            if exc.code is not lro.Code.ABORTED or story.kind != "alone":  # its target may be busy
+            if exc.code is not lro.Code.ABORTED or story.kind != "alone":  # the target may be busy
                 self._unanswered(story, exc)
             return False
         if story.named_at is None:
@@ -72,14 +72,14 @@ class Callers:
         return True
 
     async def insist(self, server: Server, story: Story) -> None:
-        """Repeat the start of a story until there is a reply; if none comes, record a fault."""
+        """Repeat the start of a story until it succeeds; record a fault if it never does."""
         try:
             await insist(lambda: self.start(server, story), "an answer")
         except Stuck:
             story.faults.append("its start is not answered, or its target is not free")
 
     async def start_otherwise(self, server: Server, story: Story) -> None:
-        """Repeat a story's request id with another body, which must be refused."""
+        """Send a start with a story's request id and another body, which must be refused."""
         other = attrs.evolve(story.request, steps=story.request.steps + 1)
         try:
             await _started(server, story, other)
@@ -90,18 +90,18 @@ class Callers:
             story.faults.append("its request id was taken for another request")
 
     async def cancel(self, server: Server, story: Story) -> None:
-        """Cancel the operation of a story whose start was answered."""
+        """Cancel the operation of a story, whose name must be known."""
         story.cancel_asked = True
         await self._ask(story, server.client.cancel)
 
     async def delete(self, server: Server, story: Story) -> None:
-        """Delete the operation of a story whose start was answered."""
+        """Delete the operation of a story, whose name must be known."""
         story.delete_asked = True
         if await self._ask(story, server.client.delete) and story.deleted_at is None:
             story.deleted_at = time.monotonic()
 
     async def look(self, server: Server, story: Story) -> None:
-        """Get the operation of a story."""
+        """Get the operation of a story if its name is known."""
         if story.name is not None:
             await self._ask(story, server.client.get)
 
@@ -166,7 +166,7 @@ class Callers:
         return True
 
     def _unanswered(self, story: Story | None, error: CallError) -> None:
-        # No reply or UNAVAILABLE tells callers nothing; other errors are wrong.
+        # A call may get no reply, UNAVAILABLE or DEADLINE_EXCEEDED. Every other error is a fault.
         if error.http_status is None or error.code in _NO_ANSWER:
             self.unanswered += 1
             return

@@ -20,7 +20,7 @@ from tests.waiting import PATIENCE
 
 @attrs.frozen
 class Cell:
-    """A cell of the test matrix."""
+    """A cell of the test matrix: a row, a kind of store and a kind of executor."""
 
     row: str
     store: str
@@ -49,10 +49,10 @@ Trial = Callable[[Ground, Cell, int], Awaitable[Verdict]]
 
 @attrs.frozen(kw_only=True)
 class Campaign:
-    """Trials of many cells, each with its own store.
+    """Trials of many cells; each trial has its own store.
 
-    ``at_once`` trials run together; after ``seconds`` no new trial begins. The folders of trials
-    with a violation are kept.
+    ``at_once`` trials run at the same time, and after ``seconds`` no new trial begins. The folder
+    of a trial with a violation is kept.
     """
 
     trial: Trial
@@ -66,7 +66,7 @@ class Campaign:
     async def run(
         self, trials: Sequence[tuple[int, Cell]], report: Callable[[str], None] = print
     ) -> dict[Cell, Tally]:
-        """Run the trials in this order until the time is up."""
+        """Run these trials in their order until the time is up."""
         tallies = {cell: Tally() for _, cell in trials}
         waiting = iter(trials)
         end = time.monotonic() + self.seconds

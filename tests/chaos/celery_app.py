@@ -1,4 +1,4 @@
-"""The Celery side of the servers: their app, and a worker process."""
+"""The Celery app of the servers, and its worker process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _app_on(broker: str) -> celery.Celery:
 
 
 def make_remote(broker: str, redelivery: float) -> CeleryExecutor:
-    """Create an executor that sends names to a broker's queue; ``redelivery`` is in seconds."""
+    """Create an executor that sends operation names to a queue; ``redelivery`` is in seconds."""
     return CeleryExecutor(_app_on(broker), redelivery=timedelta(seconds=redelivery))
 
 

@@ -1,4 +1,4 @@
-"""Fencing: a server is frozen until others have taken over its work, and then it continues."""
+"""Fencing: a server is frozen until another server has taken over its work, and then thawed."""
 
 from __future__ import annotations
 
@@ -42,19 +42,20 @@ FROZEN: Final = {
         (Point.END, Moment.WITHIN, 3),
     ),
 }
-"""For each row, the points at which a server is frozen, with the highest count of each trap."""
+"""For each row, the points at which a server is frozen, each with its trap's highest count."""
 
 
 async def freeze_trial(ground: Ground, cell: Cell, seed: int) -> Verdict:
     """Freeze a server for three leases, at a point chosen by the seed, and thaw it.
 
-    In half of the trials, the server that has taken over the work is then killed. Its leases must
-    expire although the thawed server still renews all leases that it believes it holds.
+    In half of the trials, the server that has taken over the work is then killed. The leases of
+    the dead server must expire, although the thawed server renews all leases that it believes it
+    holds.
     """
     workers = _WORKERS[ground.executor]
     async with World(ground, seed) as world:
         point, moment, most = world.random.choice(FROZEN[cell.row])
-        # The other server claims the work for which this server has no free worker.
+        # The winner claims the work for which the loser has no free worker.
         count = world.random.randint(1, min(most, workers * (4 if point is Point.REPORT else 1)))
         trap = Trap(point=point, moment=moment, count=count, deed=Deed.STOP)
         winner = (await world.host(workers=3 * workers)).web
@@ -117,7 +118,7 @@ class _Attempt:
 
     @property
     def under_way(self) -> bool:
-        """Whether the attempt may have made one more late write, in a report, when stopped."""
+        """Whether the attempt was stopped, maybe by one more late write: a refused report."""
         return self.lost and self.did[-1] == "stopped"
 
 
@@ -136,13 +137,13 @@ def _attempts(world: World, server: Server) -> list[_Attempt]:
 
 
 def _expected(attempts: Sequence[_Attempt]) -> range:
-    """Return the possible numbers of late writes."""
+    """Return the possible numbers of late writes of these attempts."""
     least = sum(attempt.late_writes for attempt in attempts)
     return range(least, least + sum(attempt.under_way for attempt in attempts) + 1)
 
 
 async def _counted(world: World, server: Server) -> tuple[int, list[str]]:
-    """Return the number of late writes; each must be refused, counted and logged."""
+    """Return the number of late writes, and a fault unless each was counted and logged."""
 
     async def agree() -> bool:
         attempts = _attempts(world, server)

@@ -1,4 +1,4 @@
-"""The kill matrix: servers die at named points; callers must get no wrong answer."""
+"""The kill matrix: servers are killed at named points, and callers must get no wrong reply."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Row:
     """A row of the matrix: what the server is doing when it dies, and at which points it may die.
 
     The ``scene`` is "load", "drain", "orphans", "expiry", "child" (only a child dies), "any time"
-    or "stop" (SIGTERM, after which the server has time to stop). The
-    number in each place is the highest ``Trap.count`` that the seed may choose.
+    or "stop" (SIGTERM, after which the server has time to stop). The number in each of ``places``
+    is the highest ``Trap.count`` that the seed may choose.
     """
 
     scene: str
@@ -113,7 +113,7 @@ def _trap(world: World, row: Row) -> Trap | None:
         return None
     point, moment, most = world.random.choice(row.places)
     count, delay = world.random.randint(1, most), 0.0
-    if point is Point.EXPIRE and moment is _W:  # expiry has no such moment
+    if point is Point.EXPIRE and moment is _W:  # expiry has no trap within its transaction
         moment, delay = _B, world.random.uniform(0.0001, 0.004)
     alone = row.scene == "child"
     return Trap(point=point, moment=moment, count=count, delay=delay, child_only=alone)
@@ -130,7 +130,7 @@ def _load(world: World) -> list[Story]:
 async def _rescuer(world: World) -> Host:
     host = await world.host(workers=_ROOM[world.ground.executor])
     if world.ground.executor == "processes" and len(world.servers) == 1:
-        # Start its children before they are needed: on a busy machine the start may take long.
+        # Start the children before they are needed, because their start may take long.
         await host.ready()
         warming = [world.journal.new("again", pause_ms=300) for _ in range(_ROOM["processes"])]
         await press(world, host.web, warming)
@@ -165,13 +165,14 @@ async def _bereft(world: World, trap: Trap | None) -> Server:
 
 
 async def _while_draining(world: World, trap: Trap | None) -> Server:
-    # Celery workers finish running work when stopped, so they are killed at a random time.
+    # After SIGTERM, a Celery worker finishes its work, so its trap would not spring. It is killed
+    # at a random time instead.
     at_will = world.remote or world.random.random() < 0.25
     host = await _victim(world, None if at_will else trap, drain=0.3)
     await host.ready()
     world.callers.begin()
     victim = host.worker
-    await _occupy(world, host, first_steps=100, steps=100)  # so that the work outlasts the signal
+    await _occupy(world, host, first_steps=100, steps=100)  # the work outlasts the signal
     victim.signal(signal.SIGTERM)
     if at_will:
         await asyncio.sleep(world.random.uniform(0, 1.8))
@@ -185,7 +186,8 @@ async def _while_draining(world: World, trap: Trap | None) -> Server:
 async def _scanning(world: World, trap: Trap | None) -> Server:
     first = await _victim(world)
     await first.ready()
-    # Start the victim before the work, which might end before a server is ready on a busy machine.
+    # Start the victim before the work: a busy machine may start a server so slowly that the work
+    # would have ended.
     victim = (await world.host(trap, only_scans=True)).victim
     await victim.ready()
     world.callers.begin()

@@ -11,7 +11,7 @@ from tests.chaos.stories import Journal, Story
 from tests.chaos.world import World
 
 BATCH_SECONDS: Final = 1.5
-"""The approximate seconds that a mixed load takes on four threads."""
+"""The approximate time in which four threads do a mixed load, in seconds."""
 
 
 def mixed(journal: Journal, count: int = 8) -> list[Story]:
@@ -31,7 +31,10 @@ def mixed(journal: Journal, count: int = 8) -> list[Story]:
 
 
 def hold(journal: Journal, count: int, first_steps: int = 25, steps: int = 25) -> list[Story]:
-    """Create long stories of two kinds in turn: ``first_steps``, then ``steps``, of 0.1 s each."""
+    """Create long stories, of the kinds "once" and "again" in turn, with steps of 0.1 s.
+
+    The first story has ``first_steps``, and every other story has ``steps``.
+    """
     kinds = ("once", "again")
     each = (first_steps, *(count - 1) * (steps,))
     return [journal.new(kinds[n % 2], steps=many, pause_ms=100) for n, many in enumerate(each)]

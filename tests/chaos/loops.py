@@ -21,15 +21,15 @@ _LIVES: Final = 12
 async def loop_trial(ground: Ground, _: Cell, seed: int) -> Verdict:
     """Kill a server at work, and each of its successors, until all operations have ended.
 
-    Callers must see the ends within a lease and the margin after the first death, not counting the
-    times in which no server is ready.
+    Callers must see all ends at most a lease and the margin after the first death. Periods in which
+    no server is ready do not count.
     """
     life = LIFE * ground.lease
     async with World(ground, seed) as world:
         first = await world.host()
         await first.ready()
         world.callers.begin()
-        # Retryable work could be lost again before its function has begun.
+        # The work is of the kind "once", as retryable work could be lost again before it begins.
         stories = [world.journal.new("once", steps=25, pause_ms=100) for _ in range(4)]
         await press(world, first.web, stories)
         await world.work_begins(stories)

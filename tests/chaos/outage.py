@@ -33,7 +33,7 @@ async def outage_trial(ground: Ground, cell: Cell, seed: int, seconds: float) ->
 
     PostgreSQL is stopped in immediate mode, as by a crash; the SQLite file is locked. No server
     dies, so nothing may be lost: every operation whose name a caller got must end with its
-    function's result. At the end, each start with a request id is repeated until there is a reply.
+    function's outcome. At the end, each start with a request id is repeated until there is a reply.
     """
     async with World(ground, seed) as world:
         hosts = await asyncio.gather(*(world.host() for _ in range(SERVERS)))

@@ -1,4 +1,4 @@
-"""A server process: a service with a store, its methods, and its operations over HTTP."""
+"""A server process, which serves the operations of a service over HTTP."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 class Setting:
     """The settings of a server process. Times are in seconds.
 
-    ``store`` is a path, or a URL whose fragment is the schema; ``folder`` is for the logs. ``role``
+    ``store`` is a path, or a URL whose fragment is the schema. ``folder`` is for the logs. ``role``
     is "web", or "worker" for a Celery worker. ``broker`` is a URL whose fragment is the name of the
     queue.
     """
@@ -170,7 +170,7 @@ def _first_metadata(request: WorkRequest) -> WorkMetadata:
 
 
 def serve(setting: Setting, listener: socket.socket) -> None:
-    """Run a server until SIGTERM; it leads a process group and dies with its parent."""
+    """Run a server until SIGTERM, in a process that leads a group and dies with its parent."""
     os.setpgid(0, 0)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.default_int_handler)

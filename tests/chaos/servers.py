@@ -35,7 +35,7 @@ class Stuck(Exception):
 
 
 async def insist(ask: Callable[[], Awaitable[T]], what: str) -> T:
-    """Call ``ask`` until it returns a true value, and return that; ``what`` is for the error."""
+    """Call ``ask`` until it returns a true value; return the value. An error names ``what``."""
     try:
         async with asyncio.timeout(PATIENCE):
             while not (answer := await ask()):
@@ -46,14 +46,14 @@ async def insist(ask: Callable[[], Awaitable[T]], what: str) -> T:
 
 
 class Server:
-    """A new server process and a client for it. Calls may be made before it is ready."""
+    """A new server process and a client for it. Calls may be made before the server is ready."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
         self.dead = asyncio.Event()
         self.died_at = 0.0
-        """When the process was found dead, by the monotonic clock."""
-        # Bound before the fork, so that clients can connect at once.
+        """The time at which the process was found dead, by the monotonic clock."""
+        # The socket is bound before the fork, so that clients can connect at once.
         with socket.create_server(("127.0.0.1", 0), backlog=500) as listener:
             self.base_url = f"http://127.0.0.1:{listener.getsockname()[1]}"
             self._process = FORKS.Process(target=serve, args=(setting, listener))
@@ -69,7 +69,7 @@ class Server:
         )
 
     def _await_death(self, loop: asyncio.AbstractEventLoop) -> None:
-        # In a thread, because a busy loop would record the time of the death too late.
+        # This runs in a thread, because a busy event loop would record the death too late.
         multiprocessing.connection.wait([self._process.sentinel])
         self.died_at = time.monotonic()
         with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -123,7 +123,7 @@ class Server:
 
     async def late_writes(self) -> int:
         """Return how many late writes of the server's workers were refused."""
-        # With a new connection: the server may close an idle connection at this very moment.
+        # Use a new connection, because the server may close an idle connection just now.
         async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE) as http:
             return int((await http.get(self.base_url + COUNT_PATH)).text)
 

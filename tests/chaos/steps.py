@@ -1,8 +1,8 @@
 """Kills of processes that run work in steps: a completed step must not be repeated or lost.
 
 One process at a time works on a store. The process is killed at any time, or by a trap before or
-after the commit of a checkpoint. Each run of a step appends a line to a log after its effect. A
-step is completed if the store has its result when the process is dead.
+after the commit of a checkpoint. The effect of each run of a step is a line in a log. A step
+is completed if the store has its result when the process is dead.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests.waiting import PATIENCE, until
 LEASE: Final = timedelta(seconds=1)
 STEPS: Final = ("fetch", "change", "send")
 _SPRING_SECONDS: Final = 3.0
-"""The seconds in which a trap must spring; after that the process is killed anyway."""
+"""The seconds after which a process is killed if its trap has not sprung."""
 _LONGEST: Final = 0.02
 """The longest pause before and after the effect of a step, in seconds."""
 _MANY: Final = 1_000
@@ -52,14 +52,14 @@ class Job:
 
 @attrs.frozen
 class Sent:
-    """The response: the result of each step, which is the name of the run that completed it."""
+    """The response: the request's text, and for each step the run that completed the step."""
 
     runs: tuple[str, ...] = ()
 
 
 @attrs.frozen
 class Run:
-    """A line of the log: the unique name of a step's run, and the run of the step before it."""
+    """A line of the log, about a run of a step; ``before`` is the result of the step before."""
 
     operation: str
     step: str
@@ -100,7 +100,7 @@ def service_on(place: str, log: Path, executor: str) -> tuple[lro.Service, Any]:
 
     def effect(job: lro.Job[Any], step: str, before: str) -> str:
         run, facts = uuid.uuid4().hex, f"{job.attempt} {os.getpid()} {time.monotonic():.4f}"
-        os.write(file, f"{job.name} {step} {run} {before} {facts}\n".encode())  # in one piece
+        os.write(file, f"{job.name} {step} {run} {before} {facts}\n".encode())  # lines never mix
         return run
 
     def run(job: lro.Job[Any], step: str, before: str) -> str:
@@ -239,7 +239,7 @@ def _judged(runs: Sequence[Run], completed: Mapping[tuple[str, str], str]) -> It
     """Yield each fault, and each run that was interrupted.
 
     The last run of a step must be the one that completed the step. Each run must have got the
-    result of the run that completed the step before.
+    result of the run that completed the preceding step.
     """
     of_step: dict[tuple[str, str], list[Run]] = defaultdict(list)
     for run in runs:

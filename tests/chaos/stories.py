@@ -1,4 +1,4 @@
-"""Requests of callers, and the replies that they get: one story per operation."""
+"""Callers' requests and the replies to them; all that concerns one operation is a story."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Sight:
 
 @attrs.define(kw_only=True)
 class Story:
-    """One request, and all that callers know of its operation."""
+    """One start request, and all that callers know of its operation."""
 
     kind: str
     request: WorkRequest
@@ -47,7 +47,7 @@ class Story:
     named_at: float | None = None
     """The time at which a caller first received the operation's name."""
     started_at: float = 0.0
-    """When the start that returned the name was sent; zero if a list returned the name first."""
+    """The time of the start that returned the name, or 0 if a list returned the name first."""
     names: set[str] = attrs.field(factory=set)
     cancel_asked: bool = False
     delete_asked: bool = False
@@ -55,7 +55,7 @@ class Story:
     """The time at which a delete first succeeded."""
     sights: list[Sight] = attrs.field(factory=list)
     faults: list[str] = attrs.field(factory=list)
-    """Faults that callers noticed when they got a reply."""
+    """Faults that callers noticed in replies."""
 
     @property
     def text(self) -> str:
@@ -68,12 +68,12 @@ class Story:
 
     @property
     def first_done(self) -> Sight | None:
-        """The first sight that callers got of the operation's end."""
+        """The first reply that showed the operation's end."""
         return min((s for s in self.sights if s.done), key=lambda s: s.received, default=None)
 
     @property
     def settled(self) -> bool:
-        """Whether callers can stop watching: the end was seen, or the operation is gone."""
+        """Whether callers have seen the operation's end, or the operation is gone."""
         if self.first_done is not None or self.deleted_at is not None:
             return True
         may_go = self.delete_asked or self.kind == "brief"
@@ -85,7 +85,7 @@ class Story:
         if self.named_at is None:
             self.named_at = received
         elif self.delete_asked or self.kind == "brief":
-            return  # it may repeat the first reply, long out of date (spec §9.2(4))
+            return  # a repeated start may get its first reply, long out of date (spec §9.2(4))
         self.sights.append(Sight(sent, received, operation))
 
 

@@ -1,4 +1,4 @@
-"""A store that passes its process's trap points before, within and after each write."""
+"""A store that reaches trap points before, within and after each write."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class TrappedStore:
         self._owners: set[str] = set()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)  # calls without traps
+        return getattr(self._store, name)  # these calls reach no trap
 
     def insert(self, record: Record, *arguments: Any, **options: Any) -> Any:
         with self._inserting(record):
@@ -96,7 +96,7 @@ class TrappedStore:
         with writing():
             yield
             step_on(Point.INSERT, Moment.AFTER)
-            if record.attempt:  # stored as claimed
+            if record.attempt:  # the record is stored as claimed
                 step_on(Point.CLAIM, Moment.AFTER)
 
     @contextlib.contextmanager
@@ -128,7 +128,7 @@ class TrappedStore:
         try:
             record = self._store.get(name)
             point = point_of(record, change(record), self._owners)
-        except Exception:  # the store will raise the error as well
+        except Exception:  # the store's own call raises the error too
             return
         step_on(point, Moment.BEFORE)
 
@@ -136,7 +136,7 @@ class TrappedStore:
 def _later(
     block: contextlib.AbstractContextManager[Any], call: Callable[[Any, Any], None], done: Done[Any]
 ) -> None:
-    """Make a call, and leave its block when the result arrives, in any thread."""
+    """Enter a block, make a call, and leave the block in the thread that gets the result."""
     entered = block.__enter__()
 
     def over(found: Any, error: BaseException | None) -> None:

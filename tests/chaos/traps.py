@@ -18,7 +18,7 @@ from lro.adapters import Record
 
 
 class Point(enum.StrEnum):
-    """What a process is about to write, or is doing."""
+    """A kind of write, or of work, at which a trap can spring."""
 
     INSERT = "insert"
     CLAIM = "claim"
@@ -41,7 +41,7 @@ class Point(enum.StrEnum):
 
 
 class Moment(enum.StrEnum):
-    """When the trap springs, relative to the commit of the write."""
+    """The moment at which a trap springs, relative to the commit of the write."""
 
     BEFORE = "before"
     """Before the store is called."""
@@ -60,9 +60,9 @@ class Deed(enum.StrEnum):
 
 @attrs.frozen(kw_only=True)
 class Trap:
-    """A trap: it springs, after ``delay``, when its point is reached the ``count``-th time.
+    """A trap, which springs ``delay`` seconds after its point is reached the ``count``-th time.
 
-    If children do the server's work, ``child_only`` kills only the child.
+    With ``child_only``, it kills only the child process that has reached the point.
     """
 
     point: Point
@@ -74,11 +74,11 @@ class Trap:
 
 
 SERVER: Final = "LRO_CHAOS_SERVER"
-"""The environment variable with the PID of the server to be killed, which leads its group."""
+"""The environment variable with the PID of the server, whose process group a trap kills."""
 
 
 _LANDING_SECONDS: Final = 0.05
-"""The time that a signal to one's own process may take to arrive."""
+"""The seconds that a process's signal to itself may take to arrive."""
 
 
 class _Set:
@@ -107,7 +107,7 @@ def step_on(point: Point | None, moment: Moment, last: Callable[[], object] = la
     trap = _set.trap
     if trap is None or trap.point is not point or trap.moment is not moment:
         return
-    with _set.lock:  # never released in a process that dies, so no other thread passes this point
+    with _set.lock:  # a killed process keeps this lock, so no other thread passes the point
         _set.left -= 1
         if _set.left != 0:
             return
@@ -133,10 +133,10 @@ def _do(trap: Trap) -> None:
 
 @contextlib.contextmanager
 def writing() -> Iterator[None]:
-    """Mark a write to a store: a process is frozen before or at the end of this block, not in it.
+    """Mark a write to a store: only a trap of this thread may freeze the process in this block.
 
-    A process frozen in the middle of a write would hold the lock of a SQLite file and stop all
-    other processes; the row "frozen within a transaction" tests that.
+    A process that is frozen in a write of another thread would hold the lock of a SQLite file, and
+    thus block all other processes.
     """
     if _set.trap is None or _set.trap.deed is not Deed.STOP:
         yield

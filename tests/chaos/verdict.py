@@ -22,9 +22,11 @@ class Facts:
 
     - ``silent``: when each server died, or was frozen for longer than its lease.
     - ``drained``: servers that got SIGTERM and may have released work before they stopped.
-    - ``death`` and ``awake``: begin and end of the death or freeze that is judged.
-    - ``since``: when a live server was ready after that; ``limit``: how long callers may then wait
-    for the state of the work, not counting the seconds that ``stalled`` returns.
+    - ``death``: when the server that is judged died or was frozen.
+    - ``awake``: when the frozen server was thawed.
+    - ``since``: when a server that could take over the work was ready.
+    - ``limit``: how long callers may wait for the state of the work after ``death`` and ``since``.
+    The seconds that ``stalled`` returns do not count.
     """
 
     folder: Path
@@ -40,7 +42,7 @@ class Facts:
 
 @attrs.frozen
 class Verdict:
-    """The violations, and, if a server died, how long callers waited for the state of its work."""
+    """The violations in a trial, and how long callers waited to learn the state of lost work."""
 
     violations: tuple[str, ...]
     seconds_to_truth: tuple[float, ...] = ()
@@ -71,8 +73,8 @@ class _Judged:
         self._begun = [e for e in self._log if e.what == "begin" and not self._dreamt(e)]
 
     def _dreamt(self, begin: Effect) -> bool:
-        # While a process is frozen, other processes may do all its work. The process cannot know
-        # that when it continues, until the store refuses a write.
+        # While a process is frozen, other processes may do all its work. The thawed process does
+        # not know of their work until the store refuses a write.
         if begin.server not in self._facts.frozen:
             return False
         done = self._story.first_done
@@ -158,7 +160,7 @@ class _Judged:
             yield f"done by two at once: {before}, {after}"
 
     def _over(self, begin: Effect, moment: float) -> bool:
-        """Return whether the attempt with this beginning had ended by this moment."""
+        """Return whether the attempt that began with this entry had ended by this moment."""
         if self._facts.silent.get(begin.server, math.inf) < moment:
             return True
         return any(
@@ -204,7 +206,7 @@ class _Judged:
         if self._story.kind in ("again", "brief") and len(self._begun) <= MAX_LOST:
             yield "given up, though its work may run again"
         last = self._begun[-1] if self._begun else None
-        if last is None or last.server in self._facts.drained:  # such servers report the loss
+        if last is None or last.server in self._facts.drained:  # drained servers report the loss
             return
         alive = self._facts.silent.get(last.server, math.inf) > sight.received
         if alive and not any(effect.what == "died" for effect in self._log):
@@ -213,7 +215,7 @@ class _Judged:
     # -- when callers knew ------------------------------------------------------------------------
 
     def seconds_to_truth(self) -> float | None:
-        """Return the seconds from a death to the first news of the work; None if unaffected."""
+        """Return the seconds from a death to the first news of lost work; None if none was lost."""
         story, death = self._story, self._facts.death
         fatal = [effect.at for effect in self._log if effect.what == "died"]
         if fatal and death == math.inf:  # only a child died
@@ -226,12 +228,12 @@ class _Judged:
         if done is not None and done.received <= death:
             return None
         if story.delete_asked or story.kind == "brief":
-            return None  # callers cannot see its end
+            return None  # callers may never see the end
         working = [effect for effect in self._begun if effect.at <= death]
         if not fatal and working and working[-1].server not in self._facts.silent:
             return None
         since = max(death, self._facts.since, story.started_at)
-        # An attempt counts from the start of its process, which may take long to start.
+        # A new process may take long to start, so its start counts as the start of its attempt.
         again = [e.born if e.born > since else e.at for e in self._begun if e.at > death]
         known_at = min([*again, math.inf if done is None else done.received])
         # Work that has lost several workers waits before its next attempt, each time twice as long.

@@ -3,7 +3,7 @@
 Two processes work on one store and are killed again and again, at any time or by a trap: at the end
 of an operation, or when a notification is claimed or settled. A receiver stays alive and records
 the events that it accepts; it refuses some events, and accepts some without a response. Some
-operations are started in one transaction with a row, so that both exist or neither.
+operations are started in the transaction that inserts a row: either both exist or neither does.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _WITHIN: Final = "rows/1"
 _PARENTS: Final = ("", _OWN, _WITHIN)
 _UNCANCELLED_SECONDS: Final = 2.0
 _SPRING_SECONDS: Final = 3.0
-"""The seconds in which a trap must spring; after that the process is killed anyway."""
+"""The seconds after which a process is killed if its trap has not sprung."""
 _MOMENTS: Final = (
     *((Point.END, moment) for moment in Moment),
     *((Point.SETTLE, moment) for moment in Moment),
@@ -91,7 +91,7 @@ class Tally:
     events: int
     """The number of different events that the receiver has accepted."""
     repeats: int
-    """The number of events that the receiver has accepted again."""
+    """The number of repeated events that the receiver has accepted."""
     faults: Sequence[str]
 
 
@@ -116,7 +116,7 @@ def service_on(place: str, url: str) -> tuple[lro.Service, Any]:
         if request.number % 5 == 1:
             raise lro.StatusError(lro.Code.FAILED_PRECONDITION, "as was asked for")
         if request.number % 5 == 2:
-            job.sleep(_UNCANCELLED_SECONDS)  # usually cancelled before, unless the starter is dead
+            job.sleep(_UNCANCELLED_SECONDS)  # usually ended by a cancel
         return Done(request.number)
 
     return service, do
@@ -165,7 +165,7 @@ def live(place: str, names: Path, url: str, seed: int, armed: bool, ready: Conne
 
 @contextlib.contextmanager
 def receiver() -> Iterator[tuple[str, list[tuple[str, str, Any]]]]:
-    """Run a receiver of webhooks; yield its URL and a list of paths, ids and events."""
+    """Run a receiver of webhooks; yield its URL and a list of (path, id, event)."""
     chance = random.Random(0)
     taken = []
 
@@ -200,7 +200,7 @@ def receiver() -> Iterator[tuple[str, list[tuple[str, str, Any]]]]:
 
 
 def webhook_trial(kind: str, folder: Path, kills: int, seed: int) -> Tally:
-    """Kill ``kills`` processes that send webhooks; compare the events with the ends."""
+    """Kill ``kills`` processes that send webhooks; compare the events with the operations."""
     chance, place, names = random.Random(seed), new_store(kind, folder), folder / "names"
     with contextlib.ExitStack() as stack:
         url, taken = stack.enter_context(receiver())
@@ -242,7 +242,7 @@ class _Worker:
         ready.close()
 
     def die(self, seconds: float) -> bool:
-        """Wait until the process's trap kills it, or kill it some seconds after it was ready."""
+        """Kill the process if its trap does not; return whether the trap killed it."""
         assert wait([self._ready, self.process.sentinel], PATIENCE)  # the trap may spring first
         self._ready.close()
         self.process.join(_SPRING_SECONDS if self._armed else seconds)

@@ -1,7 +1,7 @@
 """The methods of the servers under test, whose functions log what they do.
 
-The log stands for effects outside the process, which cannot be undone: a function appends one line
-to its operation's file before and after each of its effects.
+A line in a log stands for an effect outside the process, which cannot be undone. Each operation has
+its own log file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.chaos.traps import SERVER, Moment, Point, Trap, arm, step_on
 FOLDER: Final = "LRO_CHAOS_FOLDER"
 """The environment variable with the folder of the logs."""
 TRAP: Final = "LRO_CHAOS_TRAP"
-"""The environment variable with the server's trap, for the processes that do its work."""
+"""The environment variable with the server's trap, for its child processes."""
 BRIEF_SECONDS: Final = 0.4
 """The seconds for which the record of a brief operation is kept."""
 MAX_LOST: Final = 3
@@ -64,7 +64,7 @@ class WorkResponse:
 
 
 class Parts(list[str]):
-    """A list of text parts. Encoding it reaches a trap; `last` is called before the trap kills."""
+    """A list whose encoding reaches a trap, which calls ``last`` before it kills the process."""
 
     def __init__(self, parts: Iterable[str], last: Callable[[], None]) -> None:
         super().__init__(parts)
@@ -76,7 +76,7 @@ class Parts(list[str]):
 
 
 def answer_to(text: str) -> tuple[str, ...]:
-    """Return the parts of the response."""
+    """Return the parts of the response to a request with this text."""
     return tuple(reversed(text.split("-")))
 
 
@@ -114,8 +114,8 @@ def note(job: lro.Job[WorkMetadata], text: str, what: str) -> None:
 
 @functools.cache
 def _born(pid: int) -> float:
-    # The start is in ticks since boot, when the monotonic clock began; the name of the program, in
-    # parentheses, may contain any characters.
+    # The start is in ticks since boot, when the monotonic clock began. In this file, the name of
+    # the program is in parentheses and may contain any characters.
     ticks = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[19]
     return int(ticks) / os.sysconf("SC_CLK_TCK")
 

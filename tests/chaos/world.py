@@ -21,9 +21,9 @@ from tests.waiting import until_async
 
 @attrs.frozen(kw_only=True)
 class Ground:
-    """The surroundings of a world.
+    """The environment of a trial.
 
-    Times are in seconds; callers must know an operation's state ``margin`` after a lease's end.
+    Times are in seconds. Callers must know the state of lost work ``margin`` after a lease's end.
     """
 
     folder: Path
@@ -43,7 +43,7 @@ class Host:
     web: Server
     worker: Server
     victim: Server
-    """The process that has the trap; without a trap, the process that would have one."""
+    """The process that has the trap, or ``web`` if there is no trap."""
 
     @property
     def parts(self) -> tuple[Server, ...]:
@@ -95,7 +95,7 @@ class World:
     async def host(
         self, trap: Trap | None = None, *, only_scans: bool = False, **options: Any
     ) -> Host:
-        """Start a server, without waiting for it; with ``only_scans`` it only recovers orphans."""
+        """Start a server without waiting for it; with ``only_scans`` it has no Celery worker."""
         if not self.remote or only_scans:
             web = self._make(trap, "web", options)
             return Host(web, web, web)
@@ -128,7 +128,7 @@ class World:
         self._unfit.discard(server.pid)
 
     async def work_begins(self, stories: list[Story], count: int = 0) -> None:
-        """Wait until callers have seen ``count`` of these stories begin, or all if zero."""
+        """Wait until callers have seen ``count`` of these stories begin; zero means all of them."""
 
         def begun() -> int:
             return sum(any(s.metadata.attempt for s in story.sights) for story in stories)

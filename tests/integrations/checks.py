@@ -266,7 +266,7 @@ CODES = {
 
 
 def test_exception_of_the_framework_refuses_in_our_format(served: Served) -> None:
-    """If ``caller`` raises an exception of the framework, the reply has that status and text."""
+    """An exception of the framework in ``caller`` gives the reply its status and text."""
     for status in served.refuses:
         headers = {"x-refuse": str(status)}
         reply = served.http.get(f"{served.prefix}/v1/operations/x", headers=headers)
@@ -274,14 +274,15 @@ def test_exception_of_the_framework_refuses_in_our_format(served: Served) -> Non
         assert reply.json()["error"]["status"] == CODES[status].name
         assert ("www-authenticate" in reply.headers) == (status == 401)
         assert ("retry-after" in reply.headers) == (status in (429, 503))
-        own = served.http.post(served.own_path, headers=headers)  # may have the framework's format
+        # This reply may have the framework's format.
+        own = served.http.post(served.own_path, headers=headers)
         assert own.status_code == status
         assert "not you" in reply.text
         assert "not you" in own.text
 
 
 def test_console_serves_its_page_to_everyone(served: Served) -> None:
-    """``/console`` redirects to ``/console/``; the data needs authentication, the page does not."""
+    """``/console`` redirects to ``/console/``; its page is public, but its data is not."""
     at = f"{served.prefix}/console"
     moved = served.http.get(f"{at}?x=1")
     assert (moved.status_code, urljoin(at, moved.headers["location"])) == (307, f"{at}/?x=1")

@@ -1,4 +1,4 @@
-"""Services for tests without a server; ignores test files that this Python cannot run."""
+"""Fixtures of services without a server, and the test files that this Python cannot run."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ if sys.version_info < (3, 12):  # these tests need Django 6, which needs Python 
 
 @pytest.fixture
 def make_counting() -> Iterator[Callable[..., Counting]]:
-    """A function that builds services like ``build``; they are closed after the test."""
+    """A function that calls ``build``; the services that it builds are closed after the test."""
     made: list[Counting] = []
 
     def make(*store: Any, **options: Any) -> Counting:

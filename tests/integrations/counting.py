@@ -63,7 +63,7 @@ def authorize(caller: str, verb: str, name: str) -> bool:
 
 @attrs.frozen
 class Counting:
-    """A service, its three methods, and an event that they may wait for."""
+    """A service, its three methods, and an event that work may wait for."""
 
     service: lro.Service
     count: lro.Method[CountRequest, CountResponse, CountMetadata]

@@ -1,4 +1,4 @@
-"""A program that opens a Django admin on the PostgreSQL server and schema in its arguments."""
+"""A program that opens a Django admin; its arguments name a PostgreSQL server and a schema."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def find_caller(request: Any) -> str:
 
 
 async def caller(request: Any) -> str:
-    """Like ``find_caller``, but reads the body first, as a function that checks signatures does."""
+    """Return the caller of a request after reading its body, as a signature check would."""
     await request.read()
     return find_caller(request)
 

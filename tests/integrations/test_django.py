@@ -70,7 +70,7 @@ def test_view_that_has_read_a_form_starts_an_operation(served: Served) -> None:
 
 
 def test_user_who_is_signed_in_by_a_session_owns_the_operation() -> None:
-    """The owner is the user's primary key; a cross-site POST gets PERMISSION_DENIED."""
+    """A start by a signed-in user stores the user's primary key; a cross-site POST is refused."""
     call_command("migrate", verbosity=0)
     user = User.objects.create_user("ann", password="secret")
     browser = Client(enforce_csrf_checks=True)
@@ -231,7 +231,7 @@ def test_command_checks_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_command_removes_what_has_expired(capsys: pytest.CaptureFixture[str]) -> None:
-    """``manage.py lro`` runs purge; a failing command raises CommandError with the exit status."""
+    """``manage.py lro purge`` works; a failing command raises CommandError with its exit status."""
     pytest.importorskip("click")
     call_command("lro", "purge")
     assert capsys.readouterr().out == "removed: 0\n"

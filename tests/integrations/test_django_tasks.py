@@ -106,7 +106,7 @@ def test_signals_are_sent() -> None:
 
 
 def test_missing_task_result_is_not_found() -> None:
-    """An unknown name, or that of another method's operation, raises TaskResultDoesNotExist."""
+    """An unknown name, or an operation of another method, raises TaskResultDoesNotExist."""
     for name in ("operations/unknown", counting.name.start(lro.Struct()).name):
         with pytest.raises(TaskResultDoesNotExist):
             default_task_backend.get_result(name)

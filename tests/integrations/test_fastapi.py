@@ -180,7 +180,7 @@ def violations(reply: Any) -> list[str]:
 
 
 def test_body_that_fastapi_reads_starts_an_operation(client: TestClient) -> None:
-    """The endpoint passes message, parent and metadata; the request ID in the body is honoured."""
+    """A start gets message, parent and metadata from the endpoint, and its ID from the body."""
     body = {"steps": 3, "requestId": "6f1c3b62-3c5e-4a53-9c1f-2b7f9a4d1e01"}
     first, again = (client.post("/v1/read:count", json=body).json() for _ in "ab")
     assert first["name"].startswith("projects/p/operations/")
@@ -189,7 +189,7 @@ def test_body_that_fastapi_reads_starts_an_operation(client: TestClient) -> None
 
 
 def test_validation_error_of_fastapi_has_our_format(client: TestClient) -> None:
-    """The reply names every invalid field; bad JSON and media types get the edge's errors."""
+    """If FastAPI refuses a request, the reply has our format and names every invalid field."""
     reply = client.post("/v1/read:count?n=x", json={"steps": "x", "colour": 1})
     assert reason(reply, 400) == "INVALID_ARGUMENT"
     assert sorted(violations(reply)) == ["colour", "n", "steps"]
@@ -273,7 +273,7 @@ def references(part: Any) -> Iterator[str]:
 def checked(app: FastAPI) -> dict[str, Any]:
     """Return the application's OpenAPI document; check that it is valid and its references resolve.
 
-    The operation IDs are unique: FastAPI warns of duplicates, and warnings are errors here.
+    A duplicate operation ID fails too: FastAPI warns of it, and warnings are errors in tests.
     """
     document: dict[str, Any] = TestClient(app).get("/openapi.json").json()
     pytest.importorskip("openapi_spec_validator").validate(document)
@@ -358,7 +358,7 @@ def service() -> Iterator[lro.Service]:
 
 
 def test_document_shows_messages_of_every_kind(service: lro.Service) -> None:
-    """The document has schemas of Pydantic models, even recursive ones, dataclasses, protobuf."""
+    """The OpenAPI document has schemas of (recursive) Pydantic models, dataclasses and protobuf."""
     protobuf = pytest.importorskip("google.rpc.error_details_pb2")
 
     @service.method("acme.v1.Books.Print", path="/v1/books:print")
@@ -412,7 +412,7 @@ class Tag(enum.Enum):
 
 
 def test_routers_of_one_application_have_distinct_operation_ids(counting: Counting) -> None:
-    """A router's operation IDs begin with its first tag, or end with a number to be distinct."""
+    """A router's operation IDs begin with its first tag, and end with a number if necessary."""
     operations = FastAPIOperations(counting.service, caller=lambda: "ann")
     app = FastAPI()
     app.include_router(operations.router(starts={"/v1/a:count": counting.box}), prefix="/a")
@@ -452,7 +452,7 @@ def turn(request: Page) -> Page:
 
 
 def test_request_class_may_be_the_body_that_fastapi_reads(service: lro.Service) -> None:
-    """FastAPI parses the body by the model's names and aliases; the request ID is honoured."""
+    """If a request class is an endpoint's body, FastAPI parses it; the request ID is honoured."""
     method = service.method("acme.v1.Books.Turn", path="/v1/pages:turn")(turn)
     operations = FastAPIOperations(service)
     router = operations.router(starts=True)
@@ -478,7 +478,7 @@ def test_request_class_may_be_the_body_that_fastapi_reads(service: lro.Service) 
 
 
 def test_start_within_a_transaction_is_there_once_it_commits(tmp_path: Path) -> None:
-    """A start whose transaction is rolled back leaves no operation; after a commit it runs."""
+    """A start in a transaction leaves no operation after a rollback, and runs after a commit."""
     file = tmp_path / "shop.db"
     service = lro.Service(SQLiteStore(file), ThreadExecutor())
     method = service.method("acme.v1.Books.Turn")(turn)

@@ -53,7 +53,7 @@ def find_caller(request: Request[Any, Any, Any]) -> str:
 
 
 async def find_caller_awaited(request: Request[Any, Any, Any]) -> str:
-    """Like ``find_caller``, but reads the body first, as a function that checks signatures does."""
+    """Return the caller of a request after reading its body, as a signature check would."""
     with contextlib.suppress(InternalServerException):  # the client has disconnected
         await request.body()
     return find_caller(request)
@@ -157,7 +157,7 @@ def test_validation_error_of_litestar_has_our_format(client: Client) -> None:
 
 
 def test_refusals_of_guards_and_callers_have_our_form(client: Client) -> None:
-    """A guard's error gets our format. ``caller`` may return None, but a number is INTERNAL."""
+    """A guard's error gets our format. If ``caller`` returns a number, the reply is INTERNAL."""
     bad = client.get("/v1/operations/x", headers={"x-bad": "1"})
     assert reason(bad, 403) == "PERMISSION_DENIED"
     number = client.get("/v1/operations/x", headers={"authorization": "number"})
@@ -167,7 +167,7 @@ def test_refusals_of_guards_and_callers_have_our_form(client: Client) -> None:
 
 
 def test_document_has_the_operations_and_the_types_of_starts(client: Client) -> None:
-    """One POST documents Cancel and Wait, as Litestar cannot route by a verb after a parameter."""
+    """The OpenAPI document has one POST for Cancel and Wait, which Litestar routes as one."""
     document = client.get("/schema/openapi.json").json()
     paths = document["paths"]
     assert {START, "/v1/operations", "/v1/operations:batchGet", "/v1/read:count"} <= set(paths)

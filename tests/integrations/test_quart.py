@@ -36,7 +36,7 @@ def caller() -> str:
 
 
 async def caller_awaited() -> str:
-    """Like ``caller``, but reads the body first, as a function that checks signatures does."""
+    """Return the caller of a request after reading its body, as a signature check would."""
     await request.get_data()
     return caller()
 

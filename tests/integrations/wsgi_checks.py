@@ -1,4 +1,4 @@
-"""Tests for WSGI frameworks: :mod:`tests.integrations.checks` without streams, and two more."""
+"""Tests for WSGI frameworks: most of :mod:`tests.integrations.checks`, and two more tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
 
 
 def test_watch_is_refused(served: Served) -> None:
-    """Watch answers UNIMPLEMENTED under WSGI, as a stream would block a thread all the time."""
+    """Watch answers UNIMPLEMENTED under WSGI, because a stream would occupy a thread."""
     reply = served.http.get(f"{served.prefix}/v1/operations/x:watch", headers=ANN)
     assert (reply.status_code, reply.json()["error"]["status"]) == (501, "UNIMPLEMENTED")
 

@@ -79,7 +79,7 @@ def receiver(
             headers = {name.lower(): value for name, value in self.headers.items()}
             got = Received(self.path, headers, self.rfile.read(length))
             said = made.script(got)
-            made.received.put(got)  # before the sender sees the reply
+            made.received.put(got)  # kept before the sender sees the reply
             self.send_response(said.status)
             for name, value in said.headers.items():
                 self.send_header(name, value)

@@ -326,7 +326,7 @@ def test_looked_up_endpoint_is_looked_up_again_for_the_next_try(here: Here) -> N
 
 @pytest.mark.parametrize("way", ["endpoints", "lookup"])
 def test_event_for_an_endpoint_of_another_release_is_left_to_it(way: str, here: Here) -> None:
-    """A release without the endpoint or the lookup leaves the delivery to a release that has it."""
+    """A release that lacks an endpoint or lookup leaves its delivery to a release that has it."""
     store, answer = MemoryStore(here.clock), Reply(500)
     with receiver(lambda _: answer) as new:
         one = endpoint(new.url, id="new")
@@ -422,7 +422,7 @@ def test_endpoint_of_a_start_is_called_beside_one_of_the_same_url(
 def test_endpoint_that_options_refuse_is_left_to_others_until_the_schedule_is_over(
     here: Here, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A delivery that this release refuses is left to others, and abandoned after the schedule."""
+    """A delivery that a release refuses waits for other releases until the schedule is over."""
     store, disabled = MemoryStore(here.clock), list[EndpointDisabled]()
     service, _ = here.serve(store=store)
     name = end(service, notify=[endpoint("http://127.0.0.1:1/", id="one")])
@@ -460,7 +460,7 @@ def short_stop(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("short_stop")
 @pytest.mark.parametrize("hosts", [1, 60])
 def test_hanging_hosts_do_not_delay_one_that_answers(hosts: int, here: Here) -> None:
-    """One host gets one connection, and all subdomains of one domain half of the connections."""
+    """One host gets one connection, and all hosts of a domain get half of all connections."""
     holding = Holding()
     with receiver() as good, serving(holding) as slow:
         port = slow.rpartition(":")[2]
@@ -483,7 +483,7 @@ def test_hanging_hosts_do_not_delay_one_that_answers(hosts: int, here: Here) -> 
 
 @pytest.mark.usefixtures("short_stop")
 def test_hanging_hosts_of_one_caller_do_not_delay_those_of_another(here: Here) -> None:
-    """No host is known to be fast yet, but one connection is kept for other callers."""
+    """While the hosts of one caller hang, a connection is kept for the webhooks of others."""
     holding = Holding()
     with receiver() as good, serving(holding) as slow:
         port, fine = slow.rpartition(":")[2], good.url.rpartition(":")[2].partition("/")[0]
@@ -512,7 +512,7 @@ def test_hosts_that_wait_for_a_connection_are_called_in_turn(here: Here) -> None
 def test_delivery_to_a_slow_host_is_deferred_in_the_store(
     hosts: int, here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A deferred delivery is not claimed before its time, and survives its process's death."""
+    """A delivery to a slow host is deferred in the store, where it survives a process's death."""
     monkeypatch.setattr("lro._webhooks.delivery._WAITING", 20)
     hold = threading.Event()
 
@@ -533,7 +533,7 @@ def test_delivery_to_a_slow_host_is_deferred_in_the_store(
             late = here.clock() + timedelta(seconds=30)
             return [at for at in due if at is not None and here.clock() < at < late]
 
-        # all but the deliveries in progress and those that may wait in memory
+        # all deliveries except the ones that are in progress or wait in memory
         moments = until(put_off, lambda found: len(found) >= 17)
         assert len({*moments}) == len(moments)
         hold.set()
@@ -770,7 +770,7 @@ def test_forked_process_starts_without_claims_and_threads(here: Here) -> None:
 
 @pytest.mark.usefixtures("short_stop")
 def test_close_does_not_wait_for_a_lookup(here: Here) -> None:
-    """After the close, nothing is sent, no thread remains, and the delivery is still pending."""
+    """After a close during a lookup, nothing is sent, and the delivery is still pending."""
     asked, go = threading.Event(), threading.Event()
     ours = threads_from_now("lro-webhook")
 

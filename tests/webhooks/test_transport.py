@@ -93,7 +93,7 @@ def test_receiver_that_hangs_or_drips_is_cut_at_the_time_limit(
 
 
 def test_body_of_a_reply_is_not_waited_for(transport: MakeTransport) -> None:
-    """An endless body is not read; if the connection ends earlier, the request has failed."""
+    """An endless body is not read; without the headers of a reply, the request has failed."""
     broken = WebhookReply(0, "the connection failed: RemoteProtocolError")
     for talk, wanted in (
         (receivers.endless_body, WebhookReply(200)),
@@ -235,10 +235,10 @@ def test_slowly_read_request_body_ends_at_the_time_limit(transport: MakeTranspor
         with contextlib.suppress(OSError):
             while got := len(connection.recv(100_000)):
                 size += got
-                given_up.wait(0.05)  # data still in the kernel's buffers are read without pauses
+                given_up.wait(0.05)  # after the timeout, the rest is read without pauses
         taken.put(size)
 
-    body = b"x" * 12_000_000  # far more than the server reads, at 2 MB/s
+    body = b"x" * 12_000_000  # far more than the server reads in time, at 2 MB/s
     with serving(sip) as url:
         assert "no answer" in transport(timeout=1.0).send(url, {}, body).why
         given_up.set()
