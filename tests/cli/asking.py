@@ -61,7 +61,7 @@ class Lro:
     """Whether the command finds a terminal at its standard output."""
 
     def __call__(self, *arguments: str, status: int | None = None) -> Ended:
-        """Run the command with these arguments; check its exit status if one is given."""
+        """Run the command with these arguments; check the exit status unless ``status`` is None."""
         from lro.cli import main
 
         self.capsys.readouterr()
@@ -87,13 +87,13 @@ class Lro:
 
 
 def started(harness: Harness, *steps: Any) -> str:
-    """Start an operation whose work takes these steps, and return its name."""
+    """Start an operation whose work takes these steps, and return the operation's name."""
     harness.say(*steps)
     return harness.resize.start(ResizeRequest(source="a.png")).name
 
 
 def over(harness: Harness, *steps: Any) -> str:
-    """Start an operation whose work takes these steps, wait for its end, return its name."""
+    """Run an operation with these steps to its end, and return the operation's name."""
     name = started(harness, *steps)
     assert harness.service.wait(name, lro.Duration(10)).done
     return name

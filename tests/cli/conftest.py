@@ -24,7 +24,7 @@ __all__ = ["harness", "listening"]
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, which is empty; environment and ``sys.path`` are reset."""
+    """An empty current folder; the variables of ``lro`` are unset, and ``sys.path`` is restored."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     for name in ("LRO_SERVER", "LRO_TOKEN", "NO_COLOR", "FORCE_COLOR"):
@@ -51,7 +51,7 @@ def command(capsys: pytest.CaptureFixture[str]) -> Lro:
 
 @pytest.fixture
 def asked(harness: Harness, listening: tuple[Switch, str]) -> Asked:
-    """The service of ``harness`` on a socket; it records the requests."""
+    """The service of ``harness`` on a socket; the application records the requests."""
     switch, url = listening
     switch.app = made = Asked(application(lro.asgi, harness), url)
     return made

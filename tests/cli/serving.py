@@ -74,7 +74,7 @@ class StepsRequest:
 @lro.message("cli.v1.StepsResponse")
 @attrs.frozen
 class StepsResponse:
-    """The response of the method ``work``: the process that ran it."""
+    """The response of the method ``work``: the ID of the process that ran the work."""
 
     process: lro.Int32 = 0
 
@@ -127,7 +127,7 @@ def lro_serve(folder: Path, *arguments: str, log: str = "server.log") -> Iterato
 
 @contextlib.contextmanager
 def at_work(folder: Path, *arguments: str) -> Iterator[tuple[Server, Client, str]]:
-    """Run ``lro serve``; yield it, a client, and the name of an operation that is running."""
+    """Run ``lro serve``; yield the server, a client, and the name of a running operation."""
     with lro_serve(folder, *arguments) as server, Client(server.url) as client:
         name = server.start(client).name
         until(lambda: begun(folder) != [])
@@ -135,6 +135,6 @@ def at_work(folder: Path, *arguments: str) -> Iterator[tuple[Server, Client, str
 
 
 def begun(folder: Path) -> list[int]:
-    """Return the IDs of the processes that have begun an attempt, in order."""
+    """Return the IDs of the processes that have begun an attempt, in the order of the attempts."""
     file = folder / "begun"
     return [int(line) for line in file.read_text().split()] if file.exists() else []

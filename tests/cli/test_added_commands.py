@@ -98,7 +98,7 @@ def test_broken_command_reports_why_and_breaks_no_other(
 
 
 def test_commands_of_this_package_cannot_be_replaced(added: Path, command: Lro) -> None:
-    """An entry point with the name of a command of ours is ignored."""
+    """An entry point with the name of a built-in command is ignored."""
     write(added, GREET, "lint = acme_greet:greet", "get = acme_greet:greet")
     assert "operation_info" in command("lint", "--help", status=0).out
     assert "Say hello" not in command("get", "--help", status=0).out

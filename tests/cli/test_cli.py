@@ -87,7 +87,7 @@ def test_finding_is_printed_on_one_line_after_its_position(command: Lro) -> None
 
 
 def test_lines_of_a_pipe_are_not_padded(command: Lro) -> None:
-    """In a pipe lines have no trailing spaces; without source information a position is a file."""
+    """In a pipe, lines are not padded; without source information, a position is only a file."""
     far = Declared("Import", ("ExportResponse", "Metadata"), output="acme.v1.Metadata")
     Path("bad").write_bytes(packed(proto(BARE, far, Declared("Add"))))
     lines = command("lint", "bad", status=1).lines
@@ -139,7 +139,7 @@ def test_json_output_is_a_list_of_objects(command: Lro) -> None:
 
 
 def test_warnings_count_only_when_strict(command: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Warnings are printed, but fail only with ``--strict``; ``-`` reads standard input."""
+    """Warnings are printed, but fail the check only with ``--strict``; ``-`` is standard input."""
     assert "1 warning in 1 long-running method" in command("lint", "warned", status=0).out
     given = SimpleNamespace(buffer=io.BytesIO(Path("warned").read_bytes()))
     monkeypatch.setattr(sys, "stdin", given)
@@ -179,7 +179,7 @@ def test_target_option_limits_the_checked_files(command: Lro) -> None:
 
 
 def test_breaking_reports_old_and_new_types(command: Lro) -> None:
-    """``breaking`` reports like ``lint``; its JSON also has the old and the new type."""
+    """``breaking`` prints findings like ``lint``; its JSON also has the old and the new type."""
     command("breaking", "good", "good", status=0)
     command("breaking", "good", "bad", "--allow", "*:operation-info-removed", status=0)
     (found,) = json.loads(command("breaking", "good", "warned", "--json", status=1).out)
@@ -188,7 +188,7 @@ def test_breaking_reports_old_and_new_types(command: Lro) -> None:
 
 
 def test_python_service_is_checked_like_a_descriptor_set(command: Lro) -> None:
-    """``module:service`` is checked like a descriptor set; the current folder is searched."""
+    """``module:service`` is checked like a descriptor set; the module is in the current folder."""
     module("kept")
     module("altered", "ExportResult")
     command("lint", "kept:books", status=0)
@@ -212,7 +212,7 @@ def test_proto_files_are_printed(command: Lro) -> None:
 
 
 def test_proto_files_are_written(command: Lro) -> None:
-    """``lro proto`` writes files and a set that ``lint`` accepts; an error names the file."""
+    """``lro proto`` writes files and a set that ``lint`` accepts; a failed write names its file."""
     module("written")
     write = functools.partial(command, "proto", "written:books")
     found = write("--out", "out/protos", "--descriptor-set", "out/set.pb", status=0)
@@ -273,7 +273,7 @@ def test_version_and_help_are_printed(command: Lro) -> None:
 
 
 def missing(monkeypatch: pytest.MonkeyPatch, package: str, *modules: str) -> None:
-    """Unload a package of ours, and make these modules fail to import."""
+    """Unload a package of this library, and make these modules fail to import."""
     for name in [one for one in [*sys.modules] if one.startswith(package)]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delattr("lro.cli._app", raising=False)

@@ -63,7 +63,7 @@ def test_get_and_start_print_one_tabbed_line_in_a_pipe(call: Lro, harness: Harne
 
 
 def test_get_prints_json_as_received(call: Lro, harness: Harness) -> None:
-    """``get --json`` prints each operation as received; a repeated name only once."""
+    """``get --json`` prints each operation as received, and only once if its name is repeated."""
     names = [over(harness, ResizeResponse(1)), over(harness, FAILURE)]
     found = call("get", "--json", *names, names[0], status=0)
     first, second = found.json
@@ -73,7 +73,7 @@ def test_get_prints_json_as_received(call: Lro, harness: Harness) -> None:
 
 
 def test_get_exits_with_the_status_of_the_worst_state(call: Lro, harness: Harness) -> None:
-    """With ``--check`` the worst state sets the status; a missing operation hides no other."""
+    """``--check`` sets the status by the worst state; a missing operation hides no other one."""
     done, failed = over(harness, ResizeResponse()), over(harness, FAILURE)
     assert call("get", "--check", done).status == Exit.DONE
     assert call("get", "--check", done, failed).status == Exit.FAILED
@@ -127,7 +127,7 @@ def test_wait_accepts_several_operations(call: Lro, harness: Harness) -> None:
 def test_poll_option_calls_neither_wait_nor_watch(
     call: Lro, harness: Harness, asked: Asked
 ) -> None:
-    """With ``--poll``, ``wait``, ``watch`` and ``start`` call neither Wait nor Watch."""
+    """With the option ``--poll``, commands that wait call neither Wait nor Watch."""
     names = [started(harness) for _ in range(6)]
     harness.say(*[ResizeResponse(1)] * 8)
     assert call("wait", *names, "--poll").status == Exit.DONE
@@ -213,7 +213,7 @@ def test_cancel_all_that_match(call: Lro, harness: Harness) -> None:
 def test_delete_all_that_match(
     call: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``delete --filter`` asks at a terminal for confirmation; elsewhere it needs ``--yes``."""
+    """``delete --filter`` asks for confirmation; without a terminal it needs ``--yes``."""
     names = [over(harness, ResizeResponse()) for _ in range(2)]
     matching = ("delete", "--filter", "done = true")
     found = call(*matching, status=2)
@@ -230,7 +230,7 @@ def test_delete_all_that_match(
 
 
 def test_filter_of_many_is_checked(call: Lro, harness: Harness) -> None:
-    """Actions on many operations refuse an empty or invalid filter, and a filter beside names."""
+    """Actions on many operations refuse an invalid or empty filter, and a filter with names."""
     name = over(harness, ResizeResponse())
     for verb in ("cancel", "delete", "rerun"):
         assert "'name:*' matches all" in call(verb, "--filter", " ", "--yes", status=2).err
@@ -244,7 +244,7 @@ def test_filter_of_many_is_checked(call: Lro, harness: Harness) -> None:
 
 @pytest.mark.parametrize("harness", [{"authorize": refuse_one}], indirect=True)
 def test_refusals_of_many_are_reported(call: Lro, harness: Harness) -> None:
-    """If one of many deletions is refused, the others are done and the refusal is reported."""
+    """If one of many deletions is refused, the other deletions succeed; the refusal is reported."""
     names = [over(harness, ResizeResponse()) for _ in range(3)]
     REFUSED.append(names[1])
     found = call("delete", "--filter", "name:*", "--yes", status=Exit.CALL_FAILED)
@@ -264,7 +264,7 @@ def test_start_with_wait_exits_by_the_result(call: Lro, harness: Harness) -> Non
 
 
 def test_start_with_a_request_id_starts_once(call: Lro, asked: Asked) -> None:
-    """Starts with one ``--request-id`` make one operation; ``auto`` makes and prints an ID."""
+    """Two calls with the same ``--request-id`` start one operation; ``auto`` prints a new ID."""
     found = call("start", PATH, START, "--validate-only", "--json")
     assert (found.status, found.json[0]["done"], call("list").out) == (0, True, "")
     refused = call("start", PATH)
@@ -282,7 +282,7 @@ def test_start_with_a_request_id_starts_once(call: Lro, asked: Asked) -> None:
 
 @pytest.mark.parametrize("harness", [{"verbs": (*VERBS, "RerunOperation")}], indirect=True)
 def test_rerun_prints_or_awaits_the_new_operation(call: Lro, harness: Harness) -> None:
-    """``rerun`` prints or awaits the new operation; a rerun of a succeeded one is refused."""
+    """``rerun`` prints or awaits the new operation; a succeeded operation cannot be rerun."""
     name = over(harness, FAILURE)
     harness.say(ResizeResponse(7))
     found = call("rerun", name, "--wait", "--json", status=0).json[0]
@@ -298,7 +298,7 @@ def test_rerun_prints_or_awaits_the_new_operation(call: Lro, harness: Harness) -
 
 @pytest.mark.parametrize("harness", [{"verbs": (*VERBS, "RerunOperation")}], indirect=True)
 def test_rerun_all_that_match(call: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``rerun --filter`` asks, then reruns failed operations; a second call starts no new ones."""
+    """After a confirmation, ``rerun --filter`` reruns failed operations, but each only once."""
     names = [over(harness, FAILURE) for _ in range(2)]
     over(harness, ResizeResponse(1))
     wanted = " OR ".join(f'name = "{name}"' for name in names)
@@ -326,7 +326,7 @@ def test_rerun_all_that_match(call: Lro, harness: Harness, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("harness", [{"verbs": (*VERBS, "RerunOperation")}], indirect=True)
 def test_rerun_of_many_reports_what_cannot_be_started_again(call: Lro, harness: Harness) -> None:
-    """If one of many operations cannot be rerun, the others are, and the error is printed."""
+    """If one of many operations cannot be rerun, the error is printed, and the others are rerun."""
     failed = over(harness, FAILURE)
     other = lro.Service(harness.service.store, None, maintenance=False)
     method = other.declare("acme.v1.Works.Gone", request=WorkRequest, response=WorkResponse)
@@ -370,7 +370,7 @@ def test_control_characters_of_server_are_escaped(call: Lro) -> None:
 
 
 def test_operation_without_result_or_error_code_is_printed(call: Lro) -> None:
-    """An operation without result, or with an error without code, is printed."""
+    """An operation without a result, or with an error that has no code, is printed."""
     for body, expected in (
         ({"name": "operations/a", "done": True}, "operations/a\tSUCCEEDED\n"),
         ({"done": True, "error": {}}, "FAILED\tUNKNOWN:\n"),

@@ -97,7 +97,7 @@ def test_completion_without_a_server_prints_nothing(
 
 
 def test_help_of_lazily_loaded_commands_equals_their_own(call: Lro) -> None:
-    """The list of commands shows help texts read from source, equal to each command's own."""
+    """In the list of commands, each help text is read from source, but equals the command's own."""
     shown = call("--help").out
     added = _app.added_commands()
     assert set(CLIENT_COMMANDS) <= {*added}

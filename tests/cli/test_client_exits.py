@@ -1,4 +1,4 @@
-"""Interrupts and closed outputs, in this process; test_client_pipes uses a child process."""
+"""Interrupts and closed outputs in this process; test_client_pipes tests a child process."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_unexpected_error_is_raised(
 def test_command_accepts_an_output_that_is_not_a_text_stream(
     asked: Asked, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The command works if standard output is a StringIO or click's test runner's stream."""
+    """The command works if standard output is a StringIO or the stream of click's test runner."""
     name = over(harness, ResizeMetadata(40), ResizeResponse())
     found = CliRunner().invoke(app, ["get", "--json", name, "--server", asked.url])
     assert (found.exit_code, name in found.output) == (0, True)
@@ -113,7 +113,7 @@ def test_interrupt_during_imports_exits_quietly(call: Lro, monkeypatch: pytest.M
 def test_interrupt_during_a_start_says_how_to_find_the_operation(
     call: Lro, monkeypatch: pytest.MonkeyPatch, given: list[str], shown: str
 ) -> None:
-    """An interrupted start may have reached the server: the message says how to find out."""
+    """The message after an interrupted start says how to find the operation, if there is one."""
     monkeypatch.setattr(Client, "start", raising(KeyboardInterrupt()))
     found = call("start", PATH, *given)
     assert (found.status, found.out) == (Exit.INTERRUPTED, "")

@@ -29,7 +29,7 @@ def test_headers_are_sent(call: Lro, asked: Asked) -> None:
 def test_one_credential_is_sent(
     call: Lro, asked: Asked, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A header or token file overrides LRO_TOKEN; a header and a file together are refused."""
+    """A token file or a header overrides LRO_TOKEN; a file and a header together are refused."""
 
     def sent(*options: str) -> str | None:
         call("list", *options)
@@ -104,7 +104,7 @@ def test_url_in_messages_has_no_control_characters(call: Lro) -> None:
 def test_token_gives_the_server(
     call: Lro, asked: Asked, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A token names the server; ``--server`` overrides it, LRO_SERVER does not."""
+    """A token names the server; ``--server`` overrides that server, but LRO_SERVER does not."""
     name = over(harness, ResizeResponse())
     token = Token(name=name, server=asked.url).text
     monkeypatch.setenv("LRO_SERVER", "http://127.0.0.1:1")
@@ -207,7 +207,7 @@ MISUSED: list[tuple[list[str], str]] = [
 
 
 def test_unusable_server_ends_with_a_sentence(call: Lro, asked: Asked) -> None:
-    """Misuse ends with one error without secrets or control characters, and sends no request."""
+    """Wrong arguments cause one error without secrets or control characters, and no request."""
     wrong = []
     for arguments, expected in MISUSED:
         found = call(*arguments)

@@ -183,7 +183,7 @@ def test_full_view_as_json_has_the_known_fields(call: Lro, asked: Asked) -> None
     (value,) = found.json
     description = value.pop("description")
     assert value == LISTED
-    del description["failures"][1]  # its empty text is not printed
+    del description["failures"][1]  # this failure is printed without its empty text
     assert description == {**LASTING, "failures": LASTING["failures"][:1]}  # type: ignore[index]
 
 

@@ -68,7 +68,7 @@ def test_document_of_an_application_is_its_own(module, command, here):
     ],
 )
 def test_source_without_a_document_is_refused(module, command, arguments, complaint):
-    """A target that has no document, or wrong options, get an error of one line."""
+    """A target without a document, or a wrong option, causes an error of one line."""
     printed = command("openapi", *(one.format(module) for one in arguments), status=2)
     assert printed.out == ""
     assert complaint in printed.err

@@ -21,7 +21,7 @@ TICK = datetime(2026, 3, 1, 2, tzinfo=UTC)
 
 @pytest.fixture
 def here_lro(command: Lro) -> Iterator[Lro]:
-    """The command; the service that it imports is closed and its module unloaded."""
+    """The command ``lro``; the service it imports is closed, and the service's module unloaded."""
     before = {*sys.modules}
     yield command
     for name in {*sys.modules} - before:

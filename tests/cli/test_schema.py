@@ -27,7 +27,7 @@ store = PostgresStore({url!r}, schema={schema!r})
 
 @pytest.fixture
 def here_lro(command: Lro) -> Iterator[Lro]:
-    """The command; the service that it imports is closed and its module unloaded."""
+    """The command ``lro``; the service it imports is closed, and the service's module unloaded."""
     before = {*sys.modules}
     yield command
     for name in {*sys.modules} - before:
@@ -72,7 +72,7 @@ def test_service_is_shown_by_its_store(here: Path, here_lro: Lro) -> None:
 
 
 def test_printed_sql_makes_tables_and_indexes_for_an_application(here: Path, here_lro: Lro) -> None:
-    """``--sql`` prints tables and indexes, so that the application's role needs no DDL rights."""
+    """``--sql`` prints the SQL of tables and indexes, for an application without DDL rights."""
     psycopg = pytest.importorskip("psycopg")
     from lro.stores.postgres import PostgresStore
 
@@ -119,7 +119,7 @@ COMMANDS = [
     ["schedules", "work:service"],
     ["purge", "work:service"],
 ]
-OTHER_VERSIONS = [-1, SCHEMA_VERSION + 1]  # an older and a newer one
+OTHER_VERSIONS = [-1, SCHEMA_VERSION + 1]  # an older and a newer version
 
 
 @pytest.mark.parametrize("version", OTHER_VERSIONS)
@@ -166,7 +166,7 @@ def test_schema_of_an_unavailable_database_cannot_be_shown(here_lro: Lro) -> Non
 
 
 def test_purge_removes_what_has_expired(here: Path, here_lro: Lro) -> None:
-    """``lro purge`` removes expired operations, but none in progress or not yet expired."""
+    """``lro purge`` removes expired operations, but not those that are unexpired or in progress."""
     write_service(here, SQLITE, maintenance=False)
     assert here_lro("purge", "work:service").lines == ["removed: 0"]
     service = sys.modules["work"].service
@@ -190,7 +190,7 @@ def test_purge_removes_what_has_expired(here: Path, here_lro: Lro) -> None:
 
 
 def test_first_uses_at_once_fail_together_and_recover() -> None:
-    """While one thread tries to connect again, others fail at once with the last error."""
+    """While one thread tries to connect again, other threads fail at once with the last error."""
     pytest.importorskip("psycopg")
     from lro.stores.postgres import PostgresStore
     from tests.services.ports import free_port
@@ -231,7 +231,7 @@ def test_index_that_cannot_be_made_at_first_use_is_made_later(
 
 
 def test_first_use_waits_for_that_of_another_thread() -> None:
-    """While a thread makes the tables, another waits up to ``connect_seconds``, then fails."""
+    """While one thread makes the tables, others wait up to ``connect_seconds``, then fail."""
     pytest.importorskip("psycopg")
     from lro.stores.postgres import PostgresStore
 

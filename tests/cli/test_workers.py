@@ -32,7 +32,7 @@ service = lro.Service(SQLiteStore("operations.db"), None)
 
 @pytest.fixture
 def here_lro(command: Lro) -> Iterator[Lro]:
-    """The command; the services that it imports are closed and their modules unloaded."""
+    """The command ``lro``; the services it imports are closed, and their modules unloaded."""
     before = {*sys.modules}
     yield command
     for name in {*sys.modules} - before:
@@ -86,7 +86,7 @@ def test_live_workers_are_lines(here_lro: Lro) -> None:
 
 @pytest.mark.usefixtures("known")
 def test_all_workers_are_shown_with_their_states(here_lro: Lro) -> None:
-    """``--all`` also prints silent and lost workers and fronts, but not the command itself."""
+    """``--all`` adds silent or lost workers and servers without workers, but not the command."""
     _, *rows = here_lro("workers", "work:service", "--all", status=0).lines
     found = {row.split()[0]: row.split()[2:] for row in rows}
     assert {host: (state, runs) for host, (state, runs, *_) in found.items()} == {
@@ -104,7 +104,7 @@ def test_all_workers_are_shown_with_their_states(here_lro: Lro) -> None:
 def test_worker_that_was_idle_works_as_long_as_a_lease_of_its_work(
     here_lro: Lro, seconds: float, state: str
 ) -> None:
-    """If a worker's own lease has expired, the lease of its work decides its state."""
+    """If a worker's own lease has expired, the lease of its work decides the worker's state."""
     with closing(SQLiteStore("operations.db")) as store:
         work = held(lambda: datetime.now(UTC), seconds=seconds, owner="of images-2")
         insert(store, work)

@@ -179,7 +179,7 @@ class Worker:
 
 
 def check(client: Client, workers: list[Worker], wrong: list[str]) -> None:
-    """Record leftover entries, waits and threads, and futures not calling back exactly once."""
+    """Record leftover entries, waits and threads, and callbacks that did not run exactly once."""
     for worker in workers:
         for future, calls, number in worker.futures:
             with contextlib.suppress(ClientError, concurrent.futures.CancelledError):

@@ -200,7 +200,7 @@ TABLES: dict[str, dict[str, Any]] = {
 
 
 def unlike(table: dict[str, Any], client: Any) -> dict[str, str]:
-    """Return what happened instead, for each call that did not raise the expected error."""
+    """Return the outcome of each call that did not raise the expected error."""
     wrong = {}
     for says, asks in table.items():
         for number, ask in enumerate(asks if isinstance(asks, list) else [asks]):
@@ -241,7 +241,7 @@ def test_wrong_argument_is_refused_and_sends_nothing(
 
 
 OVER_HTTP = {"must be an? .*got", "has no JSON", "^target: must begin with a slash", "widths"}
-"""Errors that only HTTP raises, because it sends the message as JSON and to a path."""
+"""Errors that only HTTP raises, because HTTP sends the message as JSON to a path."""
 
 
 @pytest.mark.parametrize("transport", [local_of, grpc_of])

@@ -63,7 +63,7 @@ def test_task_given_to_an_ending_thread_is_run(monkeypatch: pytest.MonkeyPatch) 
     class Taken(list[_CallThread]):
         def remove(self, thread: _CallThread) -> None:
             leaving.set()
-            raise ValueError  # as list.remove does for a missing item
+            raise ValueError  # list.remove raises this for a missing item
 
     thread = _CallThread(Taken())
     assert leaving.wait(120)

@@ -58,7 +58,7 @@ def test_cancel_and_wait_times_out_though_every_cancel_is_refused(face: Face) ->
 
 
 def test_update_has_the_progress_and_raw_metadata_of_other_types(face: Face) -> None:
-    """Progress is 0 at first and 1 after a success; metadata of another type still has progress."""
+    """Progress is read from metadata of any type; it is 0 at first and 1 after a success."""
     server = ScriptedServer()
     server.operation(
         NAME,

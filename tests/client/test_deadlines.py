@@ -65,7 +65,7 @@ def check_deadline(transport: str, scenario: str) -> None:
 def test_held_wait_is_cut_at_the_deadline_and_get_after_call_seconds(
     behave: Behaviour, face: Face
 ) -> None:
-    """A held Wait is cut at the deadline of the wait, and a Get after ``call_seconds``."""
+    """A held Wait is cut at the deadline of the wait; a Get is cut after ``call_seconds``."""
     with serving(behave) as url:
         handle = face.client(url).operation(NAME, **TYPES)
         began, before = time.perf_counter(), starved_seconds()

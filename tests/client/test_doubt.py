@@ -214,9 +214,9 @@ def test_a_wait_that_never_waits_costs_no_more_than_polling(many: bool, face: Fa
 @pytest.mark.parametrize(
     ("many", "silent_since", "status", "code"),
     [
-        (False, 9.99, None, None),  # the deadline was soon after the start
+        (False, 9.99, None, None),  # the deadline came soon after the poll began
         (True, 9.99, None, None),
-        (False, 9.99, 503, lro.Code.UNAVAILABLE),  # the error is the server's earlier one
+        (False, 9.99, 503, lro.Code.UNAVAILABLE),  # the server sent this error earlier
         (True, 9.99, 503, lro.Code.UNAVAILABLE),
         (False, 2.0, None, lro.Code.DEADLINE_EXCEEDED),  # the server had time to answer
     ],

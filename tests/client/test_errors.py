@@ -1,4 +1,4 @@
-"""The client's errors: attributes, messages, and that they can be pickled (style §4)."""
+"""The client's errors: attributes, messages and pickling (style §4)."""
 
 from __future__ import annotations
 

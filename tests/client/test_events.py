@@ -58,7 +58,7 @@ def test_server_sent_events_are_read_from_any_chunks(
         lines += [f":{one}" for one in comments]
         lines += [f"event{colon}{kind}"] if kind else []
         # The parser removes one space after the colon, so data that begins with a space needs
-        # another.
+        # a second space.
         lines += [f"data{': ' if text.startswith(' ') else colon}{text}" for text in texts]
         lines += ["id: 7", "retry: 1", "colour: red", "nothing", ""]
     whole = end.join(line.encode() for line in lines) + (end if lines else b"")
@@ -113,7 +113,7 @@ def test_event_without_an_end_is_unreadable() -> None:
 
 
 def test_encoder_refuses_a_name_that_is_empty() -> None:
-    """The encoder checks a name itself, because a transport may be called without a client."""
+    """The encoder refuses an empty name itself, as a transport may be called without a client."""
     call = Call(request=lro.wire.GetOperationRequest(""), budget=1.0)
     with pytest.raises(lro.DeclarationError, match="name: must not be empty"):
         HttpCoder(Routes(), lro.TypeRegistry()).encode(call)
@@ -236,7 +236,7 @@ def test_unreadable_stream_is_replaced_by_polls(
 
 
 def test_stream_that_ends_too_early_is_reopened_a_few_times(face: Face) -> None:
-    """The client opens a new stream for the missing operations, but only a few times."""
+    """If a stream ends too early, the client reopens it for the missing operations a few times."""
     streams = iter([stream(ENDS_OF_ALL[0]), stream(*ENDS_OF_ALL[1:])])
     server = Server(lambda _: next(streams))
     assert results(face, server) == EVERY
@@ -280,7 +280,7 @@ def again(answer: httpx.Response) -> httpx.Response:
 
 
 def test_refusal_of_one_operation_in_a_stream_fails_only_that_one(face: Face) -> None:
-    """If a broken stream is then refused, each operation is read, and only one of them fails."""
+    """If the second stream is refused, each operation is read alone, and only one of them fails."""
     answers = iter([stream(*ENDS_OF_ALL[:3]), refusal(lro.Code.PERMISSION_DENIED)])
 
     class Refusing(Server):

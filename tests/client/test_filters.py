@@ -254,7 +254,7 @@ LITERALS = {**VALUES, **{f"subclass: {kind}": case for kind, case in SUBCLASSES.
 def test_values_have_one_literal_form(value: Any, text: str) -> None:
     """Each kind of value has one text form, which the parser reads as one literal.
 
-    A value of a subclass is written as of its base class; its own methods are not called.
+    A value of a subclass is written like one of the base class; overridden methods are not called.
     """
     assert str(field("a") == value) == f"a = {text}"
     assert str(field("a").has(value)) == f"a:{text}"

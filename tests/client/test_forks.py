@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no for
 
 
 def in_child(work: Callable[[], object]) -> int:
-    """Return the exit status of a forked child: 0 if ``work`` returned true, -9 if it hung."""
+    """Return the exit status of a forked child: 0 if ``work`` returned true, -9 after a hang."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python warns about forks with threads
         child = os.fork()
@@ -63,7 +63,7 @@ def test_forked_child_starts_its_own_pollers() -> None:
     with server.client() as client:
         registry = client._state.registry
         handles = [client.operation(name, **TYPES) for name in names]
-        registry._pollers, registry._sleeping_until = 1, float("inf")  # as if others were waiting
+        registry._pollers, registry._sleeping_until = 1, float("inf")  # as if the parent waited
         registry.own_calls = 4
         with registry.lock:
             expected = [ResizeResponse(7)] * 6

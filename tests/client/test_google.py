@@ -150,7 +150,7 @@ def test_refused_token_is_replaced_and_the_request_sent_again(
 def test_many_calls_fetch_one_token(
     face: Face, auth: GoogleAuth, token_endpoint: Endpoint, server: respx.Router
 ) -> None:
-    """While one thread or task fetches a token, the others wait for the same token."""
+    """While one thread or task fetches a token, other threads or tasks wait for the same token."""
     route = server.get(GET).mock(return_value=reply(succeeded()))
     calls = client(face, auth)
     getting = [lambda: calls.get(NAME)] * 20
@@ -204,7 +204,7 @@ def test_token_is_fetched_without_blocking_the_loop(
 def test_wait_survives_an_outage_of_the_token_endpoint(
     face: Face, auth: GoogleAuth, token_endpoint: Endpoint, server: respx.Router, clock: Any
 ) -> None:
-    """A wait continues after an outage of the token endpoint, as after one of the server."""
+    """A wait continues after an outage of the token endpoint, as after an outage of the server."""
     server.get(GET).mock(return_value=reply(succeeded()))
     token_endpoint.trouble = [httpx.ConnectTimeout("no answer")] * 4
     calls = client(face, auth, clock=clock, polling=Polling(wait_first=False))
@@ -229,7 +229,7 @@ def test_refused_credentials_raise_the_error_of_google_auth(
             "Bearer mine",
             exceptions.RefreshError,
         ),
-        (AnonymousCredentials, None, CallError),  # some services and emulators allow this
+        (AnonymousCredentials, None, CallError),  # some services and emulators need no token
     ],
 )
 def test_token_given_by_hand_is_not_replaced_after_a_401(

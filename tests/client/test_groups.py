@@ -203,7 +203,7 @@ def test_group_cancels_unfinished_operations(face: Face, caplog: pytest.LogCaptu
     cancelled = [call.name for call in server.calls if call.verb == "CancelOperation"]
     assert cancelled[:2] == ["operations/never-0", "operations/never-1"]
     assert sorted(cancelled[2:]) == [*more, "operations/never-2"]
-    # If no cancel is answered, only eight of forty are tried; meanwhile no poll sleeps.
+    # If no cancel is answered, only eight of forty are sent; meanwhile no poll sleeps.
     client.close()
     client = client_of(face, server)
     server.fault(Fault(seconds=1000.0), verb="CancelOperation")
@@ -346,7 +346,7 @@ def test_many_single_waits_share_few_connections() -> None:
 
 
 def test_deadline_of_each_of_many_single_waits_is_kept(face: Face) -> None:
-    """Waits that share calls also end at their deadlines, each with its operation's name."""
+    """Waits that share calls also end at their deadlines; each error has its operation's name."""
     server = ScriptedServer(batch_get=True)
     names = plan(server, 9, ends_after=None, metadata=ResizeMetadata(percent=5))
     client = client_of(face, server)

@@ -163,7 +163,7 @@ def test_close_while_a_call_connects_leaves_no_connection(
     reply = sockets.answering("200 OK\r\nContent-Type: text/event-stream", ":\n\n")
 
     def behave(connection: socket.socket, over: threading.Event) -> None:
-        with contextlib.suppress(ConnectionError):  # closing unread data resets it
+        with contextlib.suppress(ConnectionError):  # a close before all data is read is a reset
             reply(connection, over)
         if not over.is_set():
             left.set()
@@ -229,7 +229,7 @@ ONLY_GET = Polling(wait_first=False)
 
 
 def test_http_client_made_by_default_keeps_no_cookies(making: Making) -> None:
-    """A cookie that contains an invalid character for headers would break all later calls."""
+    """A client keeps no cookies by default, as an invalid cookie would break all later calls."""
     recording = Recording(polls=3, header="Set-Cookie: user=José\r\n".encode())
     kept = pytest.raises(CallError, match="INVALID_ARGUMENT: UnicodeEncodeError")
     with sockets.serving(recording) as url:
@@ -299,7 +299,7 @@ def test_unparsable_entries_of_no_proxy_are_ignored(
 def test_unusable_environment_variable_is_named_in_the_error(
     making: Making, monkeypatch: pytest.MonkeyPatch, name: str, value: str, why: str
 ) -> None:
-    """An unusable variable is an error of making the client; for certificates, only with HTTPS."""
+    """Making a client fails if a variable is unusable; certificates matter only for HTTPS."""
     monkeypatch.setitem(sys.modules, "socksio", None)
     monkeypatch.setenv(name, value)
     with pytest.raises(lro.DeclarationError, match=f"^{name}: .*{why}") as caught:
@@ -330,7 +330,7 @@ def test_idle_connection_is_closed_before_the_server_closes_it(making: Making) -
 def test_calls_go_through_a_replaced_send_of_the_http_library(
     face: Face, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tracing libraries replace ``send``; they also see calls of clients that were made earlier."""
+    """A tracing library that replaces ``send`` also sees the calls of clients made earlier."""
     kind = httpx.Client if face.name == "sync" else httpx.AsyncClient
     seen, send = [], kind.send
 

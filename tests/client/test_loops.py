@@ -69,7 +69,7 @@ leaving = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 @leaving
 @pytest.mark.usefixtures("collect_leftovers")
 def test_client_works_on_one_event_loop_after_the_other(make_clients: Making) -> None:
-    """Celery tasks, notebooks and tests run each call on an event loop of its own."""
+    """A client works on one event loop after another, as Celery, notebooks and tests need."""
     client = make_clients()
     for _ in range(3):
         asyncio.run(use(client))
@@ -84,7 +84,7 @@ def test_client_works_on_one_event_loop_after_the_other(make_clients: Making) ->
 
 
 def test_client_works_on_two_event_loops_at_once(make_clients: Making) -> None:
-    """Flask and Django views may use two loops at once; ``close`` ends the waits on both."""
+    """A client works on two loops at once, as Flask and Django need; ``close`` ends all waits."""
     client, ready, over = make_clients(), threading.Barrier(2), threading.Event()
 
     async def first() -> None:
@@ -137,7 +137,7 @@ def test_close_ends_the_waits_of_other_loops() -> None:
 @leaving
 @pytest.mark.usefixtures("collect_leftovers")
 def test_http_client_of_another_event_loop_is_refused() -> None:
-    """The error says that the HTTP client belongs to another loop, and how to correct this."""
+    """If the HTTP client belongs to another event loop, the error says so and suggests a remedy."""
     with sockets.serving(reading(answer)) as url:
         client = AsyncClient(http=httpx.AsyncClient(base_url=url))
         asyncio.run(use(client))

@@ -125,7 +125,7 @@ def test_failures_for_ten_minutes_end_the_wait() -> None:
     assert 60 <= stranger.now < 70
     assert simulation.pauses[:6] == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0]
     assert set(simulation.pauses[5:]) == {10.0}
-    retry = Retry(attempts=None, patience_seconds=5.0)  # the policy sets the patience
+    retry = Retry(attempts=None, patience_seconds=5.0)  # the policy allows only 5 s of failures
     with pytest.raises(CallError):
         (simulation := failing((0, 9999))).wait(Polling(wait_first=False, retry=retry))
     assert simulation.pauses == [0.5, 1.0, 2.0, 4.0]
@@ -156,7 +156,7 @@ def test_policy_can_limit_the_failures_in_a_row() -> None:
 
 
 def test_failures_are_retried_until_the_deadline_of_the_wait() -> None:
-    """A wait with a deadline retries failures until then, even for more than ten minutes."""
+    """A wait with a deadline retries failures until the deadline, even after ten minutes."""
     simulation = failing((5, 9999))
     with pytest.raises(PollTimeout) as caught:
         simulation.wait(PLAIN, 1800)
@@ -217,23 +217,23 @@ def test_not_found_just_after_the_start_is_polled_for_ten_seconds(
     client = face.client(clock=clock, polling=Polling(wait_first=wait_first))
     begin = functools.partial(client.start, "/v1/x:start", {}, **TYPES)
     assert begin().result() == ResizeResponse(size_bytes=7)
-    for verb in ("refresh", "cancel", "delete"):  # these follow the policy of single calls
+    for verb in ("refresh", "cancel", "delete"):  # single calls, which have their own retries
         known_at = clock.now + 1.0
         getattr(begin(), verb)()
         with face.entering(begin()):
             known_at = clock.now + 1.0
         assert said[-1]
     known_at, began = clock.now + 99.0, clock.now
-    with pytest.raises(CallError, match="NOT_FOUND"):  # no earlier attempt can have deleted it
+    with pytest.raises(CallError, match="NOT_FOUND"):  # there was no earlier attempt
         begin().delete()
     with pytest.raises(OperationGone):
         begin().result()
     assert 10 <= clock.now - began < 30
-    with pytest.raises(OperationGone):  # started by another client
+    with pytest.raises(OperationGone):  # another client started the operation
         client.operation("operations/other", **TYPES).result()
     known_at = clock.now
     begin().delete()
     known_at = began = clock.now + 99.0
-    with pytest.raises(OperationGone):  # already seen by this client
+    with pytest.raises(OperationGone):  # this client has seen the operation before
         client.operation(NAME, **TYPES).result()
     assert clock.now + 99.0 == began

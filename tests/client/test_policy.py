@@ -79,7 +79,7 @@ def test_share_and_bounds_of_the_proportional_policy_can_be_set() -> None:
 
 
 def test_exponential_policy_grows_from_1_s_by_half_up_to_20_s() -> None:
-    """The first pause is 1 s; each next one is 1.5 times as long, up to 20 s."""
+    """The first pause is 1 s; each later pause is 1.5 times the previous one, up to 20 s."""
     assert pauses(wait_exponential(), 4) == [1.0, 1.5, 2.25, 3.375]
     assert pauses(wait_exponential(), 2000)[-1] == 20.0
     assert pauses(wait_exponential(2.0, 3.0, 10.0), 3) == [2.0, 6.0, 10.0]
@@ -125,7 +125,7 @@ def test_tenacity_wait_sees_the_error_of_the_failed_call() -> None:
 
 
 def test_sum_of_waits_pauses_for_both_as_in_tenacity() -> None:
-    """A sum of waits pauses for the total of both, also if it was made by ``sum``."""
+    """A sum of two waits pauses for their total time, also if the sum was made by ``sum``."""
     state = RetryCallState(None, None, (), {})  # type: ignore[arg-type]
     both = wait_exponential(1.0, 1.0) + wait_fixed(2.0)
     assert both(state) == 3.0

@@ -71,10 +71,10 @@ def refuse_many(_: float, call: Call) -> CallError | None:
 
 
 def losing_a_quarter(count: int, ends: float) -> Course:
-    """Return a course of polls by Get, which see an end up to a quarter too late (§11.2(2))."""
+    """Return a course of Gets, which see an end late by a quarter of the run time (§11.2(2))."""
     polls = int(30 + ends / 20 + 45 * (ends > 1)) * count
     late = min(max(0.25 * ends, 0.2), 20.0) + 0.02
-    tried = dict.fromkeys(("Watch", "BatchGet", "List"), (0, 9))  # tried again every ten minutes
+    tried = dict.fromkeys(("Watch", "BatchGet", "List"), (0, 9))  # each is tried every ten minutes
     calls = {"Get": (1, polls), **tried}
     return Course(late, calls, {**GET_ALONE, "latency": 0.0}, count, (ends, ends))
 
@@ -171,7 +171,7 @@ def test_ends_are_seen_within_the_limit_with_few_calls(course: Course) -> None:
 
 @pytest.mark.parametrize("count", [1, 4])
 def test_wait_is_held_for_a_second_if_progress_is_wanted(count: int) -> None:
-    """Wait returns at the operation's end, so for progress the server may hold it for only 1 s."""
+    """If progress is wanted, a Wait is held for only 1 s, because Wait returns only at the end."""
     world = World()
     begin = world.now
     moments = (begin + 10.0, begin + 20.0, begin + 30.0)
@@ -218,7 +218,7 @@ def test_deleted_operation_ends_its_watch(way: str) -> None:
 
 @pytest.mark.parametrize("way", OFFERS)
 def test_not_found_within_ten_seconds_of_the_start_is_not_gone(way: str) -> None:
-    """For ten seconds after this client started an operation, NOT_FOUND does not end its watch."""
+    """For ten seconds after this client started an operation, NOT_FOUND does not end the watch."""
     world = World(offers=OFFERS[way])
     numbers = spread(world, 9)
     for name, planned in world.operations.items():
@@ -249,7 +249,7 @@ def test_stream_ends_after_its_last_listener_has_left() -> None:
 
 @pytest.mark.parametrize("way", OFFERS)
 def test_last_poll_is_made_at_the_deadline(way: str) -> None:
-    """If no poll is due before the deadline, the last poll is made then (spec §11.4(1))."""
+    """If no poll is due before the deadline, a last poll is made at that time (§11.4(1))."""
     world = World(offers=OFFERS[way] - {WATCH}, latency=0.0)
     for name in names(8):
         world.plan(name, 999.5)
@@ -293,7 +293,7 @@ def test_overload_without_retry_after_doubles_the_pauses() -> None:
 def test_failures_for_ten_minutes_end_the_waits_without_a_deadline(
     answering: float, seconds: float, count: int, way: str
 ) -> None:
-    """After ten minutes of failures the last one is raised, unless all waits have deadlines.
+    """After ten minutes of failures the last failure is raised, unless all waits have deadlines.
 
     If the server has never replied, the limit is one minute, as the address may be wrong
     (§11.5(2)).
@@ -372,7 +372,7 @@ def test_each_call_is_for_one_collection_and_has_a_short_url() -> None:
 
 
 def test_call_is_cut_at_the_last_deadline_of_its_listeners() -> None:
-    """A call ends at the last deadline of its listeners, which is not a fault of the server."""
+    """A call ends at its listeners' last deadline, and the timeout is not a fault of the server."""
     cut = error(lro.Code.DEADLINE_EXCEEDED, passing=True)
     world = World(transport=ENTIRELY - {Strategy.STREAM}, latency=0.2, fault=lambda *_: cut)
     for name in names(6):
@@ -417,7 +417,7 @@ def test_a_listener_that_raises_does_not_stop_the_others() -> None:
 @pytest.mark.parametrize("way", OFFERS)
 @pytest.mark.parametrize("count", [1, 30])
 def test_new_listener_gets_the_current_state_despite_a_held_wait(count: int, way: str) -> None:
-    """A new listener gets the state soon, although a Wait for another is held for 20 s."""
+    """A new listener gets the state soon, although a Wait for another listener is held for 20 s."""
     world = World(offers=OFFERS[way])
     spread(world, count, 100.0, 100.0)
     world.run(50)
@@ -444,7 +444,7 @@ def test_operations_of_a_silent_stream_are_read_each_minute() -> None:
 
 @pytest.mark.parametrize("way", ["watch", "batch", "list"])
 def test_batch_with_a_forbidden_name_is_halved_until_it_is_found(way: str) -> None:
-    """Only the listener of the forbidden name gets the error; others are still read together."""
+    """Only the listener of the forbidden name gets the error; other names are read together."""
 
     def refuse(_: float, call: Call) -> CallError | None:
         asked = (*getattr(call.request, "names", ()), getattr(call.request, "name", ""))

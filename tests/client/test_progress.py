@@ -174,7 +174,7 @@ def test_unreadable_start_time_is_none(found: object) -> None:
 
 
 def test_metadata_property_that_raises_is_ignored() -> None:
-    """A property that raises an error, in an application's class, counts as missing."""
+    """If a property of an application's class raises an error, the property counts as missing."""
 
     class Broken:
         @property

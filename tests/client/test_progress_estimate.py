@@ -28,7 +28,7 @@ def test_estimate_is_unknown_before_progress(estimate: Estimate, clock: Clock) -
     clock.sleep(1)
     estimate.add(0.5)
     assert estimate.seconds_left is None
-    estimate.add(1.5)  # counts as 1, so no time is left
+    estimate.add(1.5)  # 1.5 counts as 1, so no time is left
     assert estimate.seconds_left == 0
 
 
@@ -91,7 +91,7 @@ def test_second_pass_is_estimated_by_its_own_rate(estimate: Estimate, clock: Clo
 
 
 def test_older_report_is_ignored(estimate: Estimate, clock: Clock) -> None:
-    """A report older than the last one is ignored; ``add`` takes the time of a report."""
+    """If ``add`` gets a report with an earlier time than the last report, the report is ignored."""
     estimate.add(0.0, clock.now - 10)
     estimate.add(0.5)
     estimate.add(0.1, clock.now - 5)

@@ -105,7 +105,7 @@ PIECE = 256 * 1024
 @pytest.mark.parametrize("size", [2_000_000, PIECE, 3 * PIECE])
 @pytest.mark.parametrize("members", [1, 20])
 def test_decompressed_pieces_are_bounded_in_size(members: int, size: int) -> None:
-    """Each decompressed piece is bounded, even if much comes from few bytes or many members."""
+    """Each decompressed piece is bounded, even if few bytes or many members expand to much data."""
     unpacking = Unpacking("gzip")
     found = [len(piece) for piece in unpacking.feed(gzip.compress(bytes(size)) * members)]
     assert sum(found) == members * size
@@ -286,7 +286,7 @@ def test_body_corrupt_at_its_end_is_retried() -> None:
 
 @pytest.mark.parametrize("read", [False, True])
 def test_hook_that_raises_for_the_status_keeps_the_body_it_has_read(read: bool, face: Face) -> None:
-    """If an error hook, as httpx documents it, has read the reply's body, the client uses it."""
+    """If an error hook, as in httpx's documentation, has read the body, the client uses it."""
     refused = refusal(lro.Code.UNAVAILABLE), refusal(lro.Code.NOT_FOUND, "deleted")
     replies = [raw(one.content, one.status_code)() for one in refused]
 
@@ -312,7 +312,7 @@ def test_hook_that_raises_for_the_status_keeps_the_body_it_has_read(read: bool, 
 def test_error_about_an_invalid_header_hides_its_value(
     face: Face, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The invalid header may be a token from a file with a newline at its end, so it is hidden."""
+    """The error hides the value of an invalid header, such as a token with a final newline."""
     http = face.http(headers={"authorization": "Bearer s3cr3t\n"})
     with (
         sockets.serving(sockets.silent) as url,

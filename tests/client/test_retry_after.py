@@ -116,7 +116,7 @@ def test_retry_after_is_the_next_pause(
 def test_retry_after_of_a_failed_poll_is_bounded_too(
     bound: float | None, pause: float, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """The policy limits the pause that a failed poll asks for."""
+    """The policy limits the pause that the reply to a failed poll asks for."""
     answers = [reply(succeeded()), page_of_a_proxy(503, retry_after="600")]
     server.get().mock(side_effect=lambda _: answers.pop())
     polling = Polling(wait_first=False, max_retry_after=bound)

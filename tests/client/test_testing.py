@@ -109,7 +109,7 @@ def test_an_error_of_the_test_itself_is_raised_in_the_test(broken: str, making: 
 
 
 def test_results_of_each_kind_reach_the_client(making: Making) -> None:
-    """A result may be an error, missing, an Any, JSON, or of a class without a full name."""
+    """A result may be missing, an error, an Any, JSON, or of a class without a full name."""
     server = ScriptedServer()
     status = lro.Status(lro.Code.NOT_FOUND, "no such file")
     server.operation("operations/1", error=status)
@@ -236,7 +236,7 @@ def test_a_verb_that_is_left_out_is_unimplemented(making: Making) -> None:
 
 
 def test_lists_are_paged_by_parent_and_filtered_by_name(making: Making) -> None:
-    """List returns the operations of a parent, page by page, or those that a filter names."""
+    """List returns the operations of a parent, page by page, or only those that a filter names."""
     server = ScriptedServer()
     for number in range(5):
         server.operation(f"operations/{number}")

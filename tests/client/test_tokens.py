@@ -42,7 +42,7 @@ def test_token_is_compact_json() -> None:
         '"trace":"00-11111111111111111111111111111111-2222222222222222-01"}'
     )
     assert read_token(text).server == "https://example.com"
-    assert read_token(text[:-1] + ',"color":{"red":1}}') == read_token(text)  # newer release
+    assert read_token(text[:-1] + ',"color":{"red":1}}') == read_token(text)  # newer version
     text = token_of("operations/abc", response=None, metadata=None)
     assert text == '{"lro":1,"name":"operations/abc"}'
     assert read_token(text) == Token(name="operations/abc")

@@ -208,7 +208,7 @@ def test_a_reply_that_is_too_large_is_not_fetched_again(
 def test_unreadable_replies_differ_from_unknown_of_a_server(
     face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """Only UNKNOWN of a server follows a policy for UNKNOWN; UnreadableReply has its own class."""
+    """A policy that retries UNKNOWN retries UNKNOWN of a server, but not an UnreadableReply."""
     answers = [refusal(lro.Code.UNKNOWN), refusal(lro.Code.UNKNOWN), page_of_a_proxy(200)]
     server.get().mock(side_effect=answers)
     with pytest.raises(CallError) as caught:
@@ -253,7 +253,7 @@ GONE = {
 def test_wrong_base_url_is_not_reported_as_a_gone_operation(
     answer: httpx.Response, wait_first: bool, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """If the base URL is wrong, the error says where nothing is served, and what to check."""
+    """If the base URL is wrong, the error names the URL that is not served, and what to check."""
     server.route().mock(return_value=answer)
     client = face.client(f"{URL}/wrong", clock=clock, polling=Polling(wait_first=wait_first))
     for ask in (client.operation(NAME, **TYPES).result, lambda: client.get(NAME)):
@@ -267,7 +267,7 @@ def test_wrong_base_url_is_not_reported_as_a_gone_operation(
         assert str(caught.value).endswith(said)
     assert clock.sleeps == []
     server.route().mock(side_effect=[httpx.ReadError("lost"), answer])
-    with pytest.raises(PathNotServed):  # no earlier attempt can have deleted it
+    with pytest.raises(PathNotServed):  # no earlier attempt can have deleted the operation
         client.delete(NAME)
     for gone in GONE.values():  # replies of this library, Google and other servers (spec §11.8)
         server.route().mock(return_value=gone)

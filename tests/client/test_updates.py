@@ -188,7 +188,7 @@ class Slow(list[lro.Operation]):
 
 
 def test_deadline_limits_the_waits_of_updates() -> None:
-    """Waits are held at most until the deadline, which may pass while a reader has an update."""
+    """Waits are held at most until the deadline, which may pass while an update is handled."""
     simulation = Simulation(ends_at=60, max_hold=60, metadata=metadata_every(1.0))
     with pytest.raises(PollTimeout) as caught:
         simulation.watch(Polling(), 10.0)

@@ -17,11 +17,11 @@ from tests.client.messages import NAME, TYPES, failed, refusal, reply, running, 
 from tests.vector_files import vectors
 
 ROUNDING = 2e-6
-"""The vectors are rounded half up to six digits, but floats half to even."""
+"""The vectors are rounded half up to six digits, but Python rounds floats half to even."""
 
 
 def cases(file: str, *kinds: str) -> list[Any]:
-    """Return the cases of a vector file as parameters; if kinds are given, only those."""
+    """Return the cases of a vector file, or only the cases of the given kinds, as parameters."""
     found = vectors(file)["cases"]
     wanted = [case for case in found if not kinds or case["kind"] in kinds]
     return [pytest.param(case, id=case["id"]) for case in wanted]

@@ -260,7 +260,7 @@ def test_redirects_within_a_server_are_followed(
 def test_redirects_to_another_server_are_not_followed(
     there: str, face: Face, server: respx.Router
 ) -> None:
-    """The error has the target of the redirect, without secrets."""
+    """A redirect to another server is an error, which has the target without secrets."""
     http = face.http(params={"key": "s3cr3t"})
     server.get().mock(return_value=page_of_a_proxy(307, location=there))
     with pytest.raises(CallError, match="redirects to another origin, http") as caught:
@@ -287,7 +287,7 @@ def test_path_with_a_url_in_its_query_is_a_path(face: Face, server: respx.Router
 def test_list_route_may_take_the_parent_as_variable(
     name: str, face: Face, server: respx.Router
 ) -> None:
-    """As in Google's rules, the variable is the parent, followed by the collection."""
+    """As in Google's HTTP rules, the variable of List may be the parent without the collection."""
     route = server.get(path="/v1beta/projects/p/operations")
     route.mock(return_value=reply({"operations": [running()]}))
     routes = Routes(list="/v1beta/{name=projects/*}/operations")

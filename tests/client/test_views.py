@@ -156,14 +156,14 @@ def because(code: lro.Code, reason: str) -> httpx.Response:
 @pytest.mark.parametrize(
     ("names", "answer"),
     [
-        ([NAME], because(lro.Code.RESOURCE_EXHAUSTED, "BATCH_TOO_LARGE")),  # a single name
+        ([NAME], because(lro.Code.RESOURCE_EXHAUSTED, "BATCH_TOO_LARGE")),  # cannot be halved
         (
             [NAME, "operations/b"],
             refusal(lro.Code.RESOURCE_EXHAUSTED, "so it is"),
-        ),  # overload, not size
-        ([NAME], because(lro.Code.UNIMPLEMENTED, "METHOD_NOT_SUPPORTED")),  # switched off
-        ([NAME], because(lro.Code.NOT_FOUND, "OPERATION_NOT_FOUND")),  # hidden by a hook
-        (["jobs/a"], refusal(lro.Code.INVALID_ARGUMENT, "so it is")),  # no collection
+        ),  # an overload, not a limit of size
+        ([NAME], because(lro.Code.UNIMPLEMENTED, "METHOD_NOT_SUPPORTED")),  # no such method
+        ([NAME], because(lro.Code.NOT_FOUND, "OPERATION_NOT_FOUND")),  # a hook hides the operation
+        (["jobs/a"], refusal(lro.Code.INVALID_ARGUMENT, "so it is")),  # the name has no collection
     ],
 )
 def test_refusal_with_another_reason_is_raised_after_one_call(
@@ -195,7 +195,7 @@ LACKING = {
 def test_server_without_batch_get_is_unimplemented(
     kind: str, face: Face, server: respx.Router
 ) -> None:
-    """If BatchGet is missing, the error says so, whatever the server answers, after one call."""
+    """If BatchGet is missing, the error says so after one call, whatever the server answers."""
     server.post().mock(return_value=LACKING[kind])
     with pytest.raises(CallError, match="the server has no BatchGet") as caught:
         face.client().batch_get([NAME])

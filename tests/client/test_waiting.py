@@ -35,7 +35,7 @@ WAIT, GET = f"/v1/{NAME}:wait", f"/v1/{NAME}"
 def test_held_waits_replace_polls_and_pauses(
     face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """The server holds each Wait for up to 20 s; the next one follows at once until the end."""
+    """Each Wait is held for up to 20 s; until the operation ends, the next Wait follows at once."""
     answers = iter([running(), running(), succeeded()])
 
     def hold(_: httpx.Request) -> httpx.Response:
@@ -188,7 +188,7 @@ def test_get_is_sent_instead_of_wait_near_the_deadline() -> None:
 def test_reply_with_another_name_is_accepted(
     many: bool, wait_first: bool, face: Face, server: respx.Router
 ) -> None:
-    """A handle keeps its name if replies use another, as Google's do with project numbers."""
+    """A handle keeps its name if replies have another name, for example with a project number."""
     server.route().mock(return_value=reply(succeeded(name="projects/123/operations/a")))
     client = face.client(polling=Polling(wait_first=wait_first))
     handle = client.operation("projects/p/operations/a", **TYPES)

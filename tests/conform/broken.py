@@ -308,7 +308,7 @@ def renames(ours: str, theirs: str) -> Layer:
 
 
 def renames_tokens(make: Callable[[int], str]) -> Layer:
-    """Replace the server's page tokens with others in replies to clients."""
+    """Replace the server's page tokens with other tokens in replies to clients."""
 
     async def layer(asked: Asked) -> Reply:
         given, memory = asked.token, asked.memory
@@ -521,7 +521,7 @@ def timeout(asked: Asked) -> float:
 
 
 def holds(part: str, text: Any) -> Where:
-    """Select requests that have this text in one part."""
+    """Select requests that have this text in the given part."""
     return lambda asked: text in getattr(asked, part)
 
 

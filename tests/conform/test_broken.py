@@ -56,7 +56,7 @@ def verdicts(report: ConformanceReport) -> dict[str, Verdict]:
 
 
 def test_correct_server_passes_every_check() -> None:
-    """No check fails; one is skipped and one is absent, as expected."""
+    """No check fails for a correct server; one check is skipped and one is absent, as expected."""
     assert verdicts(judged(nothing, CHECKS)) == {
         "auth.anonymous": Verdict.SKIPPED,
         "auth.challenge": Verdict.ABSENT,
@@ -82,6 +82,6 @@ def test_broken_server_fails_exactly_the_expected_checks(area: str) -> None:
 
 
 def test_each_http_check_finds_a_fault() -> None:
-    """A check that fails for none of the faults might not work at all."""
+    """Each HTTP check fails for at least one fault; otherwise the check might not work at all."""
     found = {id for ids, _ in CASES for id in ids}
     assert {one.id for one in CHECKS if "http" in one.transports} - found == set()

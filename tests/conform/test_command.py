@@ -281,7 +281,7 @@ def test_unusable_argument_gives_exit_status_2(
 
 
 def test_run_without_a_report_leaves_no_file(call: Lro, tmp_path: Path) -> None:
-    """No new file is left, because it would be invalid XML; an existing file is not changed."""
+    """A run without a report leaves no empty file (invalid XML), and keeps an existing file."""
     away = ("http://127.0.0.1:1", "--start", "POST /x", "--format", "junit", "-o")
     fresh, kept = tmp_path / "fresh.xml", tmp_path / "kept.xml"
     kept.write_text("of yesterday")
@@ -302,7 +302,7 @@ def test_unusable_proxy_variable_gives_exit_status_2(
 
 
 def test_daemon_left_by_a_hook_is_not_waited_for(tmp_path: Path) -> None:
-    """The daemon keeps the output open, because it may be the process that runs the operation."""
+    """A daemon left by a hook is neither awaited nor killed, because it may run the operation."""
     number = tmp_path / "number"
     script = f"sleep 60 & echo $! > {shlex.quote(str(number))}; echo operations/x"
     starter = CommandStarter(("sh", "-c", script), "here", seconds=50)
@@ -321,7 +321,7 @@ def test_hook_that_hangs_is_killed_with_what_it_started(tmp_path: Path) -> None:
 
 
 def test_command_that_is_cancelled_while_it_begins_is_killed() -> None:
-    """The command is killed, although the cancelled task does not know the process id."""
+    """A command is killed even if its task is cancelled before the task knows the process id."""
 
     async def cancelled() -> int:
         numbers = []

@@ -46,7 +46,7 @@ def judged(
 
 
 def test_server_written_by_hand_passes_every_check() -> None:
-    """The kit requires nothing that only a server of this library has."""
+    """No check fails for a server that is written by hand, without this library."""
     servicer = Operations()
     with serving_handmade(servicer) as address:
         report = judged(address, servicer, call_seconds=60)
@@ -73,7 +73,7 @@ def test_broken_server_fails_exactly_the_expected_checks(ids: str) -> None:
 
 
 def test_each_grpc_check_finds_a_fault() -> None:
-    """Every check that is only for gRPC has a fault here; the others have one over HTTP."""
+    """Every check that is only for gRPC has a fault here; the other checks have one over HTTP."""
     alone = {one.id for one in CHECKS if one.transports == {"grpc"}}
     assert alone - {id for ids in GRPC_FAULTS for id in ids.split()} == set()
 

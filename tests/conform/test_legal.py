@@ -150,7 +150,7 @@ LEGAL: dict[str, Layer] = {
 
 @pytest.mark.parametrize("layer", LEGAL.values(), ids=LEGAL)
 def test_legal_server_passes_every_must(layer: Layer) -> None:
-    """A legal server that failed a check would be misjudged."""
+    """A legal server passes every check of the level MUST."""
     report = judged(layer, MUSTS)
     assert report.exit_status() == 0, as_text(report)
 
@@ -233,7 +233,7 @@ def test_unusual_server_gets_the_expected_verdicts(
 
 @pytest.mark.parametrize("error", [None, "no", [], {"code": 4}])
 def test_running_work_that_ends_with_an_error_fails_no_check(error: object) -> None:
-    """Running work may end with an error, such as a time limit's, in any form; no check fails."""
+    """If running work ends with an error of any form, such as a timeout, no check fails."""
 
     def end(one: dict[str, Any]) -> None:
         one.pop("response", None)
@@ -284,7 +284,7 @@ def test_facts_of_a_verdict_quote_the_reply(
 
 
 def test_slow_operation_of_the_hook_that_is_done_at_once_is_reported() -> None:
-    """If the slow operation is done at once, the facts say what is wrong with the hook."""
+    """If a hook's slow operation is done at once, the facts of a skipped check say so."""
     report = judged(each(lambda one: one.update(done=True), "get"), chosen("names.same"))
     assert verdicts(report) == {"names.same": SKIPPED}
     assert report.outcomes[0].facts == ("the operation that should take long is done at once",)
@@ -293,7 +293,7 @@ def test_slow_operation_of_the_hook_that_is_done_at_once_is_reported() -> None:
 
 
 def test_server_whose_work_ends_at_once_fails_no_check() -> None:
-    """If work ends at once, checks that need running work are skipped, but others are judged."""
+    """If work ends at once, checks that need running work are skipped; other checks are judged."""
 
     def end(one: dict[str, Any]) -> None:
         one.pop("error", None)

@@ -35,7 +35,7 @@ class Stage(enum.Enum):
 
 
 def operands(keys: list[str]) -> None:
-    """Fields and function calls are operands; only function calls are values too."""
+    """Fields and function calls are operands, but only function calls are also values."""
     assert_type(field("metadata.labels", *keys, 5), Operand)
     assert_type(call("f", field("a"), 5, call("g")), FunctionCall)
     assert_type(create_time() > call("now"), Expression)

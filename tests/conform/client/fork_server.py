@@ -24,7 +24,7 @@ _PROGRAM = Path(__file__).with_name("forking.py")
 
 @attrs.define(eq=False)
 class ForkedClient:
-    """A client in a forked process, which has ended once both pipes are closed."""
+    """A client in a forked process; the process has ended once both pipes are closed."""
 
     number: int
     outs: asyncio.StreamReader

@@ -1,4 +1,4 @@
-"""Runs an adapter in a new fork for each scenario, so that its imports take time only once.
+"""Runs an adapter in a new fork for each scenario, so that the adapter's imports are made once.
 
 As a program: ``python forking.py SOCKET ADAPTER MODULE...``. MODULE is a module that the adapter
 imports late. A request is the environment as JSON, with descriptors for standard output and

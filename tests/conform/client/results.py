@@ -38,7 +38,7 @@ COLUMNS: Final = (
     ("adapter_google", "http", "Google, HTTP"),
     ("adapter_google", "grpc", "Google, gRPC"),
 )
-"""The columns of the page. AsyncClient has the same results as Client, which a test checks."""
+"""The columns of the page. A test checks that AsyncClient has the results of Client."""
 
 VARIES: Final = {
     ("adapter_google", f"client.{id}"): "varies"

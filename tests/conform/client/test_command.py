@@ -174,7 +174,7 @@ def test_unwritable_report_file_is_refused_before_the_client_runs(tmp_path: Path
 
 
 def test_SIGTERM_ends_the_clients_too(tmp_path: Path) -> None:
-    """CI systems stop a job with SIGTERM, so the clients must end as well."""
+    """After SIGTERM, which CI systems send to stop a job, the clients end as well."""
     number = Mail(tmp_path / "number")
     script = f"trap '' TERM INT; echo $$ > {shlex.quote(number.path)}; sleep 600"
     command = [sys.executable, "-m", "lro.cli", "conform", "client", "--", "sh", "-c", script]
