@@ -309,7 +309,7 @@ def interrupted(request: WorkRequest, sleep: Callable[[float], object]) -> WorkR
 
 
 def look(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Sleep until the sleep raises."""
+    """Sleep with the job's help, until a stop of the work interrupts the sleep."""
     return interrupted(request, job.sleep)
 
 

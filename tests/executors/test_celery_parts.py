@@ -109,7 +109,7 @@ def test_properties_of_the_celery_executor():
 
 
 def test_two_services_of_one_app_need_different_task_names():
-    """With the same task name, a worker of one service would get the other service's names."""
+    """Two services may not share a task name, or workers would get the other service's names."""
     app = app_on("memory://")
     CeleryExecutor(app).attach(print)
     with pytest.raises(DeclarationError, match=r"lro\.work"):
@@ -295,7 +295,7 @@ def test_message_without_one_string_argument_is_dropped(caplog, arguments, named
 
 
 def test_a_message_of_a_malformed_name_is_dropped(caplog):
-    """The service refuses a malformed name before it reads the store, in any thread."""
+    """A message with a malformed name is dropped before the store is read, in any thread."""
     with Service(MemoryStore(), InlineExecutor(), maintenance=False) as service:
         CeleryWorkerTask(service.edges.work.run_operation, None).run("operations/")
         (line,) = dropped(caplog)
@@ -310,7 +310,7 @@ def test_a_message_of_a_malformed_name_is_dropped(caplog):
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_work_is_begun_once(monkeypatch, begun):
-    """The work runs once if a signal interrupts the thread's start, whether or not it has begun."""
+    """If a signal interrupts a thread's start, before or after its work, the work runs once."""
     seen, errors = [], [SoftTimeLimitExceeded()]
     whole = threading.Thread.start
 
@@ -335,7 +335,7 @@ def test_work_is_begun_once(monkeypatch, begun):
     ],
 )
 def test_work_whose_thread_cannot_be_started_is_not_begun(monkeypatch, error, raised, closes):
-    """If the thread cannot be started, the work is not begun, even if the thread begins later."""
+    """If the start of a thread fails, its work is not done, even if the thread begins later."""
     seen, closed, threads = [], [], []
 
     def start(thread):
@@ -362,7 +362,7 @@ class Consumer:
 
 
 def test_ready_worker_starts_maintenance_in_its_main_process():
-    """Maintenance begins in the worker's main process, for this app only and only if in use."""
+    """A ready worker starts maintenance in its main process, if its app's service wants it."""
     app, begun = app_on("memory://"), []
     executor = CeleryExecutor(app)
     executor.attach(print, None, lambda: begun.append(1))
@@ -375,7 +375,7 @@ def test_ready_worker_starts_maintenance_in_its_main_process():
 
 
 def test_stopped_worker_requeues_its_messages():
-    """A message that comes after the stop, or whose work was given up, is requeued."""
+    """A stopped worker requeues messages that come later and messages whose work it gave up."""
     done, app = [], app_on("memory://")
     executor = CeleryExecutor(app)
 
@@ -393,7 +393,7 @@ def test_stopped_worker_requeues_its_messages():
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_service_is_notified_when_a_task_ends(apart):
-    """The callback runs after any end of a task, when the task no longer counts as running."""
+    """After a task ends in any way, it no longer counts as running, and the callback is called."""
     app, told = app_on("memory://"), []
     executor = CeleryExecutor(app)
 
@@ -514,7 +514,7 @@ def test_soft_time_limit_does_not_stop_an_operation(signalled, caplog):
 
 
 def test_work_that_cannot_be_released_keeps_its_lease(signalled):
-    """Without a function that releases it, the work keeps its lease, which expires later."""
+    """Without a function that releases the work, the work keeps its lease, which expires later."""
     work = signalled(SystemExit(1))
     work.worker_task = CeleryWorkerTask(work.work, None)
     with pytest.raises(SystemExit):

@@ -331,7 +331,7 @@ def test_task_of_a_loop_closed_before_it_begins_is_dropped():
 
     loop.run_until_complete(begin())
     task = Work("a", is_async=True)
-    submit(executor, task)  # from another thread, from the loop's point of view
+    submit(executor, task)  # for the loop, this is another thread
     loop.close()
     executor.stop()
     assert task.released.is_set()
@@ -468,7 +468,7 @@ def test_an_executor_survives_a_fork(module, name, warm):
 
 
 def test_a_function_waits_until_a_thread_can_be_started(monkeypatch):
-    """If no thread can be started, the function waits; it is not lost and blocks no other task."""
+    """If no thread can be started for a function, it waits for one and is not lost."""
     monkeypatch.setattr(asyncio_executor, "_RETRY_SECONDS", 0.0)
     executor = AsyncioExecutor(2)
     executor.reserve().release()  # starts the loop's own thread
@@ -509,7 +509,7 @@ def test_the_inline_executor_waits_for_other_threads():
 
 
 def test_a_caller_reserves_one_inline_slot_at_a_time():
-    """A thread that reserves all free slots gets one slot; another thread gets its own."""
+    """A thread can reserve one inline slot at a time; another thread gets its own slot."""
     executor = InlineExecutor()
     freed = telling(executor)
     slot = executor.reserve()

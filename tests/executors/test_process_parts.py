@@ -133,7 +133,7 @@ def test_function_that_is_not_found_does_not_matter_once_the_call_is_to_stop(scr
 
 
 def test_signal_that_comes_while_a_message_is_sent_takes_effect_behind_it():
-    """A signal during a send takes effect after it, once; other signals have no effect."""
+    """A stop signal during a send acts once, after it; without a stop, signals have no effect."""
     signals = [INTERRUPTED, INTERRUPTED, ""]
     found = lived(Line(call_of("write_on"), ASKED, while_sending=signals))
     assert [type(one) for one in found] == [_messages.LogLine, _messages.Stopped]

@@ -326,7 +326,7 @@ def test_names_are_sent_only_up_to_the_limit(make_service, store, sending, step,
 def test_work_whose_turn_has_passed_is_sent_again_when_there_is_room(
     make_service, store, sending, step, clock
 ):
-    """A name whose message came late, after another name was sent, is sent again later."""
+    """If a name's message comes while other work fills the limit, the name is sent again later."""
     service = make_service(store, sending)
     method = work(service, step, NAME, concurrency=1)
     late, other = started(method, clock, *"ab")
@@ -446,7 +446,7 @@ class Elsewhere(ThreadExecutor):
 
 
 def test_late_death_of_a_worker_does_not_affect_the_next_one(make_service, store, clock, caplog):
-    """A late death of a worker does not affect another worker that has claimed the work."""
+    """A worker's death that is noticed late does not affect another worker that has its work."""
     taken = threading.Event()
 
     def through(spec, request, job):

@@ -1,4 +1,4 @@
-"""A service with one method, whose operations the test completes; the edges' tests serve it."""
+"""A service with one method for the tests of edges; each test completes its operations."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class Wrapped:
 
 
 def ask(method: str, target: str, body: bytes | object = b"", **headers: str) -> HttpRequest:
-    """Make a request; a body other than bytes becomes JSON, and ``_`` in header names ``-``."""
+    """Make a request; a body other than bytes becomes JSON; ``_`` in header names becomes ``-``."""
     path, _, query = target.partition("?")
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     named = {name.replace("_", "-"): value for name, value in headers.items()}

@@ -208,13 +208,13 @@ def wait(counting: CountService, line: Line, during: Callable[[str], object]) ->
 def test_wait_ends_when_the_operation_ends_or_is_deleted(
     messages: list[Message], end: str, status: int
 ) -> None:
-    """The wait ends with the operation, even if the server repeats the end of the request."""
+    """A wait ends with its operation, even if the server repeats the end of the request's body."""
     counting = build()
     line = Line(messages)
     ends = {"finish": counting.finish, "delete": counting.service.delete}
     wait(counting, line, ends[end])
     assert line.reply[0] == status
-    assert line.taken == min(len(messages), 3)  # the edge must not loop
+    assert line.taken == min(len(messages), 3)  # the edge must not read on and on
 
 
 def later(answer: Message | Exception) -> tuple[asyncio.Event, Callable[[], Awaitable[Message]]]:
@@ -277,7 +277,7 @@ def test_wait_cancelled_by_the_stopping_server_gets_503(verb: str, counting: Cou
 
 
 def test_watch_of_a_stopping_service_gets_503() -> None:
-    """Like other calls, Watch gets a 503, and not a stream that ends at once."""
+    """Once the service stops, Watch gets a 503 like other calls, not a stream that ends at once."""
     counting, name = begun()
     counting.service.edges.end_waits()
     line = serve(OperationsApp(counting.service), scope_of("GET", f"/v1/{name}:watch"))
@@ -310,7 +310,7 @@ def test_raw_path_is_read_below_the_mount(more: dict[str, Any], resource: str) -
 
 
 def test_unescaped_bytes_in_a_path_are_read_as_utf8() -> None:
-    """A path with bytes that are not UTF-8 is refused (spec §5.3)."""
+    """Unescaped UTF-8 in a path is accepted, but other unescaped bytes are refused (spec §5.3)."""
     app = OperationsApp(build().service)
     good = scope_of("GET", "/", path="/v1/operations/ü", raw_path="/v1/operations/ü".encode())
     assert serve(app, good).reply[2]["error"]["details"][1]["resourceName"] == "operations/ü"
@@ -337,7 +337,7 @@ async def other(scope: Message, receive: Any, send: Any) -> None:
     ],
 )
 def test_fallback_gets_paths_that_are_not_served(scope: Message, status: int) -> None:
-    """If a path is not one of its routes, the edge passes the request to the fallback."""
+    """The edge passes a request to the fallback if the path is none of the edge's routes."""
     assert serve(OperationsApp(build().service, fallback=other), scope).reply[0] == status
 
 
@@ -388,7 +388,7 @@ def test_websockets_are_refused() -> None:
 
 @pytest.mark.parametrize("make", [asgi.OperationsApp, wsgi.OperationsApp])
 def test_wrong_arguments_of_an_application_are_refused(make: Any, counting: CountService) -> None:
-    """The service must be a Service, and the fallback a callable."""
+    """An application of the edge needs a Service, and its fallback must be a callable."""
     with pytest.raises(lro.DeclarationError, match="service: must be a Service"):
         make(counting)
     with pytest.raises(lro.DeclarationError, match=r"fallback: must be an? (A|W)SGI"):
@@ -408,7 +408,7 @@ class Application:
 
 
 def test_wsgi_fallback_of_an_asgi_application_is_refused() -> None:
-    """Without this check, a fallback of the wrong kind would fail only at its first request."""
+    """A fallback of the wrong kind, ASGI or WSGI, is refused at once, not at its first request."""
     service = build().service
     made: dict[Any, tuple[str, list[Any], list[Any]]] = {
         asgi.OperationsApp: (

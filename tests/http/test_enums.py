@@ -101,7 +101,7 @@ def test_enum_fields_are_numbers(message: Any, wanted: Any) -> None:
 
 
 def test_enums_in_nested_any_are_numbers() -> None:
-    """An enum in an Any inside two others becomes its number."""
+    """An enum in a message inside two nested Anys becomes its number."""
     inner = {"@type": URL + "acme.v1.Picture", "colour": "RED"}
     middle = {"@type": URL + "google.protobuf.Any", "value": inner}
     outer = lro.AnyMessage(URL + "google.protobuf.Any", middle)
@@ -123,7 +123,7 @@ def test_enums_in_nested_any_are_numbers() -> None:
     ],
 )
 def test_payload_of_other_shape_is_unchanged(payload: dict[str, Any]) -> None:
-    """If a payload has another shape, only fields that fit their types are changed."""
+    """Fields of a payload that do not fit their types stay unchanged."""
     assert shown(lro.AnyMessage(URL + "acme.v1.Picture", dict(payload))) == payload
 
 

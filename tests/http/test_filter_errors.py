@@ -191,7 +191,7 @@ def test_invalid_filter_is_reported_without_a_store_call(service: lro.Service) -
 
 
 def test_filter_error_for_several_types_shows_the_one_parsed_furthest(service: lro.Service) -> None:
-    """If several types are possible, the error is that of the one parsed furthest, with a note."""
+    """With several possible response types, the error is that of the longest parse, with a note."""
     with lro.Service(MemoryStore(), InlineExecutor(), maintenance=False) as two:
         for number, response in enumerate((ExportResponse, ExportMetadata)):
             two.declare(f"acme.v1.Things.Do{number}", response=response, **KINDS)

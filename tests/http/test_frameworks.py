@@ -1,4 +1,4 @@
-"""The edge mounted in Starlette and in Flask; their own routes are in tests/integrations."""
+"""The edge mounted in Starlette and in Flask; lro.integrations has tests of its own."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OWN, READY = "/v1/things:count", "/v1/things:ready"
 
 
 def starlette_app(counting: CountService, prefix: str) -> Any:
-    """Make an application with two paths for starts; the edge is mounted or the default."""
+    """Make an application with two paths for starts; the edge is mounted or is the default app."""
     service, count = counting.service, counting.count
 
     async def start(request: Request) -> Response:
@@ -55,7 +55,7 @@ def starlette_app(counting: CountService, prefix: str) -> Any:
 
 
 def flask_app(counting: CountService, prefix: str) -> Any:
-    """Make the same application in Flask, with the operations beside or in front of it."""
+    """Make the same application in Flask; the edge is mounted or has Flask as its fallback."""
     service, count = counting.service, counting.count
     app = flask.Flask(__name__)
 
@@ -81,7 +81,7 @@ def flask_app(counting: CountService, prefix: str) -> Any:
     ("make", "serve"), [(starlette_app, servers.asgi_socket), (flask_app, servers.wsgi_socket)]
 )
 def test_edge_is_mounted_in_an_application(make: Any, serve: Any, prefix: str) -> None:
-    """Operations work when mounted, raw paths stay unchanged, and each side answers its errors."""
+    """A mounted edge gets raw paths; the edge and the framework each answer their own errors."""
     counting = build()
     at = f"{quote(prefix)}/v1"
     with serve(make(counting, prefix)) as call:

@@ -51,7 +51,7 @@ def prefix_of(path: str) -> str:
 
 
 def answer(counting: CountService, path: str, body: Any, **options: Any) -> HttpReply:
-    """Return the reply to a POST that is not a stream, as sent on an event loop."""
+    """Return the edge's reply to a POST on an event loop; the reply must not be a stream."""
     line = serve(
         OperationsApp(counting.service, parents=["projects/*"], **options),
         scope_of("POST", path),
@@ -61,7 +61,7 @@ def answer(counting: CountService, path: str, body: Any, **options: Any) -> Http
     headers = tuple((k.decode(), v.decode()) for k, v in start["headers"])
     headers = tuple(each for each in headers if each[0] != "content-length")
     reply = HttpReply(start["status"], headers, end["body"])
-    if not path.endswith(":watch"):  # a thread sends the same
+    if not path.endswith(":watch"):  # without a loop, the reply is the same
         assert edge_of(counting, **options).handle(ask("POST", path, body)) == reply
     return reply
 
@@ -194,7 +194,7 @@ def retrying(**options: Any) -> tuple[CountService, str]:
 
 
 def test_errors_of_attempts_are_shown_to_operators_only() -> None:
-    """All callers get times and counts; errors require a verb that is off by default."""
+    """All callers see times and counts of attempts; errors need a verb that is off by default."""
 
     def authorize(caller: str, verb: str, name: str) -> bool:
         return verb != "InspectOperation" or caller == "operator"
@@ -505,7 +505,7 @@ def test_closing_service_ends_its_streams(counting: CountService) -> None:
 
 
 def test_large_operations_are_sent_piece_by_piece(counting: CountService) -> None:
-    """Each large operation is sent on its own, without waiting for the next one."""
+    """Each large operation is sent on its own, without waiting for the next operation."""
     names = [counting.start() for _ in "abc"]
     for name in names:
         assert counting.service.reporter(name).fail(lro.StatusError(Code.ABORTED, "x" * 40_000))

@@ -1,4 +1,4 @@
-"""OpenAPI documents: their content, validity and paths, and those of FastAPI."""
+"""OpenAPI documents: content, validity and paths, alone and merged into FastAPI's document."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_document_has_the_enabled_verbs(off: Sequence[str]) -> None:
 
 
 def test_start_in_the_document_has_request_response_and_metadata_type() -> None:
-    """A start's body, reply and AEP-151 extension have its types; its docstring describes it."""
+    """A start has its method's types in body, reply and AEP-151 extension, and its docstring."""
     document = valid(describe(service_of_all()))
     start = document["paths"]["/v1/things:scale"]["post"]
     assert (start["summary"], start["description"]) == ("Scale things.", "All of them at once.")
@@ -139,7 +139,7 @@ def test_start_in_the_document_has_request_response_and_metadata_type() -> None:
 
 
 def test_method_may_have_the_name_of_a_verb() -> None:
-    """Links lead to the verbs even if a method has a verb's name; own request ids are kept."""
+    """If a method has a verb's name, links lead to the verb; a message keeps its own requestId."""
     service = build().service
 
     @service.method("acme.v1.Operations.Get", path="/v1/x")
@@ -284,7 +284,10 @@ def test_document_has_title_servers_and_security() -> None:
 
 
 def test_document_of_a_service_is_as_the_snapshot(counting: CountService) -> None:
-    """A change affects everyone who generates clients: review it, then delete the snapshot."""
+    """The document of a service equals the snapshot.
+
+    A change affects everyone who generates clients: review it, then delete the snapshot.
+    """
     made = describe(counting.service, starts={PATH: counting.count}, parents=["projects/*"])
     text = json.dumps(made, indent=1) + "\n"
     if not SNAPSHOT.exists():
@@ -340,7 +343,7 @@ def test_openapi_option_sets_path_and_title_of_the_document() -> None:
 
 @pytest.mark.parametrize("path", ["/v1/operations", "/v1/operations/x", "/v1/operations/x:watch"])
 def test_path_that_is_served_already_is_refused(path: str) -> None:
-    """The error names the verb that the path already serves."""
+    """If a document's path is already served, the error names the verb that the path serves."""
     with pytest.raises(lro.DeclarationError, match=r"is served already, as .*Operation"):
         OperationsEdge(build().service, openapi=Document(path=path))
 
@@ -373,7 +376,7 @@ def test_argument_of_the_wrong_form_is_refused(make: Callable[[], object]) -> No
 
 
 def test_fastapi_document_has_our_paths_beside_its_own(counting: CountService) -> None:
-    """Routes added later are included; for a path that both have, FastAPI's description is used."""
+    """The document includes later routes; FastAPI's description is used for a path of both."""
     fastapi = pytest.importorskip("fastapi")
     security = {"token": {"type": "http", "scheme": "bearer"}}
     operations = asgi.OperationsApp(
@@ -412,7 +415,7 @@ def test_fastapi_document_has_our_paths_beside_its_own(counting: CountService) -
 
 
 def test_paths_of_a_mounted_application_have_the_prefix() -> None:
-    """If FastAPI has no routes, the document has only our paths, and the webhooks of both."""
+    """Without FastAPI routes, the document has our paths with the prefix, and all webhooks."""
     app = pytest.importorskip("fastapi").FastAPI()
     operations = asgi.OperationsApp(service_of_all(webhooks=Webhooks()), starts=True)
 

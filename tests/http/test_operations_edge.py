@@ -322,7 +322,7 @@ OTHER: list[tuple[HttpRequest, int, Code, str, str, Mapping[str, str] | None]] =
 def test_refusal_has_status_code_reason_and_facts(
     request_: HttpRequest, http: int, code: Code, reason: str, allow: str, facts: Any
 ) -> None:
-    """Errors of routes, methods and deadlines; a wrong method also gets the Allow header."""
+    """A refused route, method or deadline gets its status and reason; a wrong method gets Allow."""
     reply = edge_of(build()).handle(request_)
     check_error(reply, http, code, reason)
     assert headers_of(reply).get("allow", "") == allow

@@ -181,7 +181,7 @@ def fail_at_wait(caller: str, verb: str, name: str) -> bool:
 def test_start_of_a_caller_who_may_not_wait_returns_at_once(
     kind: str, options: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A caller who may not wait gets the present state; only an exception of a hook is logged."""
+    """A caller who may not wait gets the present state; unexpected errors of hooks are logged."""
     with serving_work(kind, **options) as at, caplog.at_level(logging.ERROR):
         reply = at.post("respond-async, wait=60", {"size": 1})
         assert (reply.status_code, "done" in reply.json()) == (202, False)

@@ -106,6 +106,6 @@ def test_query_by_urlencode_is_read_back(text: str, size: int, token: str) -> No
 
 
 def test_longest_filter_fits_into_a_query() -> None:
-    """The longest filter fits, even if each character is escaped to twelve."""
+    """The longest filter fits into a query, even if each character needs twelve when escaped."""
     text = "\U0001f600" * 8192
     assert parse_query("ListOperations", "filter=" + quote(text)).fields == {"filter": text}

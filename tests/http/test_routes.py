@@ -77,20 +77,20 @@ def test_a_parent_may_have_literal_ids(parent: str) -> None:
 
 @pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "", "GET,PUT", "G\r\n"])
 def test_a_method_that_cannot_be_routed_is_refused(method: str) -> None:
-    """The table itself answers HEAD and OPTIONS; other methods must be valid tokens."""
+    """A route's method must be a valid token, and not HEAD or OPTIONS, which the table answers."""
     with pytest.raises(DeclarationError, match="cannot be routed"):
         Route(method=method, template="/v1/x", rpc="X")
 
 
 def test_invalid_template_of_a_route_is_refused() -> None:
-    """A template may be passed as text, and is checked then."""
+    """A route's template may be passed as text; an invalid text is refused."""
     assert Route(method="GET", template="/v1/x", rpc="X").template == Template.parse("/v1/x")
     with pytest.raises(DeclarationError, match="no segment begins"):
         Route(method="GET", template="/v1/", rpc="X")
 
 
 def test_the_more_specific_route_wins_and_of_equals_the_first() -> None:
-    """Of the routes with the method, the most specific one wins; of equal ones, the first."""
+    """Among routes with the request's method, the most specific wins; among equals, the first."""
     texts = ["/v1/{x=**}", "/v1/{x=a/**}", "/v1/{x=*}", "/v1/{y=*}", "/v1/{x=a}"]
     routes = [Route(method="GET", template=text, rpc=text) for text in texts]
     put = Route(method="PUT", template="/v1/a/b", rpc="Put")
@@ -169,7 +169,7 @@ def escaped(path: str) -> str:
 def test_percent_encoded_letters_do_not_change_the_route(
     rules: list[Route], method: str, path: str
 ) -> None:
-    """A path takes the same route with and without escapes, though the lookup is different."""
+    """A path takes the same route with and without escapes, which are looked up differently."""
     for table in (RouteTable(rules), RouteTable([*default_routes(["a/*"]), *rules])):
         assert answer_of(table, method, path) == answer_of(table, method, escaped(path))
 

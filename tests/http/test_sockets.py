@@ -63,7 +63,7 @@ class Server:
         return self._lines[-1]
 
     def until(self, claim: Callable[[], bool]) -> None:
-        """Send other requests to the server until the condition holds."""
+        """Send further requests to the server until the condition holds."""
         other = self.line()
 
         def look() -> bool:
@@ -106,7 +106,7 @@ def uvicorn() -> Iterator[Server]:
 def test_a_caller_who_disconnects_frees_the_waiter(
     uvicorn: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The waiter is removed, the operation continues, and nothing is logged (spec §4.8)."""
+    """After a disconnect the waiter is gone, the operation goes on, nothing is logged (§4.8)."""
     name = uvicorn.counting.start()
     leaving = [uvicorn.line().send("POST", f"/v1/{name}:wait") for _ in range(5)]
     staying = uvicorn.line().send("POST", f"/v1/{name}:wait", b'{"timeout": "50s"}')
@@ -123,7 +123,7 @@ def test_a_caller_who_disconnects_frees_the_waiter(
 def test_a_watcher_who_disconnects_frees_everything(
     uvicorn: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The watch is removed, nothing is logged, and other watchers still get the end."""
+    """After a disconnect the watch is gone and nothing is logged; other watchers get the end."""
     service, name = uvicorn.counting.service, uvicorn.counting.start()
     lines = [uvicorn.line().send("GET", f"/v1/{name}:watch") for _ in range(5)]
     uvicorn.until(lambda: service.edges.waiters.watching == 5)
@@ -150,7 +150,7 @@ def test_wsgi_wait_ends_with_operation_or_its_deletion(counting: CountService) -
 
 
 def test_requests_on_one_connection_follow_each_other(server: Server) -> None:
-    """Replies to HEAD, errors and good replies each end where their headers say."""
+    """Each reply on a connection ends where its headers say, also for HEAD and errors."""
     name = server.counting.start()
     line = server.line()
     assert line.send("HEAD", f"/v1/{name}").reply("HEAD")[0] == 200
@@ -199,7 +199,7 @@ def test_paths_and_queries_arrive_unnormalized(server: Server) -> None:
 
 
 def test_wrong_content_length_is_refused_and_others_are_served(server: Server) -> None:
-    """The server or the edge refuses the request, and continues to serve others."""
+    """A wrong Content-Length is refused by server or edge, and further requests are served."""
     for length in ("junk", "-1", "1, 2", "9" * 30):
         header = f"Content-Length: {length}"
         line = server.line().send("POST", "/v1/operations/none:cancel", b"{}", header)
@@ -238,7 +238,7 @@ def test_chunked_body_is_read_to_its_end(server: Server) -> None:
 
 
 def test_body_over_the_limit_is_refused_by_the_edge(server: Server) -> None:
-    """The edge answers 413, even if the body never ends."""
+    """The edge answers 413 to a body over the limit, even if the body never ends."""
     path = "/v1/operations/none:cancel"
     status, headers, reply = server.line().send("POST", path, b" " * 10_001).reply()
     assert (status, headers["cache-control"]) == (413, "no-store")

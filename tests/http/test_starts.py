@@ -174,7 +174,7 @@ def test_invalid_body_starts_nothing_and_names_the_field(
 ) -> None:
     """Unknown fields, wrong types and bad JSON start nothing, and the error names the field.
 
-    Observers are notified of a refused start, although the edge has no message for it.
+    Observers are notified of the refused start, although it has no valid request message.
     """
     starts = Starts()
     counting = build(observers=[starts])
@@ -286,7 +286,7 @@ def test_json_is_accepted_beside_raw_bodies() -> None:
 def test_body_already_read_by_the_application_is_refused(
     kind: str, length: str, status: int
 ) -> None:
-    """A body that the application has read is refused; defaults would replace its values."""
+    """A start whose body is already read is refused, as defaults would replace its values."""
     reply = edge_of(build()).handle(post(b"", content_type=kind, content_length=length))
     assert reply.status == status
 
@@ -430,7 +430,7 @@ def test_all_methods_that_have_a_path_are_served_there(counting: CountService) -
 
 
 def test_path_that_is_served_twice_is_refused(counting: CountService) -> None:
-    """The error says what the path already serves; with a dict, one method can be chosen."""
+    """If a path is served twice, the error names its first use; a dict can choose one method."""
     one = declare(counting, "One", path=OWN_PATH)
     declare(counting, "Two", path=OWN_PATH)
     count = counting.count
@@ -448,7 +448,7 @@ def test_path_that_is_served_twice_is_refused(counting: CountService) -> None:
 
 
 def test_start_with_a_query_is_refused(counting: CountService) -> None:
-    """All fields must be in the body (spec §5.8), so that none in the query is overlooked."""
+    """A start with a query is refused, so that no field in the query is overlooked (spec §5.8)."""
     edge = edge_of(counting)
     for query in ("validateOnly=true", "requestId=a", "nonsense=1", "alt=proto", "%zz", "name=x"):
         reply = edge.handle(ask("POST", f"{PATH}?{query}", {}))

@@ -140,12 +140,12 @@ def test_a_request_has_its_fields_from_path_body_and_query() -> None:
     ],
 )
 def test_field_outside_path_and_body_is_a_query_parameter(query: str, fields: Any) -> None:
-    """A parameter may have either spelling, and any type that a text can express."""
+    """A query parameter may be in snake_case or camelCase, and of any type with a text form."""
     assert request_of(call(f"/v1/rooms/r/shelves?{query}")) == {"parent": "rooms/r", **fields}
 
 
 def test_enums_of_a_reply_are_numbers_on_request() -> None:
-    """Google's generated clients request enum numbers."""
+    """A reply has enum numbers if the query asks for them, as Google's generated clients do."""
     found = call("/v1/rooms/r/shelves?tier=BASIC&$alt=json;enum-encoding%3Dint")
     assert request_of(found)["tier"] == 1
 

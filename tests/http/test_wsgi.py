@@ -69,7 +69,7 @@ def test_head_and_options_have_no_body() -> None:
 
 
 def test_header_names_with_underscores_are_those_with_hyphens() -> None:
-    """WSGI has one variable for both names, so a proxy must drop both (docs, security)."""
+    """WSGI has one variable for X-Caller and x_caller, so a proxy must drop both names."""
     seen: list[str] = []
 
     def authenticate(headers: Any) -> None:

@@ -260,7 +260,7 @@ def test_error_names_the_path_of_the_field(value, path):
     ],
 )
 def test_map_keys_are_written_as_strings(message, shown, wrong):
-    """Map keys are written in the text form of their type, and read only in it (spec §1.8(7))."""
+    """Map keys are written, and can only be read, in their type's text form (spec §1.8(7))."""
     assert TYPES.dump(message) == shown
     assert TYPES.load(shown, Scalars) == message
     with pytest.raises(InvalidArgument, match=r"\["):

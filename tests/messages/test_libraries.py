@@ -84,7 +84,7 @@ NeedyStruct = msgspec.defstruct("NeedyStruct", typing.get_type_hints(Needy).item
 def test_a_field_without_default_is_required_of_a_request_and_always_written(
     cls: Any, text: str
 ) -> None:
-    """A request must have the field, unless it may be None; the field is written even if zero."""
+    """A field without default is required in requests unless it may be None; zeros are written."""
     empty = cls(count=0, tags=[], labels={}, note=None, stage=Stage.WAITING)
     shown = {"count": "0", "tags": [], "labels": {}, "stage": "WAITING"}
     assert both_ways(empty) == shown
@@ -113,7 +113,7 @@ class Whole(typing_extensions.TypedDict, total=False):
 
 
 def test_required_keys_of_a_typed_dict_are_needed_to_write_it() -> None:
-    """A required key may be missing from a request (then it is zero), not from a written dict."""
+    """A request may lack a required key, which is then zero or None; a written dict may not."""
 
     types = known(Whole)
     assert types.load({}, Whole) == {"count": 0, "tags": [], "note": None}
@@ -291,7 +291,7 @@ MSGSPEC = [
 def test_type_without_a_proto_form_is_written_as_its_library_writes_it(
     cls: Any, value: Any, shown: Any
 ) -> None:
-    """The field is a scalar if the class's library writes one, else any JSON; UNSET is left out."""
+    """A field is a scalar if its class's library writes one, else any JSON; UNSET is left out."""
     assert both_ways(cls(a=value)) == {"a": shown}
     assert both_ways(struct(("a", int | msgspec.UnsetType, msgspec.UNSET))()) == {}
 
@@ -793,6 +793,6 @@ def test_discriminator_of_a_field_chooses_the_class() -> None:
         ({}, "shape: Unable to extract tag using discriminator 'kind'"),
         ({"kind": "line"}, "shape: Input tag 'line' found using 'kind' does not match"),
         ({"kind": "square", "size": "x"}, "shape.square.size: Input should be a valid integer"),
-    ):  # one error each, from the class that the tag selects
+    ):  # each has one error, from the class that the tag selects
         ((path, text),) = violations(Drawing, {"shape": shape}).items()
         assert f"{path}: {text}".startswith(said)

@@ -188,7 +188,7 @@ NOT_KNOWN = [
 
 @pytest.mark.parametrize(("name", "value"), NOT_KNOWN)
 def test_wrong_value_of_a_well_known_type_is_refused(name, value):
-    """A wrong value of a well-known type gives an error that names the field, and no other."""
+    """Writing a wrong value of a well-known type raises an LroError with the field's path."""
     with pytest.raises(LroError) as caught:
         TYPES.dump(Known(**{name: value}))
     assert caught.value.path.startswith(name)

@@ -1,4 +1,4 @@
-"""Durations and timestamps: the cases in the vectors, and further ones."""
+"""Durations and timestamps: the cases in the vectors, and further cases."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_class_may_get_its_name_at_registration():
     assert types.register(Thing, "acme.v1.Ignored") == "acme.v1.Thing"
     with pytest.raises(DeclarationError, match=r"is the name of .*Thing.* already"):
         TypeRegistry(Thing).register(Nameless, "acme.v1.Thing")
-    assert TypeRegistry().load({"text": "a"}, Nameless) == Nameless("a")  # as for a request's body
+    assert TypeRegistry().load({"text": "a"}, Nameless) == Nameless("a")  # as in request bodies
     assert TypeRegistry().dump(Nameless("a")) == {"text": "a"}
 
 

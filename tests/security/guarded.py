@@ -48,7 +48,7 @@ VERBS: Final[Mapping[str, tuple[str, ...]]] = {
     "grpc": (*FIVE, START),
     "grpc.aio": (*FIVE, START),
 }
-"""The verbs of each edge: WSGI has no streams, gRPC only the standard verbs (spec §3.11)."""
+"""The verbs of each edge: WSGI has no streams, and gRPC has only the standard verbs (§3.11)."""
 
 STORES: Final[Mapping[str, Callable[[Path], Any]]] = {
     "memory": lambda _: MemoryStore(),

@@ -357,7 +357,7 @@ def refusal(probe: Probe, number: int) -> tuple[int, str, str, str]:
 
 @pytest.mark.parametrize("what", list(PROBES))
 def test_request_at_its_bound_is_accepted_and_one_over_it_refused(what: str) -> None:
-    """A request one over its bound gets the table's code and reason; one at the bound does not."""
+    """A request one above its bound gets the table's code and reason; a request at it does not."""
     probe, at = PROBES[what]
     at = BOUNDS[what] if at is None else at
     _, setting, refused, reason = ROWS[what]
@@ -380,7 +380,7 @@ def on_grpc(address: str, verb: str, request: Any) -> bytes:
 
 
 def test_request_over_grpc_is_refused_one_over_its_bound() -> None:
-    """A request one byte over the bound gets the table's code; one at the bound is processed."""
+    """A request one byte above its bound gets the table's code; a request at it is processed."""
     _, _, code, reason = ROWS["request over gRPC, bytes"]
     with serving("threads", service_of(), max_request=LEAST) as address:
         for size, found in ((LEAST, "OPERATION_NOT_FOUND"), (LEAST + 1, reason)):
@@ -472,7 +472,7 @@ def test_a_page_ends_before_the_operation_that_would_pass_the_bound() -> None:
         size = 50_000 if number == 6 else 6_000
         service.reporter(name).complete(WorkResponse("x" * size))
     edge, token, seen, counts = OperationsEdge(service), "", [], []
-    assert edge.handle(ask("GET", "/v1/operations?filter=(")).status == 400  # must reserve no bytes
+    assert edge.handle(ask("GET", "/v1/operations?filter=(")).status == 400  # reserves no bytes
     while not counts or token:
         reply = edge.handle(ask("GET", f"/v1/operations?pageSize=1000&pageToken={token}"))
         page = lro.wire.page_from_json(lro.wire.loads(reply.body), service.types)
@@ -503,7 +503,7 @@ def test_a_page_over_grpc_can_be_read_by_default_clients(monkeypatch: pytest.Mon
             counts.append(len(page.operations))
             request.page_token = page.next_page_token
     assert counts == [1, 1, 1]
-    assert len(answer) < 5.5 * len(lro.wire.dumps(packed.payload)) + 300  # factor of limits.md
+    assert len(answer) < 5.5 * len(lro.wire.dumps(packed.payload)) + 300  # as limits.md says
     assert service.edges.replies.held == 0
 
 
@@ -633,7 +633,7 @@ def test_report_that_is_too_large_raises_in_the_function() -> None:
 
 
 def test_size_of_every_kind_of_message_is_measured() -> None:
-    """Numbers, lists and bytes are measured; a value without JSON passes: the store refuses it."""
+    """Numbers, lists and bytes are measured, but not a value without JSON, as stores refuse it."""
     service = service_of(metadata_bytes=LEAST)
     service.start(METHOD, WorkRequest(), metadata=text_of(WorkMetadata, 40))
     # The first metadata usually comes from the request, hence InvalidArgument.
@@ -733,7 +733,7 @@ def test_large_replies_share_a_bounded_byte_budget() -> None:
 
 
 def test_slow_reader_is_cut_off_if_others_wait() -> None:
-    """If a reply waits for bytes, the one that has been sent longest is cut off after 5 seconds."""
+    """If a reply waits for bytes, the reply that is sent longest is cut off after 5 seconds."""
     times = iter(range(100))
     budget = budget_of(100, lambda: float(next(times)))
     one, other = budget.take(50), budget.take(50)
@@ -802,7 +802,7 @@ def test_slow_asgi_reader_is_cut_off_without_a_server_error(call: str) -> None:
 
 @pytest.mark.parametrize("kind", ["asgi", "azure", "grpc"])
 def test_large_operation_is_encoded_in_a_thread_when_bytes_are_free(kind: str) -> None:
-    """A thread encodes a large reply; if no bytes are free, a start gets no result."""
+    """A thread encodes a large reply; while no bytes are free, a start's reply has no result."""
     threads: list[str] = []
     store = Wrapped(lambda: threads.append(threading.current_thread().name), "get")
     service = service_of(store, page_bytes=300_000, replies_bytes=300_000)

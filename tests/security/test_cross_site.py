@@ -211,7 +211,7 @@ def test_requests_of_pages_of_other_sites_are_refused(
     origins = [value for name, value in headers if name == "origin"]
     origin = ", ".join(origins)
     check_refused(reply, origin if len(origin) <= 200 else origin[:200] + "...")
-    assert site.count() == 1  # ``call`` made one for the path
+    assert site.count() == 1  # ``call`` made this operation
     names = site.counting.service.list(lro.wire.ListOperationsRequest(filter="done=true"))
     assert names.operations == ()
 
@@ -262,7 +262,7 @@ def test_unknown_path_is_refused_before_its_origin_is_checked(serve: Callable[..
 
 
 def test_request_without_a_host_accepts_only_trusted_origins(serve: Callable[..., Site]) -> None:
-    """Without a Host header, a trusted origin is accepted and the own origin is not."""
+    """Without a Host header, trusted origins are accepted, but the server's own is refused."""
     check_refused(serve().call("POST", START, [("origin", OWN)]), OWN)
     assert serve(APP).call("POST", START, [("origin", APP)]).status == 200
 

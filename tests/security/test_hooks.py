@@ -1,7 +1,8 @@
 """Hooks fail closed: their possible results in each verb, behind each edge (spec §3.1(5)).
 
-Functions and coroutine functions are tested with every case of the tables below, other kinds of
-hooks with a few; each case calls every second verb. Functions use SQLite, other kinds memory.
+Functions and coroutine functions are tested with every case of the tables below, and other kinds
+of hooks with a few cases. Each case calls every second verb. Functions are tested with a SQLite
+store, and other kinds with a memory store.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ LOOPS = ["asgi", "grpc.aio"]
 
 
 class Gate:
-    """A hook that blocks the caller "slow" until the test opens it, and lets others pass."""
+    """A hook that blocks the caller "slow" until the test opens the gate."""
 
     def __init__(self) -> None:
         self.entered = threading.Event()

@@ -127,7 +127,7 @@ def test_coroutine_functions_are_recognised() -> None:
 
 @pytest.mark.parametrize("kind", ["function", "coroutine function"])
 def test_interrupt_in_main_thread_passes_hook(kind: str) -> None:
-    """KeyboardInterrupt in a hook is raised in the main thread, and HookFailed in others."""
+    """In the main thread, a hook's KeyboardInterrupt is raised; in other threads, HookFailed is."""
 
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -150,7 +150,7 @@ def test_interrupt_in_main_thread_passes_hook(kind: str) -> None:
 
 
 def test_signal_handler_that_exits_ends_a_verb() -> None:
-    """SystemExit from a signal handler ends a verb; only one that a hook raises is caught."""
+    """SystemExit from a signal handler ends a verb; only a SystemExit from a hook is caught."""
     with pytest.raises(SystemExit):  # raised while the store reads
         build(Wrapped(leave, "get")).service.get("operations/a")
 

@@ -25,7 +25,7 @@ STATEMENTS: Final = dict(re.findall(r"^\$ (sqlite3|psql) .*'(.+)'$", SHOWN, re.M
 
 @pytest.mark.parametrize("program", ["sqlite3", "psql"])
 def test_key_that_is_removed_is_made_again_at_the_next_start(program: str, tmp_path: Path) -> None:
-    """After the key is removed, a running process still uses it; later ones share a new key."""
+    """A running process still uses a removed key; processes that start later share a new key."""
     if program == "psql":
         make, execute = on_postgres()
     else:

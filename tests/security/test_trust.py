@@ -71,7 +71,7 @@ def test_no_module_imports_pickle_or_evaluates_stored_text() -> None:
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 names = [node.func.id] if node.func.id in ("eval", "__import__") else []
             found += [(path.name, n) for n in names if n.partition(".")[0] in {*EXECUTES, "eval"}]
-    assert found == [("_report.py", "xml.etree")]  # which only writes JUnit XML
+    assert found == [("_report.py", "xml.etree")]  # it only writes JUnit XML
 
 
 @pytest.mark.parametrize("text", HOSTILE)

@@ -80,7 +80,7 @@ SAMPLE: Final = Sample(
 
 
 class Ends(Observer):
-    """Counts ended operations; the service's statistics count each of them earlier."""
+    """Counts ended operations, each one after the service's statistics have counted it."""
 
     count = 0
 
@@ -141,7 +141,7 @@ class Kept:
 
 
 def fill(store: Any, clock: ManualClock, dump: Callable[[], str]) -> str:
-    """Have a service write each kind of record; dump the store while one operation runs."""
+    """Have a service write each kind of record; dump its store while one operation runs."""
     with contextlib.closing(Kept(store, clock)) as kept:
         kept.copy.start(SAMPLE, request_id=REQUEST_ID, caller="ann").result(PATIENCE)
         until(lambda: kept.ends.count == 1)
@@ -153,7 +153,7 @@ def fill(store: Any, clock: ManualClock, dump: Callable[[], str]) -> str:
         kept.hold.start(Sample("door"))
         assert kept.begun.wait(PATIENCE)
         clock.advance(60)
-        kept.service.run_maintenance()  # this writes the statistics
+        kept.service.run_maintenance()  # writes the statistics
         return dump()
 
 
@@ -204,7 +204,7 @@ def _inserts(reader: Any) -> Iterator[str]:
 
 
 def new_database(server: PostgresServer) -> str:
-    """Create a database that has no schema of ours yet; return its URL."""
+    """Create a database without the library's schema; return the database's URL."""
     import psycopg
 
     name = f"kept_{next(_NUMBERS)}"

@@ -34,7 +34,7 @@ from tests.vector_files import vectors
 from tests.work_messages import WorkRequest
 
 Facts: TypeAlias = Mapping[str, Sequence[tuple[str, Json]]]
-"""For each kind of fact, filter paths with a value that occurs there."""
+"""For each kind of fact, pairs of a filter path and a value that a record has at this path."""
 
 FILTERS_EACH: Final = 20
 """The number of filters that are tried on one set of records."""
@@ -121,7 +121,7 @@ PACKED: Final = KNOWN.pack(ExportMetadata(target="data", priority=5, labels={"te
 
 
 def binary_messages() -> list[AnyMessage]:
-    """Return binary messages, some broken or of unknown types; or none if protobuf is missing."""
+    """Return binary messages, some of them invalid; without protobuf, return an empty list."""
     try:
         wired = AnyMessage(PACKED.type_url, KNOWN.binary_payload(PACKED))
     except LroError:
@@ -331,7 +331,7 @@ def listed(
 
 
 def facts_of(records: Sequence[Record], indexed: Sequence[str]) -> Facts:
-    """Collect paths and values to filter these records by; indexed paths are a separate kind."""
+    """Collect filter paths and values of these records by kind; indexed paths are one kind."""
     found: dict[str, list[tuple[str, Json]]] = {
         "record": [("state()", "IN_PROGRESS"), ("done", False)],
         "name": [("name", "operations/a"), *(("name", one.name) for one in records)],

@@ -26,7 +26,7 @@ EARLIER_WALKS: Final = 4
 """How many copies of earlier walks are kept, so that their tokens can be used again later."""
 
 Key: TypeAlias = tuple[float, str]
-"""A key that sorts as lists do: newest creation first, equal times by name (spec §3.4(2))."""
+"""The sort key of lists: the newest creation first, then by name (spec §3.4(2))."""
 
 FILTERS: Final = (
     *("", "done = true", "state() = IN_PROGRESS", "state() = FAILED OR state() = SUCCEEDED"),
@@ -70,7 +70,7 @@ class Walk:
     """A reader of the list: its token, the last key shown, and the names that it must still show.
 
     ``due`` holds the operations that have existed and matched since the walk began and that the
-    walk has not shown yet. A walk ends when its token is empty; a page before that may be short or
+    walk has not shown yet. A walk ends when its token is empty; an earlier page may be short or
     empty.
     """
 
@@ -106,7 +106,7 @@ class Walk:
 class Walks:
     """A list under a new parent; random steps read pages of the list and change its operations.
 
-    All lists share ``service`` and ``clock``, because their parents differ and the clock only
+    All lists can share ``service`` and ``clock``: their parents differ, and the clock only
     advances. The operations that match are those that a full list shows while nothing changes.
     """
 
@@ -130,14 +130,14 @@ class Walks:
             matching = self.matching()
             for walk in (*self.walks, *self.earlier):
                 walk.due &= matching.keys()
-        for walk in (*self.walks, *self.earlier):  # continue the earlier walks from old tokens too
+        for walk in (*self.walks, *self.earlier):  # earlier walks continue from old tokens
             for _ in range(100):
                 if not walk.ended:
                     walk.take(*self.page(3, walk.token), matching)
             assert walk.ended, "the walk does not end"
 
     def insert(self) -> None:
-        """Insert an operation at a random place of the order; half of the operations run."""
+        """Insert an operation at a random place of the order; with or without an owner."""
         chance, moment = self.chance, self.chance.randrange(4)
         name = f"{self.parent}/operations/{chance.choice('aBb豈𝄞')}-{len(self.keys)}"
         created, percent = START + timedelta(seconds=moment), chance.randrange(3)
@@ -169,7 +169,7 @@ class Walks:
             self.service.delete(self.chance.choice([*self.keys]))
 
     def delete_the_place(self) -> None:
-        """Delete the operation that a walk showed last; its token must still work."""
+        """Delete the operation that a walk showed last; the walk's token must still work."""
         for walk in self.walks[:1]:
             with contextlib.suppress(LroError):
                 if walk.last is not None:

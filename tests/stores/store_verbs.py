@@ -1,4 +1,4 @@
-"""Calls of all store methods that fail when the database fails."""
+"""A call of each store method that uses the database, to test failures of the database."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ from tests.stores.wires import Wire, stranger
 from tests.waiting import PATIENCE
 
 LIMITS = [{"M": None}, {"M": 50}]
-"""No limit, and a limit that is never reached."""
+"""The limits of a claim: none, and a limit that is never reached."""
 
 
 def waiting_work(store: Any, clock: ManualClock, count: int, **fields: Any) -> None:
@@ -176,7 +176,7 @@ def test_claim_of_nothing_writes_nothing(file_store: SQLiteStore, clock: ManualC
 def test_a_claim_is_decided_with_the_lock_of_the_file(
     file_store: SQLiteStore, path: Any, clock: ManualClock, wire: Wire
 ) -> None:
-    """Another process claims between this claim's read and write; no work is claimed twice."""
+    """If another process claims between a claim's read and write, no work is claimed twice."""
     waiting_work(file_store, clock, 3)
     with closing(SQLiteStore(path, clock=clock)) as other:
         wire.when("BEGIN IMMEDIATE", lambda _: claim_work(other, clock, 2, owner="them"))
@@ -189,7 +189,7 @@ def test_a_claim_is_decided_with_the_lock_of_the_file(
 def test_a_claim_shares_the_commit_of_other_writes(
     file_store: SQLiteStore, clock: ManualClock, wire: Wire
 ) -> None:
-    """A claim is committed with other writes, as durably; if it fails, the work stays queued."""
+    """A claim joins the durable commit of other writes; if the claim fails, work stays queued."""
     insert(file_store, waiting(clock))
     wire.fail("UPDATE operations SET owner")
     with pytest.raises(Unavailable):
@@ -252,7 +252,7 @@ def test_claim_skips_locked_rows(remote: Any, clock: ManualClock, limits: Any) -
 def test_claim_whose_answer_was_lost_is_read_back(
     remote: Any, clock: ManualClock, postgres_wire: Wire, limits: Any
 ) -> None:
-    """The claim is committed, then the connection breaks: the store reads the claimed work back."""
+    """If the connection breaks after a claim's commit, the store reads the claimed work back."""
     store = remote(clock)
     waiting_work(store, clock, 3)
 
@@ -276,7 +276,7 @@ def test_claim_whose_answer_was_lost_is_read_back(
     for record, request in found.works:
         assert (store.get(record.name), request) == (record, REQUEST)
         assert record.attempt == 1
-    # A second claim at the same time cannot be told from the first, so it is not read back.
+    # Two claims at the same clock time cannot be told apart, so the second is not read back.
     postgres_wire.when("WITH RECURSIVE given", carried_out)
     with pytest.raises(Unavailable):
         claim_work(store, clock, 1, limits=limits)
@@ -287,7 +287,7 @@ def test_claim_whose_answer_was_lost_is_read_back(
 def test_claim_that_was_not_committed_fails(
     remote: Any, clock: ManualClock, postgres_wire: Wire
 ) -> None:
-    """The connection breaks before the commit: the claim fails and the work stays queued."""
+    """If the connection breaks before a claim's commit, the claim fails; the work stays queued."""
     store = remote(clock)
     waiting_work(store, clock, 1)
 
@@ -426,7 +426,7 @@ def test_claim_reads_only_the_records_that_it_takes(clock: ManualClock) -> None:
     began = time.perf_counter()
     for _ in range(1000):
         assert len(claim_work(store, clock, 2).works) == 2
-    assert time.perf_counter() - began < 1  # 0.03 s; otherwise each claim reads 10,000 records
+    assert time.perf_counter() - began < 1  # it takes 0.03 s, or far more with a bug
 
 
 class Looked(list[str]):
@@ -476,4 +476,4 @@ def test_begin_times_older_than_the_rate_period_are_removed(clock: ManualClock) 
         if lane in (1000, 2000):
             gc.collect()
             kept.append(len(gc.get_objects()))
-    assert kept[1] - kept[0] < 500  # it would be 1,000 if a begin time of each key were kept
+    assert kept[1] - kept[0] < 500  # a kept begin time adds 1 for each key

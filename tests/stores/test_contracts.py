@@ -203,7 +203,7 @@ BROKEN = [
     ("pages_exclude_hidden_and_expired_records", {"page": all_there_are}),
     ("page_has_all_matching_records", {"page": covered_alone}),
     (
-        "page_continues_after_a_cursor",  # it reads the first page over and over
+        "page_continues_after_a_cursor",  # the broken store only reads the first page
         {"page": lambda self, parent, after, *more: MemoryStore.page(self, parent, None, *more)},
     ),
     (
@@ -220,7 +220,7 @@ BROKEN = [
 
 @pytest.mark.parametrize(("promise", "methods"), BROKEN)
 def test_broken_store_fails_its_contract_check(promise, methods):
-    """The check's failure names the promise that the store breaks."""
+    """The failure of a contract check names the promise that the store breaks."""
     (check,) = (check for check in testing.STORE_CHECKS if check.__name__ == promise)
     with pytest.raises(AssertionError, match=promise):
         testing.run_store_check(check, type("Broken", (MemoryStore,), methods))
@@ -249,7 +249,7 @@ class Endless(ThreadExecutor):
     ("broken", "promise"), [(Silent, "is told of a free worker"), (Endless, "one more worker")]
 )
 def test_broken_executor_fails_its_contract_check(broken, promise, monkeypatch):
-    """The check's failure names the promise that the executor breaks."""
+    """The failure of a contract check names the promise that the executor breaks."""
     monkeypatch.setattr("lro.testing._executors.PATIENCE", 0.5)
     with pytest.raises(AssertionError, match=promise):
         testing.check_executor(broken)
@@ -269,7 +269,7 @@ def test_manual_clock_starts_at_the_given_time():
 
 
 def test_memory_store_removes_only_old_request_keys():
-    """``expire`` removes request keys that are a day old."""
+    """A call of ``expire`` removes at most ``limit`` request keys that are a day old."""
     clock = testing.ManualClock()
     store = MemoryStore(clock)
     for number in range(4):
@@ -308,6 +308,6 @@ def test_expire_removes_old_counts_in_parts(tmp_path):
 
 @pytest.mark.parametrize("step", [0, 2, 60])
 def test_counts_with_an_invalid_step_are_refused(step):
-    """The error names the argument and lists its valid values."""
+    """The error about an invalid step of counts names the argument and lists its valid values."""
     with pytest.raises(DeclarationError, match=r"step_minutes: must be one of \(1, 5, 30\)"):
         MemoryStore().read_counts(testing.START, step_minutes=step)

@@ -72,7 +72,7 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
 
 
 def test_operations_of_an_earlier_release_are_read(kept: Kept) -> None:
-    """Every field is readable, and lists, filters and request ids find the stored operations."""
+    """Operations of an earlier release are readable, and filters and request ids find them."""
     (copied,) = kept.listed('done = true AND metadata.text = "half"')
     assert kept.service.types.unpack(copied.response, Sample) == SAMPLE
     assert kept.service.types.unpack(copied.metadata, Sample) == Sample("half", ratio=0.5)
@@ -87,7 +87,7 @@ def test_operations_of_an_earlier_release_are_read(kept: Kept) -> None:
 
 
 def test_running_work_of_an_earlier_release_is_finished(kept: Kept) -> None:
-    """The earlier release's worker is gone; the target stays busy until the work is done."""
+    """Work of an earlier release's ended worker is finished; until then its target is busy."""
     (held,) = kept.listed("done = false")
     with pytest.raises(TargetBusy):
         kept.hold.start(Sample("door"))
@@ -100,7 +100,7 @@ def test_running_work_of_an_earlier_release_is_finished(kept: Kept) -> None:
 
 
 def test_operations_of_an_earlier_release_are_deleted_and_expire(kept: Kept) -> None:
-    """Operations can be deleted, and they expire at the time that the earlier release has set."""
+    """Stored operations can be deleted, and expire at the time that the earlier release has set."""
     (copied,) = kept.listed('metadata.text = "half"')
     (refused,) = kept.listed("done = true", parent="projects/p")
     kept.service.delete(copied.name)
@@ -131,7 +131,7 @@ def schema_in(text: str) -> set[str]:
 
 @pytest.mark.parametrize("database", OPENED)
 def test_schema_equals_the_newest_stored_schema(database: str, tmp_path: Path) -> None:
-    """The failure's message tells developers what a change of the schema requires."""
+    """The schema equals the newest dump's; if not, the failure says what a change requires."""
     newest = RELEASES[-1]
     if database == "sqlite":
         made, version = keep.keep_sqlite(tmp_path), f"PRAGMA user_version = {SCHEMA_VERSION};"
@@ -156,6 +156,6 @@ def test_each_release_has_its_dumps() -> None:
 
 
 def test_dump_of_another_version_cannot_be_written(capsys: pytest.CaptureFixture[str]) -> None:
-    """The command refuses another version, because only that version's code can write its dump."""
+    """The dump command accepts only the current version, as no other code can write its dump."""
     assert keep.main(["0.0.1"]) == 2
     assert capsys.readouterr().err == f"usage: python -m tests.stores.keep {project_version()}\n"

@@ -190,7 +190,7 @@ def test_a_database_that_cannot_hold_all_texts_is_refused(server, schema, plain)
 
 
 def test_a_missing_database_is_reported(server):
-    """Callers only learn that the store is unavailable; the error's cause names the database."""
+    """The error about a missing database hides its name from callers; the error's cause has it."""
     url = f"{server.url.rpartition('/')[0]}/nope"
     with closing(PostgresStore(url)) as store, pytest.raises(Unavailable) as refused:
         store.secret()
@@ -290,8 +290,8 @@ def locked(plain, statement, *values):
 
 @pytest.mark.parametrize("mode", ["SHARE", "ACCESS EXCLUSIVE"])
 def test_locked_table_makes_renewals_and_orphan_scans_fail(opened, schema, plain, clock, mode):
-    """Renewals and orphan scans fail even if the table is readable, so no worker is lost."""
-    store = opened(statement_seconds=5.0)  # a fifth of this is the timeout of a lock
+    """While the workers' table is locked, renewals and orphan scans fail, so no worker is lost."""
+    store = opened(statement_seconds=5.0)  # the lock timeout is a fifth of this value
     store.renew(worker_of(clock))
     insert(store, held(clock))
     clock.advance(20)
@@ -414,7 +414,7 @@ def plan_of(link, statement, values):
 
 
 def statement_named(name):
-    """Return a PostgreSQL statement, or one that both databases share."""
+    """Return a statement of the PostgreSQL store, or a statement that both SQL stores share."""
     if hasattr(statements, name):
         return getattr(statements, name)
     text = getattr(_sql_store, name).format(items=statements.JSON_ITEMS)
@@ -425,7 +425,7 @@ def test_every_row_is_found_by_an_index(link):
     """No plan scans a table, not even a plan made for empty tables and kept while they grow."""
     for name, values in PLANNED.items():
         plan, indexes = plan_of(link, statement_named(name), values)
-        plan = plan.replace("Seq Scan on workers", "")  # this table is small
+        plan = plan.replace("Seq Scan on workers", "")  # the table of workers is small
         assert not [slow for slow in SLOW if slow in plan], name
         sorts = plan.replace("Incremental Sort", "").count("->  Sort ")
         assert sorts == SORTS.get(name, 0), name
@@ -445,7 +445,7 @@ WALKS = {
 
 @pytest.mark.parametrize("index", WALKS)
 def test_a_page_is_found_by_its_index(store, link, postgres_wire, index):
-    """The index bounds the page at both ends and returns the records in order."""
+    """A page's index limits the scan at both ends and returns the records in order."""
     store.index({"k1"})
     until(no_index_is_made)
     postgres_wire.said.clear()
@@ -489,7 +489,7 @@ def test_expire_that_times_out_continues_with_fewer_records(store, clock, postgr
 
 
 def test_role_without_rights_works_without_an_index(server, schema, opened, plain, clock, caplog):
-    """The store works without the index, and the log names the missing right."""
+    """If the role may not create an index, the store works without it; the log names the right."""
     fill(opened(), clock)
     plain.execute(f"CREATE ROLE guest_{schema} LOGIN; GRANT USAGE ON SCHEMA {schema} TO PUBLIC")
     rights = "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES"
@@ -515,7 +515,7 @@ def has_index(plain, schema):
 
 
 def test_old_transaction_does_not_hold_up_a_release_with_a_new_index(opened, schema, plain, clock):
-    """While a dump runs, perhaps for hours, lists work without the new index."""
+    """While an old transaction, such as a dump, is open, lists work without the new index."""
     insert(opened(), record_of(clock, keys=KEYED))
     with plain.transaction():
         plain.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -545,7 +545,7 @@ def test_old_transaction_does_not_hold_up_the_declaration_of_a_method(opened, sc
         assert not has_index(plain, schema)
     until(lambda: has_index(plain, schema))
     until(no_index_is_made)
-    store.index({"k1", "k3"})  # the first thread has ended, so this starts another
+    store.index({"k1", "k3"})  # starts a new thread, as the first has ended
     other = f"""SELECT to_regclass('"{schema}".operations_by_k3')"""
     until(lambda: plain.execute(other).fetchone() != (None,))
 
@@ -670,7 +670,7 @@ def test_primary_of_several_servers_is_used(server, schema, plain, clock, monkey
 
 
 def test_store_uses_the_clock_of_the_server(opened, plain, postgres_wire, monkeypatch):
-    """The first connection reads the server's clock; after a minute the next call reads again."""
+    """The first connection reads the server's clock; after a minute the next call does so again."""
     store = opened(clock=None)
     (before,) = plain.execute("SELECT clock_timestamp()").fetchone()
     shown = store.now()
@@ -688,7 +688,7 @@ def test_store_uses_the_clock_of_the_server(opened, plain, postgres_wire, monkey
 
 
 def test_clock_advances_between_measurements():
-    """The clock advances with the monotonic clock; once a minute one caller is told to measure."""
+    """The clock follows the monotonic clock; once a minute one caller must read the server's."""
     ticks = [100.0]
     clock = ServerClock(lambda: ticks[0])
     assert [clock.due(), clock.due()] == [True, False]
@@ -700,7 +700,7 @@ def test_clock_advances_between_measurements():
 
 
 def test_clock_moves_only_by_better_measurements():
-    """The clock moves only if a measurement is more precise than the last or contradicts it."""
+    """A measurement sets the clock only if it is more precise than the last or contradicts it."""
     clock = ServerClock(lambda: 100.0)
     clock.measured(1_000_000_000_000, 99.9, 100.1)
     first = clock.now()
@@ -716,7 +716,7 @@ def test_clock_moves_only_by_better_measurements():
 
 
 def test_subscription_receives_announcements_of_other_stores(server, opened):
-    """A subscription receives names that other stores on its schema announce, not its own."""
+    """A subscription receives names from other stores on its schema, but not from its own store."""
     here, there, foreign = opened(), opened(), opened(schema=server.fresh_schema())
     with closing(here.listen()) as subscription:
         here.notify_others("operations/own")

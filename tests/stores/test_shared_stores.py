@@ -54,7 +54,7 @@ def two(one, place, clock):
 
 
 def test_verb_table_has_every_store_method():
-    """The table has every method of a store, so that the failures of new methods are tested too."""
+    """The table of store calls has every method, so that failures of new methods are tested too."""
     ports = vars(Store) | vars(StatisticsStore) | vars(OutboxStore) | vars(ScheduleStore)
     functions = {name for name, found in ports.items() if inspect.isfunction(found)}
     public = {name for name in functions if not name.startswith("_")}
@@ -86,7 +86,7 @@ def test_threads_open_a_new_database_concurrently(place, clock):
 
 
 def test_commit_of_another_store_is_visible_at_once(one, two, clock):
-    """A store sees at once what the other has committed, even if it has cached the record."""
+    """A store sees at once what another store commits, even to a record that it has cached."""
     assert one.secret() == two.secret()
     record = held(clock)
     insert(one, record)
@@ -144,7 +144,7 @@ def test_queued_change_is_decided_on_the_stored_record(one, two, clock):
 
 
 def test_request_key_older_than_a_day_does_not_bypass_a_busy_target(one, clock):
-    """After a day the request key is forgotten, so the call is a new start (spec §9.2(2), §9.5)."""
+    """A repeat after a day is a new start and needs a free target (spec §9.2(2), §9.5)."""
     insert(one, record_of(clock, target="t"), key_of())
     clock.advance(days=1)
     for check_only in (False, True):
@@ -200,7 +200,7 @@ def test_json_may_hold_any_character_and_keeps_its_types(place, clock):
 
 
 def test_full_cache_drops_its_oldest_records(one, two, clock, monkeypatch):
-    """A read returns the cached object until it changes; a full cache drops its oldest records."""
+    """A read returns the cached object until the record changes; a full cache drops its oldest."""
     monkeypatch.setattr("lro.stores._rows.MAX_BYTES", 20 * 2_000 + 1_999)
     names = [f"operations/{number:03d}" for number in range(25)]
     for name in names:

@@ -83,7 +83,7 @@ def test_a_lock_held_too_long_is_unavailable(path, clock):
 
 
 def test_orphan_scan_of_a_locked_file_fails(path, clock):
-    """An orphan scan of a locked file fails: the lock may have kept the owner from renewing."""
+    """An orphan scan of a locked file fails, as the lock may have kept workers from renewals."""
     with closing(SQLiteStore(path, clock=clock, busy_seconds=0.01)) as store:
         with stranger(path):
             assert store.orphans(METHODS, 9).overdue == {}
@@ -265,7 +265,7 @@ PLANS = [
 
 
 def test_every_row_is_found_by_an_index(path):
-    """An index finds the rows in order, so no more rows are read than needed."""
+    """Each statement finds its rows by an index and in order, so it reads no more than needed."""
     SQLiteStore(path).close()
     with closing(sqlite3.connect(path)) as plain:
         for statement, values, wanted in PLANS:
@@ -318,7 +318,7 @@ def test_long_scan_is_retried_with_fewer_records(file_store, clock, monkeypatch)
 
 
 def test_list_works_after_its_index_was_dropped(file_store, path, clock):
-    """The list that finds its index dropped works, and so do later lists."""
+    """After another program drops an index, the next list works, and so do later lists."""
     fill(file_store, clock)
     file_store.index({"k1"})
     with closing(sqlite3.connect(path)) as other:
@@ -398,7 +398,7 @@ CUT = "PRAGMA wal_checkpoint(RESTART)"
 
 @pytest.mark.usefixtures("short_log")
 def test_long_write_ahead_log_is_reset(wire, path, clock, monkeypatch):
-    """Overlapping readers keep SQLite from resetting the log, so a writer waits for them."""
+    """Readers keep SQLite from resetting a long log, so a writer waits for them to finish."""
     texts = itertools.cycle("xy")
     with closing(filled(path, clock)) as store:
 
@@ -512,7 +512,7 @@ class Listener(threading.Thread):
 
 
 def test_subscription_reports_commits_of_other_stores(subscription, file_store, other, clock, wire):
-    """A subscription ignores its own store's commits, and reports several commits together once."""
+    """A subscription ignores its own store's commits, and merges reports of other commits."""
     insert(file_store, record_of(clock))
     file_store.notify_others("operations/a")
     assert subscription.next_changes(0) == ()
@@ -530,7 +530,7 @@ def test_subscription_reports_commits_of_other_stores(subscription, file_store, 
 
 
 def test_each_commit_wakes_a_waiting_subscription(subscription, other, clock):
-    """Each of several commits wakes the thread that waits for it."""
+    """Each of several commits wakes the thread that is then waiting for a change."""
     for number in range(5):
         listener = Listener(subscription)
         insert(other, record_of(clock, str(number)))
@@ -538,7 +538,7 @@ def test_each_commit_wakes_a_waiting_subscription(subscription, other, clock):
 
 
 def test_subscription_times_out_without_changes(subscription, file_store, clock):
-    """Writes of its own store do not wake a subscription before its timeout."""
+    """A waiting subscription times out if only its own store writes."""
     listener = Listener(subscription, 0.2)
     for number in range(5):
         insert(file_store, record_of(clock, str(number)))
@@ -546,7 +546,7 @@ def test_subscription_times_out_without_changes(subscription, file_store, clock)
 
 
 def test_closing_a_subscription_wakes_its_waiting_thread(subscription):
-    """Closing wakes the waiting thread; closing twice is allowed; later calls find no changes."""
+    """Closing a subscription, even twice, wakes its waiting thread; later calls find no changes."""
     listener = Listener(subscription)
     subscription.close()
     assert listener.over() == [()]
@@ -555,7 +555,7 @@ def test_closing_a_subscription_wakes_its_waiting_thread(subscription):
 
 
 def test_subscription_of_a_closed_store_is_refused(subscription, file_store):
-    """After its store is closed, an open subscription fails, and a new one is refused."""
+    """After a store is closed, its open subscription fails, and a new subscription is refused."""
     file_store.close()
     for call in (lambda: subscription.next_changes(PATIENCE), file_store.listen):
         with pytest.raises(Unavailable, match="the store is closed"):
@@ -672,7 +672,7 @@ def test_file_watch_leaves_no_descriptor_open(monkeypatch):
 
 @pytest.mark.parametrize("system", [System(), object()])
 def test_system_without_inotify_is_polled(system, monkeypatch):
-    """The constructor fails if the system has no inotify or no instances of it left."""
+    """A file watch cannot be made if the system has no inotify or no instances of it left."""
     monkeypatch.setattr("ctypes.CDLL", lambda *arguments, **options: system)
     with pytest.raises(OSError, match="reports no"):
         FileWatch("nowhere")

@@ -58,7 +58,7 @@ def test_failed_creation_of_tables_leaves_the_file_unchanged(path):
 
 @pytest.mark.parametrize("version", [-1, SCHEMA_VERSION + 1, 99])
 def test_a_file_of_another_version_is_refused(path, clock, version):
-    """The error names the file's version, and the file is left unchanged."""
+    """A file of another schema version is left unchanged, and the error names this version."""
     filled(path, clock).close()
     with plain(path) as connection:
         connection.execute(f"PRAGMA user_version = {version}")
@@ -85,7 +85,7 @@ def test_a_file_that_another_program_has_marked_is_refused(path, mark, number):
     ["PRAGMA application_id", "PRAGMA user_version", "PRAGMA journal_mode", "BEGIN IMMEDIATE"],
 )
 def test_tables_made_concurrently_by_another_process_are_used(path, clock, wire, moment):
-    """Another process makes the tables before this process gets the lock; the tables are used."""
+    """If another process makes the tables before this process gets the lock, they are used."""
     wire.when(moment, lambda _: filled(path, clock).close())
     with closing(SQLiteStore(path, clock=clock)) as store:
         assert listed(store) == ["a"]
@@ -109,7 +109,7 @@ def test_foreign_tables_are_refused(tmp_path, version):
 
 
 def test_file_that_is_not_a_database_is_refused(path):
-    """The error names the file, and the file is left unchanged."""
+    """If a file is not a database, the error names the file, and the file is left unchanged."""
     path.write_bytes(b"not a database at all, but long enough to be looked at" * 100)
     before = path.read_bytes()
     with pytest.raises(DeclarationError, match=rf"{path}.*is not a SQLite database"):
@@ -160,7 +160,7 @@ def test_error_while_checking_tables_is_raised(path, wire):
 
 
 def test_switch_to_wal_mode_is_retried_while_the_file_is_locked(path, wire):
-    """If the file is locked, the switch is retried until it succeeds or time is up."""
+    """The switch to WAL mode is retried while the file is locked, until the time limit."""
     busy = sqlite_error(sqlite3.SQLITE_BUSY, "SQLITE_BUSY")
     asks = "PRAGMA journal_mode"
     wire.fail(asks, busy, times=3)
@@ -342,7 +342,7 @@ BIG = AnyMessage("x/a.Request", {"data": "x" * 100_000})
 
 
 def test_a_full_disk_is_unavailable(file_store, clock, wire):
-    """On a full disk, writes fail without a trace and reads work; later, writes work again."""
+    """On a full disk, writes fail and store nothing, and reads work; later, writes work again."""
     insert(file_store, record_of(clock))
     writer = wire.connections[0]
     (pages,) = writer.execute("PRAGMA page_count").fetchone()
@@ -375,7 +375,7 @@ def no_room(path):
 
 @pytest.mark.platform
 def test_write_that_changes_nothing_fails_if_writes_fail(path, clock):
-    """Health checks use a write that changes nothing; it fails while writes fail."""
+    """A write that changes nothing, as health checks make, fails if no data can be written."""
     with closing(filled(path, clock)) as store:
         for number in range(10):  # makes the log longer than any other file of this process
             assert store.insert(record_of(clock, str(number)), BIG, None).fresh
@@ -407,7 +407,7 @@ def without_rights():
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="a process cannot change its user")
 @pytest.mark.parametrize("what", ["file", "directory"])
 def test_read_only_file_or_directory_is_unavailable(what, clock):
-    """If the file or its directory is read-only, the first write fails, or an earlier call."""
+    """If the file or its directory is read-only, the first write or an earlier call fails."""
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
@@ -448,7 +448,7 @@ def misuse():
     ],
 )
 def test_an_error_of_sqlite_is_unavailable(file_store, clock, wire, error, said):
-    """The error hides SQLite's details, and the next call works."""
+    """An error of SQLite becomes Unavailable without its details, and the next call works."""
     insert(file_store, record_of(clock))
     wire.fail("SELECT", error)
     with pytest.raises(Unavailable, match=said):
@@ -457,7 +457,7 @@ def test_an_error_of_sqlite_is_unavailable(file_store, clock, wire, error, said)
 
 
 def test_value_that_cannot_be_bound_is_an_invalid_argument(file_store, clock):
-    """A call that can never succeed raises InvalidArgument, so that it is not retried."""
+    """A value that SQLite can never store raises InvalidArgument, so that callers do not retry."""
     with pytest.raises(InvalidArgument, match="is not supported"):
         insert(file_store, record_of(clock, attempt=object()))
     with pytest.raises(InvalidArgument, match="is not supported"):

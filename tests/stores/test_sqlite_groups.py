@@ -134,7 +134,7 @@ STATEMENTS = (
 @pytest.mark.parametrize("undo", [False, True])
 @pytest.mark.parametrize("begins", STATEMENTS)
 def test_failed_group_statement_is_replaced_by_single_writes(file_store, clock, wire, begins, undo):
-    """If a group's statement fails, each write is made once by itself, whatever was rolled back."""
+    """If a group's statement fails, with or without a rollback, each write is made alone, once."""
 
     def fail(connection):
         if undo:
@@ -218,7 +218,7 @@ def hand_in(later, kind, number, clock):
 
 
 def test_failed_commit_fails_all_writes_of_the_group(file_store, clock, wire):
-    """A failed commit fails each write with its own error; an earlier failure keeps its reason."""
+    """Each write of a failed commit has its own error; a write refused before keeps its reason."""
     insert(file_store, record_of(clock, "taken"))
     with one_group(file_store, wire) as later:
         wire.fail("COMMIT")
@@ -243,7 +243,7 @@ def test_failed_rollback_closes_the_connection(file_store, clock, wire):
 
 
 def test_lock_lost_during_the_retry_fails_every_write(wire, path, clock):
-    """Another process takes the lock during the retry and keeps it: every write fails."""
+    """If another process takes and keeps the lock before a group is retried, every write fails."""
     with closing(SQLiteStore(path, clock=clock, busy_seconds=0.3)) as store:
         with stranger(path, "PRAGMA user_version") as other:
             with one_group(store, wire) as later:
@@ -252,7 +252,7 @@ def test_lock_lost_during_the_retry_fails_every_write(wire, path, clock):
                 wire.when(BEGIN, lambda _: None if other.in_transaction else other.execute(BEGIN))
                 for name in "ab":
                     later.insert(record_of(clock, name))
-            assert kinds(later.all()) == ["Unavailable"] * 2  # while the other process has the lock
+            assert kinds(later.all()) == ["Unavailable"] * 2  # the other process has the lock
         assert listed(store) == []
 
 
@@ -272,7 +272,7 @@ def test_interrupted_leader_leaves_other_writes_to_the_next(file_store, clock, w
 
 
 def test_interrupt_after_the_commit_keeps_all_results(file_store, clock, wire):
-    """An interrupt after the commit undoes no write: the others get their results."""
+    """An interrupt after the commit undoes no write: the other callers get their results."""
 
     def commit(connection):
         sqlite3.Connection.execute(connection, "COMMIT")
@@ -301,7 +301,7 @@ def test_queued_writes_are_made_after_their_thread_is_interrupted(file_store, cl
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signal can be sent to a thread")
 @pytest.mark.parametrize(("leads", "where"), [(True, "begin"), (False, "_follow")])
 def test_interrupt_while_waiting_cancels_only_that_write(file_store, clock, wire, leads, where):
-    """An interrupt while a thread waits to lead, or for its leader, cancels only its own write."""
+    """If a thread that waits to lead, or for its leader, is interrupted, only its write ends."""
     main, over = threading.get_ident(), threading.Event()
     begun, go = threading.Event(), threading.Event()
     later = Later(file_store)
@@ -495,7 +495,7 @@ def test_writes_go_through_each_transition_of_the_table(monkeypatch):
     ("before", "after"), [*itertools.product(_group_commit.WriteState, repeat=2)]
 )
 def test_write_refuses_a_transition_that_the_table_does_not_have(before, after):
-    """The state changes only if the table has the transition."""
+    """A write's state changes only if the table of transitions has this change."""
     write = Noted()
     write.state = before
     write.become(after)
@@ -551,7 +551,7 @@ WITHOUT_FCNTL = pytest.mark.skipif(_writer.fcntl is None, reason="this system ha
 @pytest.mark.platform
 @WITHOUT_FCNTL
 def test_fair_lock_held_too_long_is_skipped(path, clock):
-    """If a lock's holder hangs, writers skip the lock for a while; then one tries it again."""
+    """If a lock's holder hangs, writers skip the lock for a while; then a writer tries it again."""
     stopped, other = FairLock(str(path)), FairLock(str(path))
     assert stopped.take(0.0)
     assert [other.take(at) for at in (10.0, 10.05, 10.11, 10.5)] == [False, False, True, True]

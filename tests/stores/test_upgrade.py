@@ -140,7 +140,7 @@ def test_an_upgraded_store_has_the_schema_of_a_new_one(
 
 
 def test_work_in_flight_continues_after_an_upgrade(old: Place, clock: ManualClock) -> None:
-    """Released work is claimable at once; owned work is lost only when its lease ends."""
+    """After an upgrade, released work is claimable; a worker is lost only when its lease ends."""
     records = {record.name: record for record in in_flight(clock)}
     with closing(old.open(clock)) as store:
         assert listed(store) == ["back", "ended", "lost", "outside", "queued", "running"]
@@ -151,7 +151,7 @@ def test_work_in_flight_continues_after_an_upgrade(old: Place, clock: ManualCloc
         assert found.next_look <= clock() + timedelta(seconds=15)
         assert store.lose("us!", None)
         assert ids(store.orphans(METHODS, 9).records) == ["lost"]
-        assert claimed(claim_work(store, clock, limits={"M": 3})) == []  # three have owners
+        assert claimed(claim_work(store, clock, limits={"M": 3})) == []  # three operations run
         ((record, request),) = claim_work(store, clock).works
         assert (record.name, record.attempt, request) == ("operations/back", 2, REQUEST)
         assert store.update("operations/running", end_of(clock)).done

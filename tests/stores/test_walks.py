@@ -37,11 +37,11 @@ from tests.vector_files import vectors
 
 EACH_STORE = pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres"])
 FILTERS = ("", "state() = IN_PROGRESS stage-1")
-"""Both match running operations at 1 percent, such as those that no writer changes."""
+"""Filters that match running operations at 1 percent, as all steady operations are."""
 PARENT = "walks/threads"
 WRITERS = 3
 OPERATIONS = {"memory": 300, "sqlite": 60, "postgres": 60}
-"""The number of inserts per writer, which take about a quarter of a second."""
+"""The number of inserts per writer; all of them take about a quarter of a second."""
 SECONDS = 20
 """Creation times are spread over this many seconds, so that many of them are equal."""
 STEADY = 40
@@ -115,7 +115,7 @@ def walk(service: Service, text: str, sizes: random.Random, gone: set[str]) -> N
 def test_list_walk_shows_each_operation_once(kind: str, tmp_path: Path, clock: ManualClock) -> None:
     """An operation that exists throughout is shown exactly once, whatever changes between pages."""
     with store_of(kind, clock, tmp_path) as store, make_service(store) as service:
-        for seed in range(24 if kind == "memory" else 12):  # twice each filter, or once
+        for seed in range(24 if kind == "memory" else 12):  # each filter is used twice or once
             Walks(service, clock, seed).run()
 
 
@@ -127,7 +127,8 @@ def test_list_walk_shows_each_operation_once_during_writes(
 ) -> None:
     """While writers change the list, no operation is missed, repeated or out of order.
 
-    Each writer has its own store, as another process would; in memory all writers share one.
+    Each writer has its own store, as another process would; in memory all writers share one
+    store.
     """
     gone, sizes = set[str](), random.Random(text)
     with ExitStack() as stack, ThreadPoolExecutor(WRITERS) as threads:

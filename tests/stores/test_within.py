@@ -66,7 +66,7 @@ def done():
 @pytest.fixture
 def work(service, done, clock):
     method = method_of(service, done)
-    maintained(service, clock)  # so that it does not write during a test's transaction
+    maintained(service, clock)  # it must not write during a test's transaction
     return method
 
 
@@ -158,7 +158,7 @@ def test_refused_start_leaves_the_transaction_as_it_was(database, connection, se
     work.start(REQUEST, request_id=ID)
     with pytest.raises(RequestIdConflict):
         work.start(WorkRequest("b"), request_id=ID, within=connection)
-    assert work.start(REQUEST).done  # this would fail if the refused start had kept the file locked
+    assert work.start(REQUEST).done  # fails if the file is still locked
     database.note(connection, "before")
     with pytest.raises(RequestIdConflict):
         work.start(WorkRequest("b"), request_id=ID, within=connection)
@@ -241,7 +241,7 @@ def test_start_on_an_event_loop_takes_a_connection(
     if kind.startswith("django"):
         from django.core.exceptions import SynchronousOnlyOperation
 
-        with pytest.raises(SynchronousOnlyOperation):  # Django raises this error, as for its models
+        with pytest.raises(SynchronousOnlyOperation):  # as Django raises for calls of its models
             asyncio.run(started_on_loop(work, within=connection))
         return
     name = asyncio.run(started_on_loop(work, within=connection)).name
@@ -500,7 +500,7 @@ def test_concurrent_start_for_the_target_is_waited_for(database, connection, ser
 @ON_POSTGRES
 def test_conflict_invisible_to_the_snapshot_is_unavailable(database, connection, work):
     connection.isolation_level = 3  # psycopg.IsolationLevel.REPEATABLE_READ
-    database.note(connection, "before")  # this takes the snapshot; later commits are invisible
+    database.note(connection, "before")  # takes the snapshot; later commits are invisible
     other = database.open("psycopg")
     work.start(REQUEST, target="t", within=other)
     other.commit()

@@ -116,7 +116,7 @@ def _psycopg(place: str, stack: contextlib.ExitStack, autocommit: bool) -> Any:
     import psycopg
     from psycopg.rows import dict_row
 
-    # an application may set such row and cursor factories
+    # an application may set these factories of rows and cursors
     made = psycopg.connect(
         place, autocommit=autocommit, row_factory=dict_row, cursor_factory=psycopg.ClientCursor
     )

@@ -82,7 +82,8 @@ def tap_sqlite(monkeypatch: pytest.MonkeyPatch) -> Wire:
             return super().executemany(statement, *values)
 
     def connect(*arguments: Any, **options: Any) -> sqlite3.Connection:
-        ours = {"factory": Tapped} if "isolation_level" in options else {}  # not coverage's file
+        # Coverage opens its file without ``isolation_level``; that connection is not recorded.
+        ours = {"factory": Tapped} if "isolation_level" in options else {}
         made = CONNECT(*arguments, **options, **ours)
         wire.connections += [made] if ours else []
         return made
