@@ -199,7 +199,7 @@ def test_agent_without_authentication_logs_a_warning(caplog: pytest.LogCaptureFi
 
 
 def test_message_must_name_the_skill_if_there_are_several() -> None:
-    """If an agent has several skills, the metadata of the message or request must name one."""
+    """If an agent has several skills, the message's or request's metadata must name a skill."""
     counting = build()
     other = counting.service.declare(
         "acme.v1.Things.Other", request=CountRequest, response=CountResponse

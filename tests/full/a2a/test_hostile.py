@@ -318,7 +318,7 @@ def test_another_version_over_grpc_is_refused(agent: Agent) -> None:
 
 
 def test_large_part_is_not_validated_value_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The SDK's check of required fields leaves out most values, as it is slow for large parts."""
+    """The SDK's check of required fields, which is slow, leaves out most values of large parts."""
     sizes = []
 
     def checked(params: Any) -> None:

@@ -1,4 +1,4 @@
-"""The long tests of this package: ``python -m tests.full.across ids|cancel|wait|records``."""
+"""The long versions of these tests: ``python -m tests.full.across ids|cancel|wait|records``."""
 
 from __future__ import annotations
 

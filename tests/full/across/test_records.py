@@ -104,7 +104,7 @@ def shown(answer):
 
 
 class Kept(RuleBasedStateMachine):
-    """Calls each rule on all stores; the results and then all records must be equal."""
+    """Calls each rule on all stores; the results must be equal, and afterwards all records."""
 
     def __init__(self, postgres=None):
         super().__init__()

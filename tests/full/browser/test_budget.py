@@ -23,7 +23,7 @@ def sizes() -> dict[str, tuple[int, int]]:
 
 
 def test_first_view_is_at_most_22_kilobytes_gzipped() -> None:
-    """Page, style and script have at most 22 KB gzipped; other views load one more file."""
+    """Page, style and script have at most 22 KB gzipped in total; other views share one file."""
     found = sizes()
     assert set(found) == {*FIRST, "views.js", "icon.svg"}
     assert sum(found[name][1] for name in FIRST) <= 22 * 1024

@@ -134,7 +134,7 @@ def test_built_in_pictures_replace_the_sample_and_back(page: Page) -> None:
 
 
 def test_progress_is_live_and_cancel_stops_the_work(page: Page) -> None:
-    """The page shows progress while the work runs; after Cancel, it can start again."""
+    """The page shows progress while the work runs; after Cancel, the page can start new work."""
     choose(page, "track")
     frames: list[FilePayload] = [
         {"name": f"{number}.jpg", "mimeType": "image/jpeg", "buffer": frame.content}

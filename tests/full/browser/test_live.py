@@ -54,7 +54,7 @@ def test_broken_stream_is_reopened_after_an_outage(
 
 
 def test_stale_list_does_not_reopen_an_ended_operation(stage: Stage, work: str, page: Any) -> None:
-    """If a List reply from before the end arrives late, the operation is still shown as done."""
+    """If a List reply from before an operation's end arrives late, the page still shows the end."""
     page.get_by_role("searchbox", name="Filter").fill("done = false")
     page.keyboard.press("Enter")
     expect(page.locator(".live.on")).to_have_text("Live")

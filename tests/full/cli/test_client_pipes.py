@@ -53,7 +53,7 @@ def test_closed_pipe_ends_the_command_without_an_error() -> None:
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is full")
 def test_full_device_is_reported() -> None:
-    """If standard output is a full device, the command fails, even if only at the last flush."""
+    """If standard output is a full device, the command fails, at the latest at the last flush."""
     for arguments in (["--help"], ["list", "--json"], ["completion", "bash"]):
         page = {"operations": [{"name": "operations/a"}]}
         with (

@@ -146,7 +146,7 @@ def test_grpc_is_served_beside_http(here: Path) -> None:
 
 
 def test_hypercorn_serves_where_uvicorn_is_missing(here: Path) -> None:
-    """Without uvicorn, hypercorn serves with the same first line, health checks and stop."""
+    """Without uvicorn, hypercorn serves: first line, health checks and shutdown are the same."""
     pytest.importorskip("hypercorn")
     write_service(here, drain_seconds=0)
     (here / "program.py").write_text(ONLY_HYPERCORN)
@@ -229,7 +229,7 @@ def test_open_server_warns_and_serves_what_its_options_say(
 
 
 def test_several_processes_share_port_and_store(here: Path) -> None:
-    """With ``--workers``, a killed process is replaced; all end with their supervisor."""
+    """With ``--workers``, a killed process is replaced; all processes end with their supervisor."""
     skip_without_grpc()
     write_service(here, lease=1)
     grpc = str(free_port())

@@ -93,7 +93,7 @@ def running(program: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[st
 
 
 def test_starts_survive_kills_of_the_client(tmp_path: Path) -> None:
-    """The client is killed at random times, each time with several starts in progress."""
+    """However often the client is killed, each start makes one operation and gives its result."""
     starts = 400
     pytest.importorskip("uvicorn", reason="uvicorn is needed to serve on a socket")
     chance = random.Random(6)

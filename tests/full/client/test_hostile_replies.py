@@ -35,7 +35,7 @@ def serving(transport: str) -> Iterator[str]:
 @pytest.mark.skipif(sys.platform != "linux", reason="a peak can be set back on Linux only")
 @pytest.mark.parametrize("transport", ["sync", "async", "aiohttp", "grpc"])
 def test_no_reply_takes_much_memory(transport: str) -> None:
-    """The limit holds for compression bombs, many values, wide characters and streams."""
+    """The memory limit holds for compression bombs, many values, wide characters and streams."""
     command = [sys.executable, "-m", "tests.full.client.hostile", transport]
     with serving(transport) as address:
         done = subprocess.run(

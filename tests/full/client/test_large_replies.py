@@ -9,5 +9,5 @@ from tests.client.test_deadlines import LARGE, check_deadline
 
 @pytest.mark.parametrize("scenario", LARGE)
 def test_deadline_holds_despite_large_replies(scenario: str) -> None:
-    """The deadline holds for an operation and a group, in the blocking and the async client."""
+    """A wait for an operation or a group keeps its deadline, in the blocking and async client."""
     check_deadline("http", scenario)

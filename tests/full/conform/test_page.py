@@ -52,7 +52,7 @@ def test_page_counts_the_checks() -> None:
 
 
 def test_ids_of_checks_are_words() -> None:
-    """An id is an area and hyphenated words, is unique, and is not that of a client check."""
+    """A check's id is an area and hyphenated words, is unique, and belongs to no client check."""
     ids = [one.id for one in CHECKS]
     assert len(ids) == len(set(ids))
     assert [one for one in ids if not re.fullmatch(r"[a-z]+\.[a-z0-9]+(-[a-z0-9]+)*", one)] == []

@@ -121,7 +121,7 @@ def key(pattern: bytes) -> str:
 def test_field_that_is_wrong_is_named(
     verb: str, changes: Json, field: str, refused_by: Refused
 ) -> None:
-    """A field of a wrong type, or that contradicts other fields, is named in the error."""
+    """The error names a field that has a wrong type or contradicts other fields."""
     assert refused_by(verb, {**good(verb), **changes}) == field
 
 

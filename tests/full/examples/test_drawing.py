@@ -112,7 +112,7 @@ def test_regions_and_weights_are_overlays(drawings: dict[str, Drawing]) -> None:
 def test_palette_is_a_strip_as_wide_as_its_shares(
     results: dict[str, Any], drawings: dict[str, Drawing]
 ) -> None:
-    """The strip shows each palette colour by its share; each row has a bar of its colour."""
+    """Each palette colour fills its share of the strip; each row has a bar of its colour."""
     strip = levels(drawings["extract"])
     assert set(np.unique(strip[:-1, :, 3])) == {0}
     first = results["extract"].palette[0]

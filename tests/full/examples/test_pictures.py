@@ -132,7 +132,10 @@ REFUSED = [
 def test_picture_outside_the_limits_is_refused_by_its_header(
     content: bytes, description: str, no_decoding: None
 ) -> None:
-    """Our error is raised, not Pillow's; the limit on short sides applies to the shrunk copy."""
+    """A picture beyond a limit raises our error, not Pillow's.
+
+    The limit on short sides applies to the shrunk copy.
+    """
     error = refused(lambda: checked(Image(content=content), min_side=8, longest=80))
     assert error.field == "image.content"
     assert error.description.startswith(description)
@@ -384,7 +387,7 @@ def test_working_copy_equals_pillows_thumbnail() -> None:
 
 @given(st.integers(1, 20_000), st.integers(1, 20_000), st.integers(1, 4096))
 def test_working_size_never_enlarges_or_vanishes(width: int, height: int, longest: int) -> None:
-    """No side is enlarged or vanishes; a longest side above the limit becomes the limit."""
+    """No side is enlarged or vanishes; a longest side above the limit shrinks to the limit."""
     small = working_size(width, height, longest)
     assert max(small) == min(longest, max(width, height))
     assert 1 <= small[0] <= width

@@ -69,7 +69,7 @@ def send(harness: Harness, name: str) -> None:
 
 
 def test_a_worker_is_sent_the_name_after_the_commit(broker, tmp_path):
-    """After the commit, the name is sent at once, long before lost names are sent again."""
+    """After the commit, an operation's name is sent at once, long before lost names are resent."""
     harness = Harness(broker.url, tmp_path, redelivery=600)
     with contextlib.closing(harness), harness.worker("solo"):
         with contextlib.closing(sqlite3.connect(tmp_path / "operations.db", timeout=60)) as link:
@@ -306,7 +306,7 @@ def test_stored_work_waits_while_the_broker_does_not_answer(mortal, shaky, monke
 
 
 def test_work_is_done_though_the_broker_dies_during_the_start(mortal, shaky, monkeypatch):
-    """Work runs even if the broker was killed during its start and lost its messages."""
+    """Work runs even if the broker is killed during the work's start and loses all messages."""
     monkeypatch.setattr(_celery_messages, "FRESH_SECONDS", PATIENCE)
     names = [shaky.start("Echo", "abc")]
     mortal.kill()
@@ -421,7 +421,7 @@ def test_work_over_a_limit_occupies_no_worker(broker, tmp_path):
 
 
 def test_work_of_a_paused_method_waits_for_the_end_of_the_pause(broker, tmp_path):
-    """A message during the pause has no effect; after the resume, the name is sent at once."""
+    """A message has no effect while the method is paused; a resume sends the name at once."""
     harness = Harness(broker.url, tmp_path, redelivery=600)
     tally = harness.gate("tally")
     with contextlib.closing(harness):

@@ -509,7 +509,7 @@ def test_function_of_a_main_module_may_start_processes(tmp_path):
     ("arguments", "read"), [(["-m", "package"], None), (["-c", SCRIPT], None), (["-"], SCRIPT)]
 )
 def test_functions_of_other_main_modules_are_refused(tmp_path, arguments, read):
-    """Main modules without a file, and a package's ``__main__``, cannot be imported safely."""
+    """A function of a main module without a file, or of a package's ``__main__``, is refused."""
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__main__.py").write_text(SCRIPT)
     ran = run(*arguments, cwd=tmp_path, input=read)

@@ -201,7 +201,7 @@ def test_a_child_that_stops_in_the_midst_of_its_answer_is_ended(harness, monkeyp
 
     def stopping(inbox, descriptor):
         texts.append(take(inbox, descriptor))
-        if texts[-2:] == [None, None] and not half.is_set():  # the length and a part of the reply
+        if texts[-2:] == [None, None] and not half.is_set():  # has read the length and a part
             os.kill(child, signal.SIGSTOP)
             half.set()
         return texts[-1]
@@ -403,7 +403,7 @@ LADDER = [
 
 @pytest.mark.parametrize(("function", "do", "said"), LADDER)
 def test_cancelled_work_is_stopped_or_killed(harness, mail, function, do, said):
-    """A function stops at a check or an ``await``; otherwise a signal interrupts or kills it."""
+    """Cancelled work stops at a check or ``await``; otherwise a signal interrupts or kills it."""
     service, method = harness(function)
     operation = method.start(request(do, mail))
     assert mail.line() == "begun"

@@ -223,7 +223,7 @@ def test_future_raises_the_error_of_the_operation(served: Served, client: Any) -
 
 
 def test_cancelled_future_cancels_the_operation(served: Served, client: Any) -> None:
-    """A cancel of Google's future cancels the operation; once it has stopped, so has the future."""
+    """Google's future cancels its operation, and is cancelled itself once the work has stopped."""
     started = served.start()
     found = future(started, client)
     assert found.cancel()
@@ -263,7 +263,7 @@ def test_protobuf_reads_each_well_known_type(
 
 @pytest.mark.parametrize("served", ["threads", "asyncio"], indirect=True)
 def test_async_google_client_gets_lists_cancels_and_deletes(served: Served) -> None:
-    """Google's async client gets, lists, cancels and deletes; a missing operation is NotFound."""
+    """Google's async client gets, lists, cancels and deletes; a deleted operation is not found."""
     started = [served.start("projects/async") for _ in range(3)]
 
     async def steps(client: Any) -> None:

@@ -92,7 +92,7 @@ def test_lost_work_is_ended_while_all_workers_are_busy(place):
     with closing(place.open()) as store:
         losing = Losing(store, 1)
         with losing.service as service:
-            losing.begun("once")  # keeps the only worker busy
+            losing.begun("once")  # this keeps the only worker busy
             with victim(place) as (process, (slow, once, again)):
                 process.kill()
                 process.wait()

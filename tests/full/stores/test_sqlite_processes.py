@@ -250,7 +250,7 @@ def test_commit_of_another_process_is_notified(path):
 
 @pytest.mark.parametrize("how", ["by SQLite", "by hand"])
 def test_acknowledged_writes_survive_a_removed_write_ahead_log(path, how):
-    """Within a second the process reports that its log is gone; no acknowledged write is lost."""
+    """A process reports within a second that its log is gone; no acknowledged write is lost."""
     with process(LOSING_ITS_LOG, path) as running:
         assert hears(running) == "ready"
         if how == "by SQLite":
