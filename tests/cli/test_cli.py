@@ -76,7 +76,7 @@ def test_lint_without_findings_prints_number_of_methods(command: Lro) -> None:
 
 
 def test_finding_is_printed_on_one_line_after_its_position(command: Lro) -> None:
-    """A finding is one line that begins with its position, as editors need; the status is 1."""
+    """A finding is one line that begins with its position, as editors need. The status is 1."""
     heading, line, summary = command("lint", "bad", status=1).lines
     assert heading.split() == ["where", "method", "code", "what"]
     place, method, code, *what = line.split()
@@ -87,7 +87,7 @@ def test_finding_is_printed_on_one_line_after_its_position(command: Lro) -> None
 
 
 def test_lines_of_a_pipe_are_not_padded(command: Lro) -> None:
-    """In a pipe, lines are not padded; without source information, a position is only a file."""
+    """In a pipe, lines are not padded. Without source information, a position is only a file."""
     far = Declared("Import", ("ExportResponse", "Metadata"), output="acme.v1.Metadata")
     Path("bad").write_bytes(packed(proto(BARE, far, Declared("Add"))))
     lines = command("lint", "bad", status=1).lines
@@ -149,7 +149,7 @@ def test_warnings_count_only_when_strict(command: Lro, monkeypatch: pytest.Monke
 
 
 def test_allowed_findings_are_not_reported(command: Lro) -> None:
-    """``--allow`` and ``--allow-file`` suppress findings; an unused allowance is a warning."""
+    """``--allow`` and ``--allow-file`` suppress findings. An unused allowance is a warning."""
     Path("allowed.txt").write_text("# known\n*:missing-operation-info\n", encoding="utf-8")
     by_file = ("lint", "--allow-file", "allowed.txt")
     command("lint", "bad", "--allow", "acme.v1.Books.Export", status=0)
@@ -188,7 +188,7 @@ def test_breaking_reports_old_and_new_types(command: Lro) -> None:
 
 
 def test_python_service_is_checked_like_a_descriptor_set(command: Lro) -> None:
-    """``module:service`` is checked like a descriptor set; the module is in the current folder."""
+    """``module:service`` is checked like a descriptor set. The module is in the current folder."""
     module("kept")
     module("altered", "ExportResult")
     command("lint", "kept:books", status=0)
@@ -212,7 +212,7 @@ def test_proto_files_are_printed(command: Lro) -> None:
 
 
 def test_proto_files_are_written(command: Lro) -> None:
-    """``lro proto`` writes files and a set that ``lint`` accepts; a failed write names its file."""
+    """``lro proto`` writes files and a set that ``lint`` accepts. A failed write names its file."""
     module("written")
     write = functools.partial(command, "proto", "written:books")
     found = write("--out", "out/protos", "--descriptor-set", "out/set.pb", status=0)

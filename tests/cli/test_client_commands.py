@@ -73,7 +73,7 @@ def test_get_prints_json_as_received(call: Lro, harness: Harness) -> None:
 
 
 def test_get_exits_with_the_status_of_the_worst_state(call: Lro, harness: Harness) -> None:
-    """``--check`` sets the status by the worst state; a missing operation hides no other one."""
+    """``--check`` sets the status by the worst state. A missing operation hides no other one."""
     done, failed = over(harness, ResizeResponse()), over(harness, FAILURE)
     assert call("get", "--check", done).status == Exit.DONE
     assert call("get", "--check", done, failed).status == Exit.FAILED
@@ -282,7 +282,7 @@ def test_start_with_a_request_id_starts_once(call: Lro, asked: Asked) -> None:
 
 @pytest.mark.parametrize("harness", [{"verbs": (*VERBS, "RerunOperation")}], indirect=True)
 def test_rerun_prints_or_awaits_the_new_operation(call: Lro, harness: Harness) -> None:
-    """``rerun`` prints or awaits the new operation; a succeeded operation cannot be rerun."""
+    """``rerun`` prints or awaits the new operation. A succeeded operation cannot be rerun."""
     name = over(harness, FAILURE)
     harness.say(ResizeResponse(7))
     found = call("rerun", name, "--wait", "--json", status=0).json[0]

@@ -34,7 +34,7 @@ def test_invisible_characters_are_escaped(text: str, shown: str) -> None:
 
 @given(anything)
 def test_escaped_text_and_json_have_no_invisible_character(text: str) -> None:
-    """An escaped text has no invisible characters; escaped JSON keeps its value."""
+    """An escaped text has no invisible characters. Escaped JSON keeps its value."""
     for shown in (plain(text), one_line(text)):
         assert UNSEEN.isdisjoint(map(unicodedata.category, shown))
     as_json = plain_json(json.dumps([text], ensure_ascii=False))

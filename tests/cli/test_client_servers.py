@@ -29,7 +29,7 @@ def test_headers_are_sent(call: Lro, asked: Asked) -> None:
 def test_one_credential_is_sent(
     call: Lro, asked: Asked, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A token file or a header overrides LRO_TOKEN; a file and a header together are refused."""
+    """A token file or a header overrides LRO_TOKEN. A file and a header together are refused."""
 
     def sent(*options: str) -> str | None:
         call("list", *options)
@@ -70,7 +70,7 @@ def test_token_is_not_sent_to_another_server(
 
 
 def test_operations_may_be_below_another_prefix(call: Lro, asked: Asked) -> None:
-    """``--prefix`` replaces ``/v1`` in paths; the URL of an operation may have its own prefix."""
+    """``--prefix`` replaces ``/v1`` in paths. The URL of an operation may have its own prefix."""
     call("get", "projects/p/operations/a", "--prefix", "/compute/v1beta")
     call("cancel", "operations/a", "--prefix", "/")
     call("wait", f"{asked.url}/compute/v1/operations/a", "--prefix", "compute/v1")
@@ -139,7 +139,7 @@ def test_redirect_or_proxy_page_is_a_failed_call(call: Lro) -> None:
 def test_proxy_of_the_environment_is_used_or_named_as_unusable(
     call: Lro, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The environment's proxy and NO_PROXY are obeyed; a proxy that cannot be used is an error."""
+    """The environment's proxy and NO_PROXY are obeyed. A proxy that cannot be used is an error."""
     with sockets.refusing() as port:
         monkeypatch.setenv("HTTP_PROXY", f"127.0.0.1:{port}")
         monkeypatch.setenv("NO_PROXY", "127.0.0.1,fd00::/8")

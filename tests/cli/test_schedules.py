@@ -42,7 +42,7 @@ def known(here: Path) -> None:
 
 @pytest.mark.usefixtures("known")
 def test_schedules_are_lines(here_lro: Lro) -> None:
-    """Each schedule is a line that ends with its expression; control characters are escaped."""
+    """Each schedule is a line that ends with its expression. Control characters are escaped."""
     assert [line.split() for line in here_lro("schedules", "work:service", status=0).lines] == [
         ["name", "method", "timezone", "last_tick", "next_tick", "expression"],
         ["a", "b\\x1b", "M", "UTC", "-", "2026-03-02T02:00:00+00:00", "every", "1:00:00"],

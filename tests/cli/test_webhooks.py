@@ -40,7 +40,7 @@ name = work.start(WorkRequest()).name
 
 @pytest.fixture
 def lro_command(command: Lro) -> Iterator[Lro]:
-    """The command; the module with a service is unloaded after the test."""
+    """The command ``lro``; the module with a service is unloaded after the test."""
     yield command
     module = sys.modules.pop("hooked_service", None)
     if module is not None:

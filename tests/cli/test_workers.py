@@ -75,7 +75,7 @@ def known(here: Path) -> Iterator[None]:
 
 @pytest.mark.usefixtures("known")
 def test_live_workers_are_lines(here_lro: Lro) -> None:
-    """``lro workers`` prints live workers only; in a pipe no column has a space."""
+    """``lro workers`` prints live workers only. In a pipe no column has a space."""
     heading, row = here_lro("workers", "work:service", status=0).lines
     assert heading.split() == HEADINGS
     *columns, seen, methods = row.split()

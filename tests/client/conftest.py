@@ -14,7 +14,7 @@ from tests.client.real_service import Harness, Switch, serving
 
 @pytest.fixture(params=list(FACES.values()), ids=list(FACES))
 def face(request: pytest.FixtureRequest) -> Iterator[Face]:
-    """Makes and closes the blocking or async clients of a test; each test runs with both kinds."""
+    """Makes and closes the blocking or async clients of a test. Each test runs with both kinds."""
     made: Face = request.param()
     yield made
     made.close()
@@ -22,7 +22,7 @@ def face(request: pytest.FixtureRequest) -> Iterator[Face]:
 
 @pytest.fixture
 def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
-    """A service; a test passes options to the fixture by indirect parametrization."""
+    """A service. A test passes options to the fixture by indirect parametrization."""
     made = Harness(**getattr(request, "param", {}))
     yield made
     made.close()
@@ -38,7 +38,7 @@ def listening() -> Iterator[tuple[Switch, str]]:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """A virtual clock for the policies of a client; only a client's sleeps advance it."""
+    """A virtual clock for the policies of a client. Only a client's sleeps advance it."""
     # The last poll's reply may arrive this many real seconds late; a machine under load needs them.
     monkeypatch.setattr(polling, "GRACE_SECONDS", 30.0)
     return Clock()

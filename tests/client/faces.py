@@ -27,7 +27,7 @@ class Face:
         self._closing: list[Callable[[], object]] = []
 
     def client(self, base_url: str = URL, *, clock: Clock | None = None, **options: Any) -> Any:
-        """Make a client that `close` closes; a given ``clock`` is used by the client's policies.
+        """Make a client that `close` closes. A given ``clock`` is used by the client's policies.
 
         By default the client's HTTP client loads no certificates, because loading takes longer than
         a test.

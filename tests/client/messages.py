@@ -54,7 +54,7 @@ TYPES = {"response": ResizeResponse, "metadata": ResizeMetadata}
 
 
 def packed(name: str, **fields: Any) -> dict[str, Any]:
-    """Return an Any as JSON; a ``name`` without a package is one of the classes in this file."""
+    """Return an Any as JSON. A ``name`` without a package is one of the classes in this file."""
     full = name if "." in name else f"acme.images.v1.{name}"
     return {"@type": PREFIX + full, **fields}
 

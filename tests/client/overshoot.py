@@ -32,7 +32,7 @@ MEMBERS = 12
 """The number of operations in a group."""
 
 Answer = Callable[[str, socket.socket, threading.Event], object]
-"""Answers one request; the first argument is the request line."""
+"""Answers one request. The first argument is the request line."""
 
 Serving = Callable[[float], AbstractContextManager[str]]
 """Starts a server for a wait with this timeout in seconds, and yields the server's address."""
@@ -274,7 +274,7 @@ class Case:
 
 
 def cases(wanted: str = "") -> list[Case]:
-    """Return the cases whose scenario contains the text ``wanted``; by default all."""
+    """Return the cases whose scenario contains the text ``wanted``, or by default all cases."""
     transports = {"http": HTTP}
     if importlib.util.find_spec("grpc") is not None:
         transports["grpc"] = GRPC

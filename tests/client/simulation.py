@@ -103,7 +103,7 @@ class Simulation:
 
     @property
     def holds(self) -> list[float | None]:
-        """The hold time in seconds that each call requested; None for a Get."""
+        """The hold time in seconds that each call requested, or None for a Get."""
         return [
             call.request.timeout.total_seconds
             if isinstance(call.request, lro.wire.WaitOperationRequest) and call.request.timeout

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from tests.waiting import joined
 
 Behaviour = Callable[[socket.socket, threading.Event], None]
-"""Serves one connection; returns when the event is set."""
+"""Serves one connection, and returns when the event is set."""
 
 DRIP_SECONDS = 0.01
 

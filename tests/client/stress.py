@@ -92,7 +92,7 @@ def shut(*connections: socket.socket) -> None:
 
 
 class Worker:
-    """One of the threads that use the client; runs random actions until the time is up."""
+    """One of the threads that use the client; it runs random actions until the time is up."""
 
     def __init__(self, client: Client, seed: int, wrong: list[str]) -> None:
         self.client, self.random, self.wrong = client, random.Random(seed), wrong

@@ -330,7 +330,7 @@ def test_base_url_beside_that_of_http_client_is_refused(face: Face) -> None:
 def test_base_url_path_is_appended_to_that_of_the_http_client(
     given: str, known: str | None, path: str, face: Face, server: respx.Router
 ) -> None:
-    """A path is appended to the HTTP client's base URL; giving the same full URL twice is allowed.
+    """A path is appended to the HTTP client's base URL. Giving the same full URL twice is allowed.
 
     White space around the URL is ignored, because a URL read from a file may end with a newline.
     """

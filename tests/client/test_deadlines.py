@@ -100,7 +100,7 @@ def test_thread_of_a_call_ends_with_its_deadline(behave: Behaviour) -> None:
 def test_timeout_error_has_name_last_state_and_polls(
     face: Face, server: respx.Router, clock: Clock
 ) -> None:
-    """PollTimeout has the name, last state and number of polls; the handle can wait again."""
+    """PollTimeout has the name, last state and number of polls. The handle can wait again."""
     state = running(60)
     route = server.get().mock(side_effect=lambda _: reply(state))
     client = face.client(clock=clock, polling=Polling(wait_first=False))
@@ -121,7 +121,7 @@ def test_timeout_error_has_name_last_state_and_polls(
 def test_a_timeout_of_zero_is_one_poll(
     wait_first: bool, face: Face, server: respx.Router, clock: Clock
 ) -> None:
-    """A timeout of zero means one Get without a pause; a done operation returns its result."""
+    """A timeout of zero means one Get without a pause. A done operation returns its result."""
     route = server.get().mock(side_effect=[reply(running()), reply(succeeded())])
     client = face.client(clock=clock, polling=Polling(wait_first=wait_first))
     handle = client.operation(NAME, **TYPES)

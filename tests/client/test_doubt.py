@@ -92,7 +92,7 @@ def test_useless_wait_is_replaced_by_a_get_and_then_by_polling(
 def test_wait_without_a_result_is_accepted_if_a_get_confirms_it(
     many: bool, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """A Wait without a result is accepted if a Get confirms it (§2.5); Waits are used again."""
+    """A Wait without a result is accepted if a Get confirms it (§2.5). Waits are used again."""
     waits = server.post(WAIT).mock(return_value=reply({"name": NAME, "done": True}))
     server.get(GET).mock(return_value=reply({"name": NAME, "done": True}))
     client = face.client(clock=clock, polling=PLAIN)

@@ -67,7 +67,7 @@ def fake(face: Face, answer: Callable[[Call], Reply]) -> Any:
 
 
 def test_any_object_that_answers_calls_can_be_a_transport(face: Face) -> None:
-    """Any object that answers calls can be a transport; closing the client closes the transport."""
+    """Any object that answers calls can be a transport. Closing the client closes the transport."""
     transport = fake(face, lambda _: Reply(DONE))
     client = face.client("", transport=transport)
     assert client.operation(NAME, **TYPES).result() == ResizeResponse(size_bytes=3)

@@ -420,7 +420,7 @@ def test_nested_logic_matches_the_same_records_as_in_python(node: Node) -> None:
 
 @given(trees, trees)
 def test_expressions_are_compared_hashed_and_pickled_by_their_text(one: Node, other: Node) -> None:
-    """Expressions with equal texts are equal; all can be hashed, copied and pickled."""
+    """Expressions with equal texts are equal; all expressions can be hashed, copied and pickled."""
     made, another = one[0], other[0]
     assert (made == another) == (str(made) == str(another))
     assert len({made, another}) == len({str(made), str(another)})
@@ -431,7 +431,7 @@ def test_expressions_are_compared_hashed_and_pickled_by_their_text(one: Node, ot
 
 
 def test_repr_shows_the_text() -> None:
-    """The repr shows the text; expressions and operands are immutable."""
+    """The repr shows the text. Expressions and operands are immutable."""
     for made in (A, field("a")):
         with pytest.raises(attrs.exceptions.FrozenInstanceError):
             made.text = "b = 1"  # type: ignore[misc]
@@ -528,7 +528,7 @@ class Order:
 
 
 def test_list_sends_an_expression_as_its_text(face: Face) -> None:
-    """``list`` sends the text of an expression; an empty expression matches everything."""
+    """``list`` sends the text of an expression. An empty expression matches everything."""
     service = lro.Service(MemoryStore(), InlineExecutor(), domain="acme.test")
 
     @service.method("acme.filters.v1.Samples.Take")

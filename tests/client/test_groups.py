@@ -140,7 +140,7 @@ def test_the_first_failure_is_raised_and_all_outcomes_are_collected(
 
 
 def test_group_may_have_an_operation_twice_or_be_empty(face: Face) -> None:
-    """If a group has two handles of an operation, both get the result; an empty group has ended."""
+    """If a group has two handles of an operation, both get the result. An empty group has ended."""
     server = ScriptedServer(watch=True)
     names = plan(server, 5)
     group = group_of(face, client_of(face, server), [*names, names[0]])

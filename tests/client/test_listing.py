@@ -32,7 +32,7 @@ def route(server: respx.Router) -> respx.Route:
 
 
 def test_pages_are_fetched_lazily(face: Face, route: respx.Route) -> None:
-    """A page is fetched when the previous one is used up; each iteration starts at page one."""
+    """A page is fetched when the previous one is used up. Each iteration starts at page one."""
     listed = face.client().list()
     assert route.call_count == 0
     assert [one.name for one in listed] == [f"operations/{n}" for n in (1, 2, 3)]

@@ -45,7 +45,7 @@ def done(**response: Any) -> dict[str, Any]:
 
 
 def test_response_is_an_instance_of_the_declared_class(handle_ending_as: Any) -> None:
-    """A result is an instance of the declared class; metadata is that of the last state seen."""
+    """A result is an instance of the declared class. Metadata is that of the last state seen."""
     metadata = packed("ResizeMetadata", percent=5, phase="WRITING")
     response = packed("ResizeResponse", sizeBytes="90", note="ok")
     handle = handle_ending_as({**done(**response), "metadata": metadata})

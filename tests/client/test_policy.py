@@ -52,7 +52,7 @@ def test_default_policy_pauses_a_quarter_of_the_elapsed_time(run_time: float) ->
 
 @given(st.floats(0, 1000), st.floats(0, 1))
 def test_jitter_shortens_pauses_by_a_tenth(seconds: float, chance: float) -> None:
-    """Jitter shortens a pause by at most a tenth; with jitter 0 the pause is exact."""
+    """Jitter shortens a pause by at most a tenth. With jitter 0 the pause is exact."""
     plain = PLAIN.pause(1, seconds, None, chance)
     changed = Polling().pause(1, seconds, None, chance)
     assert plain == wait_at(seconds)

@@ -1,4 +1,4 @@
-"""Progress is read from metadata of any kind; no metadata that a server sends raises an error."""
+"""Progress is read from metadata of any kind. No metadata that a server sends raises an error."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def test_other_faults_are_final_for_a_single_call(
 
 
 def test_transport_error_message_has_class_and_text(face: Face, server: respx.Router) -> None:
-    """The message has the class and the text of the error; httpx2's errors are recognized too."""
+    """The message has the class and the text of the error. Errors of httpx2 are recognized too."""
     connect_error = type("ConnectError", (type("RequestError", (Exception,), {}),), {})
     for fault, text in (
         (httpx.ConnectError("refused"), "UNAVAILABLE: ConnectError: refused"),
@@ -181,7 +181,7 @@ def test_retry_after_over_a_minute_ends_a_single_call(
 def test_custom_policy_sets_codes_pauses_and_attempts(
     face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """A policy sets the codes, pauses and attempts; any wait of tenacity can be used."""
+    """A policy sets the codes, pauses and attempts. Any wait of tenacity can be used."""
     retry = Retry(
         codes=frozenset({lro.Code.ABORTED}),
         wait=tenacity.wait_fixed(3) + wait_exponential(1.0, 2.0),

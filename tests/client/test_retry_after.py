@@ -125,7 +125,7 @@ def test_retry_after_of_a_failed_poll_is_bounded_too(
 
 
 def test_retry_after_replaces_one_pause_of_the_policy() -> None:
-    """The header replaces one pause; the proportional policy counts that time as elapsed."""
+    """The header replaces one pause. The proportional policy counts that time as elapsed."""
     fault = call_error(lro.Code.UNAVAILABLE, retry_after=80.0)
     simulation = Simulation(ends_at=101, fault=lambda now: fault if now == 0 else None)
     simulation.wait(Polling(wait_first=False, jitter=0.0))

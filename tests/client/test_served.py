@@ -221,7 +221,7 @@ def test_list_is_filtered_and_paged(way: Way, client: Any) -> None:
 
 
 def test_missing_and_invalid_names_are_different_errors(way: Way, client: Any) -> None:
-    """An unknown name is NOT_FOUND, and an invalid one INVALID_ARGUMENT; a colon is valid."""
+    """An unknown name is NOT_FOUND, and an invalid one INVALID_ARGUMENT. A colon is valid."""
     for name, code in [
         ("operations/none", lro.Code.NOT_FOUND),
         ("operations/a:cancel", lro.Code.NOT_FOUND),

@@ -118,7 +118,7 @@ def test_request_id_in_the_message_counts_as_the_request_id(
 
 
 def test_validate_only_of_the_message_is_used(face: Face, server: respx.Router) -> None:
-    """``validate_only`` of the message is sent; two spellings of a field are refused (§1.8(2))."""
+    """``validate_only`` of the message is sent. Two spellings of a field are refused (§1.8(2))."""
     route = server.post(TARGET).mock(return_value=reply({"done": True}))
     face.client().start(TARGET, OwnRequest("", True))
     for both in ({"requestId": ID, "request_id": ID}, {"validateOnly": 0, "validate_only": True}):

@@ -252,7 +252,7 @@ def test_lists_are_paged_by_parent_and_filtered_by_name(making: Making) -> None:
 
 
 def test_filters_know_the_fields_of_scripted_messages(making: Making) -> None:
-    """A filter may use the fields of scripted messages; an unknown field is refused."""
+    """A filter may use the fields of scripted messages. An unknown field is refused."""
     server = ScriptedServer()
     for number in range(4):
         metadata, response = ResizeMetadata(10 * number), ResizeResponse(number)
@@ -361,7 +361,7 @@ def test_a_fault_fails_the_call_as_a_network_would(
 
 
 def test_slow_reply_within_the_timeout_succeeds(making: Making) -> None:
-    """Latencies add up; a client may use another clock, HTTP client and URL."""
+    """Latencies add up. A client may use another clock, HTTP client and URL."""
     server = ScriptedServer(VirtualClock(5.0), url="http://other.test", latency=0.5)
     server.operation(NAME)
     server.fault(Fault(seconds=20.0))
@@ -371,7 +371,7 @@ def test_slow_reply_within_the_timeout_succeeds(making: Making) -> None:
 
 
 def test_faults_apply_by_number_verb_and_time(making: Making) -> None:
-    """A fault may apply to some call numbers, a verb or a time; the first match is used."""
+    """A fault may apply to some call numbers, a verb or a time. The first match is used."""
     server = ScriptedServer()
     server.operation(NAME, ends_after=None)
     server.fault(Fault(status=401), verb="CancelOperation")
@@ -401,7 +401,7 @@ def test_faults_apply_by_number_verb_and_time(making: Making) -> None:
 
 
 def test_calls_of_any_version_are_served_and_others_raise_in_the_test() -> None:
-    """Any path segment can replace v1; the error for an unknown call lists the known methods."""
+    """Any path segment can replace v1. The error for an unknown call lists the known methods."""
     server = ScriptedServer()
     server.method(PATH)
     server.operation("projects/p/operations/1", ends_after=None)

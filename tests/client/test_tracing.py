@@ -156,7 +156,7 @@ def test_importing_the_client_does_not_load_opentelemetry() -> None:
 def test_start_sends_the_traceparent_and_the_span_links_to_it(
     face: Face, server: respx.Router, spans: Spans
 ) -> None:
-    """A start sends the traceparent; two reads of the result make one span, linked to the start."""
+    """A start sends the traceparent. Two reads of the result make one span, linked to the start."""
     starts = server.post(PATH).mock(return_value=reply(running()))
     server.post(f"/v1/{NAME}:wait").mock(return_value=reply(succeeded()))
     client = face.client()

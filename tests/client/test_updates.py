@@ -78,7 +78,7 @@ def test_updates_show_each_change_once(face: Face, clock: Clock, server: respx.R
 def test_updates_end_after_success_or_failure(
     last: Any, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """Updates end after success and failure alike; a handle that is done makes no call."""
+    """Updates end after success and failure alike. A handle that is done makes no call."""
     server.get().mock(side_effect=answers(running(), last))
     handle = face.client(clock=clock, polling=PLAIN).operation(NAME, **TYPES)
     assert [update.done for update in handle.updates()] == [False, True]

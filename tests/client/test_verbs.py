@@ -56,7 +56,7 @@ NAMES = [
 
 
 def test_name_with_any_character_is_sent_in_each_verb(face: Face, server: respx.Router) -> None:
-    """A name may contain any character; each verb also takes its request message (spec §3.8)."""
+    """A name may contain any character. Each verb also takes its request message (spec §3.8)."""
     server.route().mock(side_effect=lambda request: reply(running(30)))
     client = face.client()
     for name, path in NAMES:
@@ -187,7 +187,7 @@ def test_wait_may_be_bound_without_a_body(method: str, face: Face, server: respx
 
 
 def test_given_http_client_is_used_and_not_closed(face: Face, server: respx.Router) -> None:
-    """A given HTTP client's base URL and headers are used; closing our client leaves it open."""
+    """A given HTTP client's base URL and headers are used. Closing our client leaves it open."""
     server.get().mock(return_value=reply(running()))
     http = face.http(base_url="http://test/own", headers={"authorization": "Bearer x"})
     client = face.client("", http=http)

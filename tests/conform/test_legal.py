@@ -55,7 +55,7 @@ EMPTY_REPLY = Reply(204, {}, b"")
 
 
 def other_ids(make: Callable[[int], str], form: str) -> Layer:
-    """Replace ids with others in replies; refuse invalid ids, as AIP-193 allows."""
+    """Replace ids with other ids in replies; refuse invalid ids, as AIP-193 allows."""
 
     async def layer(asked: Asked) -> Reply:
         path, memory = unquote(asked.path, errors="surrogateescape"), asked.memory
@@ -350,7 +350,7 @@ def test_reply_of_wrong_types_does_not_crash_the_kit(
 
 
 def test_run_with_too_many_reply_bytes_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kit keeps all replies, so their total size is limited; the exit status is then 2."""
+    """If the replies, which the kit keeps, exceed a total size, the exit status is 2."""
     monkeypatch.setattr("lro_conform.server._judge._MOST_BYTES", 1_000_000)
     heavy = each(lambda one: one["metadata"].update(more="x" * 100_000))
     report = judged(heavy, chosen("names", "states"))

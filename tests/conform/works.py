@@ -55,14 +55,14 @@ class Works:
     method: Any
 
     async def start(self, kind: StartKind) -> str:
-        """Start an operation of this kind, and return its name; a hook for any transport."""
+        """Start an operation of this kind, and return its name, as a hook for any transport."""
         request = WorkRequest(SECONDS[kind], kind is StartKind.FAIL)
         return str((await asyncio.to_thread(self.method.start, request)).name)
 
 
 @contextlib.contextmanager
 def serving_works(store: Any = None, **options: Any) -> Iterator[Works]:
-    """Serve works from this store or from memory; closing does not wait for running work."""
+    """Serve works from this store or from memory. Closing does not wait for running work."""
     service = lro.Service(store or MemoryStore(), ThreadExecutor(60), **options)
 
     @service.method("conform.v1.Works.Start", path=PATH)

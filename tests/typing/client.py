@@ -176,7 +176,7 @@ def transports(service: lro.Service, http: HttpTransport, other: AsyncHttpTransp
 
 
 def policies() -> None:
-    """Waits of policies can be added; a wait may be any function of a retry state."""
+    """Waits of policies can be added. A wait may be any function of a retry state."""
     Polling(wait=wait_proportional() + wait_exponential(0.5))
     Polling(wait=lambda state: float(state.attempt_number))
     Retry(codes=frozenset({lro.Code.ABORTED}), wait=wait_exponential())

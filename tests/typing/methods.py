@@ -223,7 +223,7 @@ def hooks(store: lro.adapters.Store, executor: lro.adapters.Executor) -> None:
 def starts(
     service: lro.Service, method: lro.Method[ResizeRequest, ResizeResponse, ResizeMetadata]
 ) -> None:
-    """``starts`` maps paths to methods; functions of a start must accept its messages."""
+    """``starts`` maps paths to methods; a function of a start must accept the method's messages."""
 
     def metadata(request: ResizeRequest) -> ResizeMetadata:
         return ResizeMetadata()
