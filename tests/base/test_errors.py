@@ -152,7 +152,7 @@ def test_error_has_the_details_of_its_code(error):
     if isinstance(error, OperationNotFound):
         wanted = ResourceInfo
     if isinstance(error, BatchTooLarge):
-        wanted = None  # a retry would be refused again
+        wanted = None  # a repeated request would be refused again
     if isinstance(error, CancellationNotRequested):
         wanted = PreconditionFailure
     if wanted is not None:
@@ -186,7 +186,7 @@ def test_a_value_whose_repr_fails_is_quoted_by_its_class(error):
 
 
 def test_ctrl_c_passes_while_a_value_is_quoted():
-    """Ctrl-C during a repr ends the program in the main thread; other threads cannot get it."""
+    """Ctrl-C during a repr ends the program in the main thread. Other threads never get it."""
     with ThreadPoolExecutor(1) as threads:
         assert threads.submit(quoted, KeyboardInterrupt).result() == "some Odd"
     with pytest.raises(KeyboardInterrupt):
@@ -194,7 +194,7 @@ def test_ctrl_c_passes_while_a_value_is_quoted():
 
 
 def test_error_of_an_enum_is_not_taken_for_an_interrupt() -> None:
-    """Default signal handlers are enum members; a ValueError from Enum's code is no interrupt."""
+    """A ValueError of Enum's code is no interrupt. Default signal handlers are enum members."""
     with pytest.raises(ValueError, match="not a valid Code") as found:
         Code(99)
     assert not errors.interrupts(found.value)

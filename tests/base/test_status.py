@@ -39,7 +39,7 @@ def read_body(text):
 
 @cases("code_to_http")
 def test_code_has_the_http_status_of_the_vector(case):
-    """Every code has its HTTP status; an unknown number counts as UNKNOWN."""
+    """Every code has the HTTP status of its vector. An unknown number counts as UNKNOWN."""
     code = Code.of(case["code"])
     assert (code.name, code.http) == (case["name"], case["http"])
 
@@ -54,7 +54,7 @@ def test_http_status_has_the_code_of_the_vector(case):
 
 @cases("error_body")
 def test_status_has_the_error_body_of_the_vector(case):
-    """A status gives this error body, compared as JSON values, not as bytes."""
+    """A status gives the error body of its vector, compared as JSON values and not as bytes."""
     status = status_from_json(case["status"], TYPES, strict=True)
     assert error_body(status, TYPES) == case["body"]
     assert Code.of(status.code).http == case["http"]
@@ -63,7 +63,7 @@ def test_status_has_the_error_body_of_the_vector(case):
 
 @cases("parse_error_body")
 def test_error_body_is_parsed_as_the_vector_says(case):
-    """A client reads this status from the reply of any server."""
+    """A client reads the vector's status from a reply, whatever server has sent the reply."""
     status = status_from_error_body(case["http"], read_body(case["body_text"]), TYPES)
     expected = case["expect"]
     assert (status.code, Code(status.code).name) == (expected["code"], expected["name"])
@@ -87,13 +87,13 @@ def test_unlisted_http_status_has_the_code_of_its_class(http, name):
 
 
 def test_http_only_statuses_keep_the_name_of_their_code():
-    """405, 413 and 415 exist only in HTTP (spec §5.12)."""
+    """The HTTP statuses 405, 413 and 415, which are no codes, keep the name of a code (§5.12)."""
     body = error_body(Status(Code.UNIMPLEMENTED, "no"), TYPES, 405)
     assert body == {"error": {"code": 405, "message": "no", "status": "UNIMPLEMENTED"}}
 
 
 INFO = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "NOT_EMPTY"}
-BARE = [  # first of grpc-gateway, Envoy, Connect and others, then of other interfaces
+BARE = [  # the first bodies are like those of grpc-gateway, Envoy and Connect
     (400, {"code": 9, "message": "no", "details": [INFO]}, Code.FAILED_PRECONDITION),
     (500, {"code": 15, "details": [INFO]}, Code.DATA_LOSS),
     (404, [{"code": 5, "message": "no", "details": [INFO]}], Code.NOT_FOUND),
@@ -132,7 +132,7 @@ def test_unusual_error_body_is_used_if_its_code_fits_the_http_status(http, body,
 
 
 def test_unreadable_details_do_not_hide_the_error():
-    """An invalid detail is dropped, and one of an unknown type is kept."""
+    """An invalid detail is dropped, and a detail of an unknown type is kept."""
     url = "type.googleapis.com/foreign.Detail"
     body = {"error": {"status": "ABORTED", "details": [5, {"a": 1}, {"@type": url, "a": 1}]}}
     status = status_from_error_body(409, body, TYPES)

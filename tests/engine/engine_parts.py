@@ -26,7 +26,7 @@ ID = "6f1c3b62-3c5e-4a53-9c1f-2b7f9a4d1e01"
 
 
 def method_of(service: Service, body: Any = None, **options: Any) -> Any:
-    """Register a method that returns the result of `body`, or else echoes the request's text."""
+    """Register a method that returns the result of `body` or, without it, the request's text."""
 
     def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
         found = None if body is None else body(request, job)
@@ -36,13 +36,13 @@ def method_of(service: Service, body: Any = None, **options: Any) -> Any:
 
 
 def declared(service: Service, name: str = NAME, **options: Any) -> Any:
-    """Declare a method without a function: the test reports and ends its operations."""
+    """Declare a method without a function. The test itself reports progress and ends operations."""
     classes = {"request": WorkRequest, "response": WorkResponse, "metadata": WorkMetadata}
     return service.declare(name, **{**classes, **options})
 
 
 def totals(service: Service, method: str = WORK) -> dict[str, float]:
-    """Return a method's counts over all minutes, after flushing the counts of this service."""
+    """Flush the service's counts, and return a method's counts summed over all minutes."""
     assert service.statistics is not None
     assert service.statistics.flush()
     store: Any = service.store
@@ -50,7 +50,7 @@ def totals(service: Service, method: str = WORK) -> dict[str, float]:
 
 
 def counted(store: Any) -> dict[str, dict[str, float]]:
-    """Return the counts of all minutes in a store, by method."""
+    """Return each method's counts summed over all minutes in a store."""
     sums: dict[str, Counter[str]] = defaultdict(Counter)
     for one in store.read_counts(datetime(1970, 1, 1, tzinfo=UTC)):
         sums[one.method].update(one.counts)
@@ -67,7 +67,7 @@ def raising(error: BaseException) -> Callable[..., Any]:
 
 
 def once(part: Any, name: str, act: Callable[..., object], *, after: bool = False) -> None:
-    """Call `act` once, with the same arguments, before (or after) the next call of ``name``."""
+    """Before (or after) the next call of ``part.name``, call `act` once with its arguments."""
     whole = getattr(part, name)
 
     def call(*arguments: Any, **options: Any) -> Any:
@@ -83,7 +83,7 @@ def once(part: Any, name: str, act: Callable[..., object], *, after: bool = Fals
 
 
 class Held(InlineExecutor):
-    """An executor that collects tasks for the test to run; it has a free worker unless ``busy``."""
+    """An executor that collects tasks for the test to run. It has a free worker unless ``busy``."""
 
     def __init__(self, *, busy: bool = False) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class Held(InlineExecutor):
 
 
 class FakeWork:
-    """A fake of a process's work: holds names set by the test and records cancel requests."""
+    """A fake of a process's work. It holds names set by the test and records cancel requests."""
 
     owner = "us"
     skipped: frozenset[str] = frozenset()
@@ -127,10 +127,10 @@ class FakeWork:
         self.cancelled.append(name)
 
     def release_queued(self) -> None:
-        """Do nothing: there is no work to release."""
+        """Do nothing, because there is no work to release."""
 
     def announce_work(self) -> None:
-        """Do nothing: nobody claims work."""
+        """Do nothing, because nobody claims work."""
 
 
 def maintenance_over(

@@ -38,7 +38,7 @@ EACH = pytest.mark.parametrize("colour", ["sync", "async"])
 
 @pytest.fixture(params=EXECUTORS)
 def service(request, clock, tmp_path, make_service):
-    """A service on each background executor, each with another store."""
+    """A service on each background executor, each time with a new store."""
     kind = "memory" if request.param == "threads" else "sqlite"
     with store_of(kind, clock, tmp_path) as store:
         yield make_service(store, EXECUTORS[request.param]())
@@ -51,12 +51,12 @@ def quick(make_service):
 
 
 def reports(found, result):
-    """Yield the reports of `found` if it is a generator; append its return value to `result`."""
+    """Yield a generator's reports, and append its return value (or else `found`) to `result`."""
     result.append((yield from found) if inspect.isgenerator(found) else found)
 
 
 def method_of(service, colour, body, **options):
-    """Register a sync or async method whose function calls ``body(request, job)`` for its result.
+    """Register a sync or async method whose function returns ``body(request, job)``.
 
     If the body is a generator, the function reports each metadata message that the body yields.
     """
@@ -79,7 +79,10 @@ def method_of(service, colour, body, **options):
 
 @EACH
 def test_function_result_becomes_the_response(service, colour):
-    """The response is the return value, the metadata are the last report; the job has a name."""
+    """A function's return value becomes the response, and its last report becomes the metadata.
+
+    The job has the operation's name.
+    """
     jobs = []
 
     def body(request, job):
@@ -109,7 +112,7 @@ class Odd(BaseException):
     "error", [cls("hunter2") for cls in (ValueError, SystemExit, Odd, GeneratorExit)]
 )
 def test_function_that_raises_ends_with_internal(service, colour, error, caplog):
-    """If a function raises, only its operation fails; callers do not see the logged error."""
+    """A function's error fails only its own operation, and is logged but hidden from callers."""
     method = method_of(service, colour, raising(error))
     with caplog.at_level(logging.INFO, "lro"):
         operation = method.start(WorkRequest())
@@ -204,7 +207,7 @@ def test_error_details_with_surrogates_are_escaped():
 
 @EACH
 def test_error_detail_without_json_ends_operation_with_internal(service, colour):
-    """If an error detail has no JSON form, the operation fails; a reporter refuses the error."""
+    """If an error detail has no JSON form, the operation fails. A reporter refuses the error."""
     odd = StatusError(
         Code.ABORTED, "odd", [AnyMessage("type.googleapis.com/acme.v1.Odd", {"a": {1}})]
     )
@@ -235,7 +238,7 @@ def test_error_detail_without_json_ends_operation_with_internal(service, colour)
     ids=["None", "str", "field", "surrogate", "metadata", "no metadata", "range"],
 )
 def test_result_that_cannot_be_encoded_ends_with_internal(service, colour, body, caplog):
-    """If a result or report cannot be encoded, only its operation fails; no value is logged."""
+    """If a result or report cannot be encoded, only its operation fails. No value is logged."""
     method = method_of(service, colour, body)
     with caplog.at_level(logging.ERROR, "lro"):
         operation = method.start(WorkRequest())
@@ -341,7 +344,7 @@ def test_cancel_reaches_a_coroutine_once(service):
 @pytest.mark.parametrize("colour", ["sync", "async"])
 @pytest.mark.parametrize("by", ["itself", "another"])
 def test_cancelled_waiting_work_never_begins(make_service, store, colour, by):
-    """Any process can end an unclaimed operation at once when a caller cancels it."""
+    """A caller's cancel in any process ends an unclaimed operation at once."""
     service, step, calls = make_service(store, ThreadExecutor(1)), Step(), []
 
     def body(request, job):
@@ -392,7 +395,7 @@ def test_plain_function_over_its_time_limit_is_stopped(quick, clock, way):
 
 @pytest.mark.parametrize("way", ["stop", "return", "raise"])
 def test_coroutine_over_its_time_limit_is_cancelled(make_service, way):
-    """A coroutine past its time limit is cancelled; a late result is stored, a late error not."""
+    """A coroutine past its time limit is cancelled. A late result is stored, but no late error."""
     service = make_service(executor=AsyncioExecutor(loop="running"))
 
     @service.method(NAME, time_limit=timedelta(seconds=2))
@@ -430,7 +433,7 @@ def test_coroutine_over_its_time_limit_is_cancelled(make_service, way):
     ],
 )
 def test_final_metadata_is_stored_with_the_end(service, body, state):
-    """``final_metadata`` gets the last metadata and the final state; its result is stored."""
+    """``final_metadata`` gets the last metadata and the final state, and its result is stored."""
 
     def settle(metadata, coming):
         return WorkMetadata(percent=100, note=f"{metadata.percent} {coming.value}")
@@ -601,7 +604,7 @@ def test_result_is_retried_until_the_store_is_available(
 def test_work_is_left_to_others_if_the_store_is_unavailable_until_close(
     make_service, no_patience, monkeypatch, caplog, failing
 ):
-    """At the close, the function is stopped; its work stays in progress for another process."""
+    """If the store stays unavailable, a close stops the function but leaves work in progress."""
     store, step, raised = Failing(), Step(), []
     service = make_service(store, ThreadExecutor(1))
 
@@ -614,7 +617,7 @@ def test_work_is_left_to_others_if_the_store_is_unavailable_until_close(
             raise caught.value
         return WorkResponse()
 
-    # A method with a concurrency limit stores its work unclaimed.
+    # A start of a method with a concurrency limit stores the work unclaimed.
     method = method_of(service, "sync", body, concurrency=1 if failing == "claim" else None)
     if failing == "claim":
         monkeypatch.setattr(Failing, "failures", 10**9)
@@ -639,7 +642,7 @@ def test_work_is_left_to_others_if_the_store_is_unavailable_until_close(
     [(WorkMetadata(7), 7), (None, None), (AnyMessage("x/foreign.Type", {"percent": 1}), None)],
 )
 def test_job_metadata_begins_with_what_callers_see(quick, metadata, wanted):
-    """``job.metadata`` is the metadata passed to the start, or None if it has another class."""
+    """``job.metadata`` begins as the start's metadata, or as None if they have another class."""
     seen = []
 
     def body(request, job):
@@ -651,7 +654,7 @@ def test_job_metadata_begins_with_what_callers_see(quick, metadata, wanted):
 
 
 def test_async_work_is_dropped_if_no_loop_can_be_made(make_service, monkeypatch):
-    """If no event loop can be created, the worker drops the work; another process recovers it."""
+    """If no event loop can be created, the worker drops the work for another process."""
     tried = threading.Event()
 
     def no_loop(coroutine):
@@ -669,7 +672,7 @@ def test_async_work_is_dropped_if_no_loop_can_be_made(make_service, monkeypatch)
 
 
 def test_stop_listener_is_called_at_once(monkeypatch):
-    """A stop calls each listener at once, as remote executors need; a pause's end does not."""
+    """A stop calls each listener at once, for remote executors. The end of a pause calls none."""
     woken = []
     patch_threads(monkeypatch, threading.Event, "set", lambda _: woken.append("pause"))
     control = JobControl(

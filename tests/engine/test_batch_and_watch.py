@@ -41,7 +41,7 @@ SHARED = pytest.mark.parametrize("store", ["sqlite", "postgres"], indirect=True)
 
 
 class Harness:
-    """A service with a method without a function: the test reports and ends the operations."""
+    """A service with a method without a function. The test reports progress and ends operations."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -85,7 +85,7 @@ EACH = pytest.mark.parametrize("call", MANY.values(), ids=MANY)
     ],
 )
 def test_invalid_names_are_refused(make_service, call, names, error, field, words):
-    """Invalid names are refused before any hook is called; the error names the first such entry."""
+    """Invalid names are refused before any hook is called. The error names the first of them."""
     service = make_service(authorize=Guard(AssertionError()))
     with pytest.raises(error, match=words) as caught:
         call(service, names)
@@ -164,7 +164,7 @@ def test_other_peoples_operations_are_missing(store, make_service):
 
 @EACH_STORE
 def test_batch_get_returns_operations_in_order(harness, clock):
-    """BatchGet returns each operation once; deleted, expired and unknown operations are missing."""
+    """BatchGet returns each operation once. Deleted, expired and unknown operations are missing."""
     running, done, deleted, expired = (harness.start("projects/p") for _ in range(4))
     harness.finish(expired)
     clock.advance(days=29)
@@ -188,7 +188,7 @@ def test_batch_get_returns_operations_in_order(harness, clock):
 
 
 def test_the_extensions_can_be_switched_off(make_service):
-    """BatchGet and Watch are on by default; a ``verbs`` option can leave out either of them."""
+    """BatchGet and Watch are on by default. The ``verbs`` option can leave out either of them."""
     assert VERBS[5:] == ("BatchGetOperations", "WatchOperations")
     service = make_service(verbs=["ListOperations", "WatchOperations"])
     with pytest.raises(MethodNotSupported, match="BatchGetOperations"):
@@ -214,7 +214,7 @@ async def two_of(service: Service, names: list[str], **options: Any) -> list[Any
 
 @EACH_STORE
 def test_watch_reports_snapshots_progress_and_ends(harness):
-    """A watch yields each name's snapshot, then changes, and ends after the operations' ends."""
+    """A watch yields each name's snapshot, then changes. It ends once all operations have ended."""
     first, second = harness.start(), harness.start()
     acts = [
         lambda: harness.report(first, 50),
@@ -266,7 +266,7 @@ async def test_closing_the_service_ends_watches(harness):
 
 @SHARED
 def test_changes_of_another_process_reach_waiters_and_watchers(store, tmp_path, clock):
-    """Another service on the same store reports progress, ends one operation and deletes one."""
+    """Reports, ends and deletes of another process reach the waits and watches of this process."""
     if isinstance(store, SQLiteStore):
         other: Store = SQLiteStore(tmp_path / "operations.db", clock=clock)
     else:
@@ -310,7 +310,7 @@ def test_changes_of_another_process_reach_waiters_and_watchers(store, tmp_path, 
 
 @EACH_STORE
 def test_description_follows_life_of_operation(store, make_service, clock):
-    """The fields of a description change with each event; its times are from the store's clock."""
+    """Each event of an operation changes its description. Times are those of the store's clock."""
     service = make_service(store, InlineExecutor())
     began = clock()
     started = declared(service).start(WorkRequest("secret"), request_id="", caller="ann")
@@ -339,7 +339,7 @@ def test_description_follows_life_of_operation(store, make_service, clock):
 
 
 def test_description_survives_restart(tmp_path, make_service, clock):
-    """A description is read from the record, so a new process need not know the method."""
+    """A new process that does not know the method still shows the operation's description."""
     path = tmp_path / "operations.db"
     service = make_service(SQLiteStore(path, clock=clock), InlineExecutor())
     name = method_of(service).start(WorkRequest("x")).name
@@ -353,7 +353,7 @@ def test_description_survives_restart(tmp_path, make_service, clock):
 
 @EACH_STORE
 def test_event_loop_gets_the_same(store, make_service):
-    """The async forms of Get, BatchGet and List return the same as the blocking ones."""
+    """The async forms of Get, BatchGet and List return the same as the blocking forms."""
     service = make_service(store, InlineExecutor())
     name = declared(service).start(WorkRequest()).name
 

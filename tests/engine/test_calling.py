@@ -40,7 +40,7 @@ def test_call_of_a_method_returns_the_function_result(service):
 
 
 def test_function_without_job_is_called_as_by_a_start(service):
-    """In a direct call, a None result becomes the empty response; metadata get their defaults."""
+    """In a direct call, a None result becomes the empty response. Metadata get their defaults."""
 
     @service.method("acme.v1.Works.Pass")
     def passing(request: WorkRequest) -> None: ...
@@ -104,7 +104,7 @@ def passing(request: WorkRequest) -> None:
 
 
 def test_method_whose_work_is_done_outside_is_not_taken(service, make_service):
-    """A method without a function cannot be passed on; the error names it and the reason."""
+    """A method without a function cannot be passed on. The error names the method and a reason."""
     classes = {"request": WorkRequest, "response": WorkResponse, "metadata": WorkMetadata}
     outside = service.declare("acme.v1.Works.Outside", **classes)
     known = r"AsOwn: was given the method acme\.v1\.Works\.Outside, whose work is done outside"
@@ -114,7 +114,7 @@ def test_method_whose_work_is_done_outside_is_not_taken(service, make_service):
 
 @on_a_loop
 async def test_job_for_tests_passes_reports_to_a_function():
-    """A test job begins with the given metadata and shows the last report, also on a loop."""
+    """A test job begins with the given metadata and then shows the last report, also on a loop."""
     reports: list[WorkMetadata] = []
     job = testing.job(reports.append, metadata=WorkMetadata(1))
     assert (job.name, job.attempt, job.metadata) == ("operations/test", 1, WorkMetadata(1))
@@ -138,7 +138,7 @@ def test_pause_that_is_not_a_number_of_seconds_is_refused(seconds, error):
 
 
 def test_pause_without_asyncio_does_not_import_it(monkeypatch):
-    """Without asyncio loaded no event loop can run, so a pause skips that slow import."""
+    """If asyncio is not loaded, no event loop can be running, and a pause skips the slow import."""
     monkeypatch.delitem(sys.modules, "asyncio")
     testing.job(print).sleep(0)
     assert "asyncio" not in sys.modules

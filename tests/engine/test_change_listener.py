@@ -68,13 +68,13 @@ class Subscription:
 
 
 class Process:
-    """A service on a shared store with its operations, and a second service that never listens."""
+    """Two services that share a store. ``here`` runs operations, and ``there`` never listens."""
 
     def __init__(self, make_service):
         self.store = Shared()
         self.here = make_service(self.store)
         self.there = make_service(self.store, InlineExecutor())
-        self.there.edges.work.held = frozenset  # so that the listener of `there` never starts
+        self.there.edges.work.held = frozenset  # the listener of `there` never starts
         self.begin, self.method = Step(), declared(self.here)
         self.work = work(self.here, self.body, "acme.v1.Works.Held")
         declared(self.there)
@@ -95,7 +95,7 @@ class Process:
         self.there.reporter(name).complete(WorkResponse())
 
     def wait(self, name):
-        with contextlib.suppress(Unavailable):  # raised if the service is closed
+        with contextlib.suppress(Unavailable):  # a closed service raises it
             self.here.wait(name)
 
     def waiting(self, *names):
@@ -137,13 +137,13 @@ def test_named_changes_end_waits_without_a_full_read(process):
     assert process.store.looks == looks
     assert 0 < max(subscription.waits) <= change_listener.LOOK_AGAIN_SECONDS
     process.end_elsewhere(second)
-    process.store.said.put(None)  # None: anything may have changed
+    process.store.said.put(None)  # None means that anything may have changed
     joined(two)
     assert process.store.looks == [*looks, {second}]
 
 
 def test_names_that_come_when_a_full_read_is_due_are_notified(make_service):
-    """Notified names are passed on even if a full read is due: it would not find new metadata."""
+    """Notified names are passed on even before a full read, which would not find new metadata."""
     service = make_service(Shared(), InlineExecutor())
     name, heard = declared(service).start(WorkRequest()).name, []
     service.edges.runtime.updater.notifier.listen(name, heard.append)
@@ -159,7 +159,7 @@ def test_work_of_another_process_is_claimed_after_a_notification(make_service, s
     store = Shared()
     here = make_service(store, InlineExecutor(), maintenance=True)
     there = make_service(store, InlineExecutor())
-    method = work(there, name="acme.v1.Works.Held", concurrency=1)  # a start stores it unclaimed
+    method = work(there, name="acme.v1.Works.Held", concurrency=1)  # stored unclaimed
     work(here, name="acme.v1.Works.Held", concurrency=1)
     here.edges.start_maintenance()
     until(lambda: store.subscriptions and store.subscriptions[0].waits)
@@ -169,7 +169,7 @@ def test_work_of_another_process_is_claimed_after_a_notification(make_service, s
 
 
 def test_change_without_a_name_reaches_watchers(process):
-    """After a change without a name, watchers read again: a full read finds no new metadata."""
+    """After a change without a name, watchers read again, as a full read finds no new metadata."""
     name = process.method.start(WorkRequest()).name
 
     async def main():
@@ -200,7 +200,7 @@ def test_change_of_running_work_is_read_for_a_cancel_request(process):
 
 
 def test_claim_is_delayed_after_one_that_found_nothing(make_service, monkeypatch):
-    """The first claim is made at once; after a claim that found nothing, the next is delayed."""
+    """The first claim is made at once. After a claim that found nothing, the next is delayed."""
     seconds, store, claimed_at = [0.0], Shared(), queue.SimpleQueue()
     claim = store.claim
 
@@ -269,7 +269,7 @@ def test_unused_subscription_is_closed(process, monkeypatch):
         joined(waiting)
         looks = len(process.store.looks)
         until(lambda: process.store.said.put(()) or process.store.subscriptions[-1].closed.is_set())
-        assert len(process.store.looks) == looks  # with nothing awaited there was no read
+        assert len(process.store.looks) == looks  # nothing was awaited, and nothing was read
     assert len(process.store.subscriptions) == 2
 
 
@@ -288,7 +288,7 @@ def test_subscription_stays_open_if_needed_while_it_closes(process, monkeypatch)
     process.store.said.put((name,))
     joined(waiting)
     (subscription,) = process.store.subscriptions
-    # The first empty answer is read after the receive, the second by the check before the close.
+    # `held` is first called after the receive, and then by the check before the close.
     process.store.said.put(lambda: answers.extend([frozenset(), frozenset()]) or ())
     until(lambda: not answers)
     known = len(subscription.waits)
@@ -306,7 +306,7 @@ def test_subscription_stays_open_if_needed_while_it_closes(process, monkeypatch)
     ],
 )
 def test_listener_continues_after_errors(process, error, said, caplog):
-    """After an error, the listener logs it, still reads the store, and subscribes again."""
+    """The listener logs an error, still reads the store, and subscribes again."""
     caplog.set_level(logging.INFO, "lro")
     process.store.refusals.append(error)
     began = time.monotonic()
@@ -385,7 +385,7 @@ def test_start_succeeds_if_the_listener_cannot_start(listening, make_service, mo
 
 
 def test_each_change_notifies_other_processes(make_service):
-    """Each stored change sends a notification with the operation's name, and nothing else."""
+    """Each stored change sends one notification, which is the operation's name."""
     store = Shared()
     announced = []
     store.notify_others = announced.append

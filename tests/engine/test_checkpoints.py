@@ -72,14 +72,14 @@ def hand_back(service: Service, job: Job[Any]) -> None:
 
 
 def released(service: Service, job: Job[Any]) -> None:
-    """Release the operation, due now."""
+    """Release the operation, which is then due at once."""
     service.store.update(
         job.name, lambda record: record.next_version(owner="", lease_until=record.create_time)
     )
 
 
 def repeated(service: Service, body: Callable[[WorkRequest, Job[Any]], Any], **more: Any) -> Any:
-    """Run `body` in an operation, which `body` may release, and return the ended operation."""
+    """Run an operation, which `body` may release, to its end, and return the operation."""
 
     def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
         return WorkResponse(str(body(request, job)))
@@ -89,7 +89,7 @@ def repeated(service: Service, body: Callable[[WorkRequest, Job[Any]], Any], **m
 
 
 def finished(service: Service, operation: lro.Operation) -> lro.Operation:
-    """Run maintenance, which starts each further attempt, until the operation ends; return it."""
+    """Run maintenance to start further attempts until the operation ends. Return the operation."""
 
     def done() -> bool:
         service.run_maintenance()
@@ -107,7 +107,7 @@ def finished(service: Service, operation: lro.Operation) -> lro.Operation:
 def test_completed_steps_do_not_run_again(
     store: Store, kind: str, make_service: MakeService
 ) -> None:
-    """With every executor and store, later attempts skip finished steps, not interrupted ones."""
+    """On every executor and store, later attempts skip finished steps but not interrupted steps."""
     service, done = make_service(store, EXECUTORS[kind]()), list[str]()
 
     def effect(text: str, *, more: str = "") -> str:
@@ -164,7 +164,7 @@ VALUES: dict[str, Any] = {
 
 @EACH_STORE
 def test_values_are_returned_as_stored(store: Store, make_service: MakeService) -> None:
-    """JSON values and messages come back equal, with the same type; each read makes a new one."""
+    """A stored JSON value or message is read as an equal, new object of the same type."""
     service = make_service(store, InlineExecutor(), types=TypeRegistry(Part))
     seen: list[dict[str, Any]] = []
 
@@ -185,7 +185,7 @@ def test_values_are_returned_as_stored(store: Store, make_service: MakeService) 
 
 
 def test_protobuf_messages_are_returned_as_stored(make_service: MakeService) -> None:
-    """Protobuf messages are stored in binary form, but Duration, which lro replaces, is refused."""
+    """Protobuf messages are stored in binary form. Duration is refused: lro has its own class."""
     context = pytest.importorskip("google.protobuf.source_context_pb2").SourceContext
     ours = pytest.importorskip("google.protobuf.duration_pb2").Duration
     service = make_service(executor=InlineExecutor(), types=TypeRegistry(context, ours))
@@ -265,7 +265,7 @@ ODD: list[Any] = [(1, 2), {1: 2}, {"a": {3}}, math.nan, b"x", datetime(2030, 1, 
 def test_value_that_json_would_change_is_refused(
     value: Any, make_service: MakeService, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A value that JSON would change is refused; the error names the key, and nothing is stored."""
+    """A value that JSON would change is refused. The error names the key, and nothing is stored."""
     store = Counting()
     service = make_service(store, InlineExecutor())
 
@@ -300,7 +300,7 @@ def test_a_message_that_cannot_be_encoded_is_refused(make_service: MakeService) 
 
 @pytest.mark.parametrize("key", ["", "x" * 201, "a\nb", "\0", "\ud800", None, 5, b"x"])
 def test_checkpoint_key_must_be_a_printable_string(key: Any, make_service: MakeService) -> None:
-    """Each method of a job checks the key before it calls the step's function."""
+    """Each checkpoint method of a job refuses an invalid key before a step's function is called."""
     error = ValueError if isinstance(key, str) else TypeError
     with pytest.raises(error, match=r"^key: must be a"):
         job().checkpoint(key, 1)
@@ -311,14 +311,14 @@ def test_checkpoint_key_must_be_a_printable_string(key: Any, make_service: MakeS
 
 
 def test_limits_bound_a_value_and_all_of_an_operation(make_service: MakeService) -> None:
-    """The limit for all checkpoints spans all attempts; a replaced value no longer counts."""
+    """The byte limit of all checkpoints spans all attempts. A replaced value no longer counts."""
     limits = Limits(checkpoint_bytes=200, checkpoints_bytes=1000)
     service = make_service(executor=InlineExecutor(), limits=limits)
 
     def body(_: WorkRequest, job: Job[Any]) -> str:
         if job.attempt == 1:
             for n in range(9):
-                job.checkpoint(str(n), "x" * 7)  # 110 bytes: text, quotes and key, plus 100
+                job.checkpoint(str(n), "x" * 7)  # 110 bytes: 9 for the text, 1 for the key, and 100
             hand_back(service, job)
         job.checkpoint("0", "y" * 7)
         with pytest.raises(MessageTooLarge) as one:
@@ -349,7 +349,7 @@ def test_replaced_attempt_cannot_store_checkpoints(
         if job.attempt == 1:
             job.checkpoint("a", 1)
             released(service, job)
-            service.run_maintenance()  # runs the second attempt in here
+            service.run_maintenance()  # the second attempt runs in this call
             with pytest.raises(LeaseLost):
                 job.checkpoint("a", 3)
             with pytest.raises(LeaseLost):
@@ -363,7 +363,7 @@ def test_replaced_attempt_cannot_store_checkpoints(
 
 
 def test_attempt_frees_its_memory_at_its_end(make_service: MakeService) -> None:
-    """The request is freed at the attempt's end, without garbage collection: it may be large."""
+    """A request, which may be large, is freed at its attempt's end without garbage collection."""
     service = make_service()
     seen: list[weakref.ref[WorkRequest]] = []
 
@@ -374,7 +374,7 @@ def test_attempt_frees_its_memory_at_its_end(make_service: MakeService) -> None:
 
     gc.disable()
     try:
-        for _ in range(2):  # the thread frees one task when it gets the next
+        for _ in range(2):  # the thread frees a task when it gets the next task
             assert answer(service, ended(service, step.start(WorkRequest()))) == "1"
         until(lambda: seen[0]() is None)
     finally:
@@ -410,7 +410,10 @@ def test_thread_left_behind_cannot_store_checkpoints(make_service: MakeService) 
 def test_no_step_begins_once_the_work_is_to_stop(
     overdue: bool, make_service: MakeService, clock: ManualClock
 ) -> None:
-    """After a cancel or timeout, a running step and a checkpoint are stored, but no step begins."""
+    """After a cancel or timeout, no step begins.
+
+    A checkpoint and the result of a running step are still stored.
+    """
     store = Counting(clock)
     service = make_service(store, InlineExecutor())
     error = lro.errors.DeadlineExceeded if overdue else Cancelled
@@ -440,7 +443,7 @@ def test_no_step_begins_once_the_work_is_to_stop(
 def test_checkpoint_is_retried_until_the_store_is_available(
     make_service: MakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A checkpoint is retried while the store is unavailable; the function sees no error."""
+    """A checkpoint is retried while the store is unavailable, and the function sees no error."""
     service = make_service(executor=InlineExecutor())
     whole, away = service.store.checkpoint, [True, True, False]
 
@@ -521,7 +524,7 @@ def test_a_cancelled_step_of_a_coroutine_runs_again(make_service: MakeService) -
 
 
 def sync(_: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Run two steps; the first returns a message class that no service has registered."""
+    """Run two steps. The first one returns a message whose class no service has registered."""
     part = job.step("part", Part, 3)
     return job.step("answer", answered, part)
 
@@ -530,7 +533,7 @@ answered: Callable[[Part], WorkResponse] = raising(ConnectionError())
 
 
 def test_a_function_with_steps_is_tested_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``checkpoints`` collects the stored values; a job created with them is attempt 2."""
+    """A test job stores values in ``checkpoints``. A job created with such values is attempt 2."""
     kept: dict[str, Any] = {}
     with pytest.raises(ConnectionError):
         sync(WorkRequest(), job(checkpoints=kept))
@@ -556,7 +559,7 @@ def sync_of_step(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
 
 @pytest.fixture(params=["memory"])
 def store(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -> Iterator[Store]:
-    """An empty store of the requested kind; in memory by default."""
+    """An empty store of the requested kind, which is a memory store by default."""
     with store_of(request.param, clock, tmp_path) as made:
         yield made
 

@@ -38,7 +38,7 @@ def service(store, make_service):
 
 
 def test_default_metadata_shows_verb_version_and_times(service):
-    """Verb and version come from the method's name; a success sets the progress to 100 percent."""
+    """Verb and version come from the method's name. A success sets the progress to 100 percent."""
 
     @service.method(NAME)
     def resize(request: WorkRequest, job: lro.Job) -> WorkResponse:
@@ -86,7 +86,7 @@ def test_a_function_that_only_takes_a_request(service):
 
 
 def test_default_metadata_is_there_before_the_first_report(store, make_service):
-    """Default metadata exist from the start on; metadata passed to the start get the verb, too."""
+    """Default metadata exist from the start on. Metadata passed to the start get the verb, too."""
     service = make_service(store)
     method = service.declare(NAME, request=WorkRequest, response=WorkResponse)
     first = seen(service, method.start(WorkRequest()).operation)
@@ -97,7 +97,7 @@ def test_default_metadata_is_there_before_the_first_report(store, make_service):
 
 
 def test_report_keeps_verb_version_and_target(store, make_service):
-    """Verb, version and target stay unless a report sets them."""
+    """A report keeps the metadata's verb, version and target unless it sets them."""
     service = make_service(store)
     method = service.declare(NAME, request=WorkRequest, response=WorkResponse)
     started = method.start(WorkRequest(), target="images/1")
@@ -122,7 +122,7 @@ def test_default_metadata_shows_the_exclusive_target(service):
 
 
 def test_retry_keeps_the_last_message(service, clock):
-    """The status message stays until the next attempt reports another one."""
+    """After a retry, the status message stays until the next attempt reports a new message."""
     attempts = []
 
     @service.method(NAME, retry=lro.Retry(on=OSError))
@@ -175,7 +175,7 @@ def test_an_async_function_reports_without_holding_up_its_loop(make_service):
 
 @pytest.mark.parametrize("fraction", [1.5, -0.1, float("nan"), True, "1"])
 def test_invalid_progress_is_refused(fraction):
-    """``progress`` raises, and the error shows the invalid value."""
+    """``progress`` refuses an invalid value, and the error shows the value."""
     job = testing.job()
     with pytest.raises(ValueError, match="fraction: must be a number from 0 to 1, got") as caught:
         job.progress(fraction)
@@ -214,7 +214,7 @@ def test_filters_and_indexes_reach_into_the_default(service):
 
 
 def test_binary_metadata_stays_unchanged(service):
-    """Binary metadata that a reporter packed itself are stored unchanged."""
+    """Binary metadata that the application has packed are stored unchanged."""
     method = service.declare(NAME, request=WorkRequest, response=WorkResponse)
     operation = method.start(WorkRequest()).operation
     reporter = service.reporter(operation.name)
@@ -232,7 +232,7 @@ class Flagless:
 
 @attrs.frozen
 class Requiring:
-    """Metadata with a cancel flag and a required field, so the flag alone is not valid."""
+    """Metadata with a cancel flag and a required field, without which the flag is not valid."""
 
     part: Flagless
     requested_cancellation: bool = False
@@ -251,14 +251,14 @@ def test_get_and_list_show_the_flag_after_a_cancel(service, first):
         found = service.list(lro.wire.ListOperationsRequest(filter=query)).operations
         assert [one.name for one in found] == [name]
         assert unpacked(service, found[0]).cancel_requested
-    assert service.reporter(name).report(WorkMetadata(percent=50))  # drops the other fields
+    assert service.reporter(name).report(WorkMetadata(percent=50))  # the report has no cancel flag
     shown = unpacked(service, service.get(name))
     assert (shown.percent, shown.cancel_requested) == (50, True)
 
 
 @pytest.mark.parametrize("metadata", [Flagless, Requiring])
 def test_metadata_that_cannot_show_the_request_stay_absent(service, metadata):
-    """Metadata stay absent if their class cannot show a cancel request; filters still match."""
+    """If their class cannot show a cancel request, metadata stay absent. Filters still match."""
     name = declared(service, metadata=metadata).start(WorkRequest()).name
     service.cancel(name)
     assert service.get(name).metadata is None

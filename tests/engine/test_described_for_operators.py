@@ -32,7 +32,7 @@ FIRST: Any = {"first_pause": MINUTE, "jitter": 0.0}
 
 
 def failing(service: Service, text: str = TEXT, **options: Any) -> str:
-    """Start an operation whose first attempt fails; return its name while it waits for a retry."""
+    """Start an operation whose first attempt fails, and return its name while it awaits a retry."""
     error = ConnectionError(text)
     method = method_of(service, raising(error), retry=Retry(**FIRST))
     name: str = method.start(WorkRequest("x"), **options).name
@@ -54,7 +54,7 @@ def hidden(found: OperationDescription) -> bool:
 def test_operator_sees_each_failed_attempt(
     store: Store, make_service: MakeService, clock: ManualClock
 ) -> None:
-    """Operators see number, time, class and text of each failure; callers see only the count."""
+    """Operators see number, time, class and text of each failure. Callers see only the count."""
     service = make_service(store, InlineExecutor())
     began = clock()
     name = failing(service, caller="ann")
@@ -79,7 +79,7 @@ def test_operator_sees_each_failed_attempt(
 
 
 def test_last_20_attempts_are_described(make_service: MakeService, clock: ManualClock) -> None:
-    """The last 20 failures are described, also after the end; ``failed_attempts`` counts all."""
+    """The last 20 failures are described, also after the end. ``failed_attempts`` counts all."""
     service = make_service(executor=InlineExecutor())
     method = method_of(service, raising(RetryLater(timedelta(0))), max_attempts=25)
     done = ended_in_time(service, clock, method.start(WorkRequest()).name)
@@ -96,7 +96,7 @@ def test_operator_sees_where_the_worker_is(store: Store, make_service: MakeServi
     method = method_of(service)
     waiting = method.start(WorkRequest(), delay=MINUTE).name
     name = method.start(WorkRequest()).name
-    service.run_maintenance()  # registers this worker in the store
+    service.run_maintenance()  # the first maintenance registers this worker in the store
     for found in (
         service.get(name, view="FULL", caller=None).description,
         full(service, [waiting, name], None)[1],
@@ -111,7 +111,7 @@ def test_operator_sees_where_the_worker_is(store: Store, make_service: MakeServi
 
 @EACH_STORE
 def test_worker_that_is_not_known_is_left_out(store: Store, make_service: MakeService) -> None:
-    """If the record's owner is not a registered worker yet, the worker's fields are left out."""
+    """If an operation's owner is not yet a registered worker, its description has no worker."""
     service = make_service(store, Held())
     name = method_of(service).start(WorkRequest()).name
     assert store.get(name).owner
@@ -119,7 +119,7 @@ def test_worker_that_is_not_known_is_left_out(store: Store, make_service: MakeSe
 
 
 def test_callers_see_when_waiting_work_expires(make_service: MakeService) -> None:
-    """The expiry is shown until the first attempt begins: an operation never expires in a retry."""
+    """The expiry is shown until the first attempt begins. An operation never expires in a retry."""
     service = make_service(executor=InlineExecutor())
     method = method_of(service, raising(ConnectionError("away")), retry=Retry(**FIRST))
     waiting = service.get(
@@ -169,7 +169,7 @@ def test_caller_needs_the_verb_and_permission_for_each_name(make_service: MakeSe
 
 
 def test_list_has_no_fields_for_operators(make_service: MakeService) -> None:
-    """List returns all fields but those for operators, and authorizes only ListOperations."""
+    """List returns all fields except those for operators, and authorizes only ListOperations."""
     plain = make_service(executor=InlineExecutor())
     name = failing(plain, caller="ann")
     asked: list[str] = []
@@ -189,7 +189,7 @@ def test_list_has_no_fields_for_operators(make_service: MakeService) -> None:
 
 
 def test_hook_that_fails_ends_the_call(make_service: MakeService) -> None:
-    """The call raises the hook's error; a hook that returns no bool raises HookFailed."""
+    """The call raises the hook's error, or HookFailed if the hook returns no bool."""
     plain = make_service(executor=InlineExecutor())
     name = failing(plain)
     errors: list[Any] = [ValueError("broken"), lro.errors.Unavailable("no directory")]
@@ -215,7 +215,7 @@ def test_hook_that_fails_ends_the_call(make_service: MakeService) -> None:
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_hooks_are_called_on_an_event_loop(make_service: MakeService, is_async: bool) -> None:
-    """A plain hook runs in a thread, a coroutine hook on the loop."""
+    """On an event loop, a plain hook runs in a thread and a coroutine hook on the loop."""
     plain = make_service(executor=InlineExecutor())
     name = failing(plain)
 
@@ -239,7 +239,7 @@ def test_hooks_are_called_on_an_event_loop(make_service: MakeService, is_async: 
 
 
 def test_call_without_a_caller_sees_all_operations(make_service: MakeService) -> None:
-    """``caller=None`` bypasses ``owner_only`` and the ``authorize`` hook; other callers do not."""
+    """Only a call with ``caller=None`` bypasses ``owner_only`` and the ``authorize`` hook."""
 
     def authorize(*asked: str) -> None:
         raise PermissionDenied("nobody")
@@ -255,7 +255,7 @@ def test_call_without_a_caller_sees_all_operations(make_service: MakeService) ->
 
 
 def test_texts_of_errors_count_for_the_bound_of_a_reply(make_service: MakeService) -> None:
-    """Error texts count towards the byte limit: they may be larger than the operation itself."""
+    """Error texts, which may be larger than the operation itself, count towards the byte limit."""
     service = make_service(executor=InlineExecutor(), limits=Limits(page_bytes=4000))
     method = method_of(service, raising(OSError("\x01" * 500)))
     names = [method.start(WorkRequest()).name for _ in range(3)]
@@ -266,7 +266,7 @@ def test_texts_of_errors_count_for_the_bound_of_a_reply(make_service: MakeServic
 
 
 def test_workers_are_read_for_operators_only(make_service: MakeService) -> None:
-    """The store reads workers only if an operator asks and one of the operations has a worker."""
+    """The store reads workers only if an operator asks about an operation that has a worker."""
     service = make_service(executor=Held())
     store: Any = service.store
     reads: list[str] = []

@@ -56,7 +56,7 @@ def echo(service: lro.Service) -> lro.Method[WorkRequest, WorkResponse, WorkMeta
 
 
 def test_result_of_finished_work_is_response(service, ask):
-    """The result is an instance of the response class; the properties show the last state."""
+    """A handle's result is of the response class, and its properties show the last state."""
     started = echo(service).start(WorkRequest("a"))
     assert ask(started, "result", timedelta(seconds=PATIENCE)) == WorkResponse("a")
     assert started.done
@@ -66,7 +66,7 @@ def test_result_of_finished_work_is_response(service, ask):
 
 
 def test_handle_shows_cached_state_until_it_is_refreshed(service, ask):
-    """Properties do not read the store; ``refresh`` stops reading it once the end was seen."""
+    """A handle's properties do not read the store. ``refresh`` reads it until the end was seen."""
     started = declared(service).start(WorkRequest())
     assert (started.done, started.metadata) == (False, None)
     reporter = service.reporter(started.name)
@@ -154,7 +154,7 @@ def test_failure_of_operation_is_raised_with_its_status(service, ask):
 
 
 def test_failure_without_details_has_reason_of_its_code(service, ask):
-    """Without details, the code's name is the reason; details of an unknown class stay packed."""
+    """Without details, the code's name is the reason. Details of an unknown class stay packed."""
     started = declared(service).start(WorkRequest())
     odd = lro.AnyMessage("type.googleapis.com/other.v1.Odd", {"a": 1})
     service.reporter(started.name).fail(lro.Status(lro.Code.ABORTED, "no", (odd,)))
@@ -163,7 +163,7 @@ def test_failure_without_details_has_reason_of_its_code(service, ask):
     assert caught.value.extra == (odd,)
     reason = ErrorInfo(reason="ABORTED", domain="acme.test")
     assert caught.value.details("acme.test") == (reason, odd)
-    for code in (0, 99):  # not valid error codes; the client also maps them to UNKNOWN
+    for code in (0, 99):  # these codes are invalid, and the client also maps them to UNKNOWN
         assert WorkFailed("operations/a", lro.Status(code, "")).status_code is lro.Code.UNKNOWN
 
 
@@ -184,7 +184,7 @@ def test_any_message_stays_packed(make_service):
 
 
 def test_end_without_result_gives_none_and_a_cancellation_its_error(service, ask):
-    """``result`` returns None if the worker gave no response, and raises if it was cancelled."""
+    """``result`` returns None if there is no response, and raises if the work was cancelled."""
     finished, cancelled = (declared(service, name).start(WorkRequest()) for name in ("A.B", "A.C"))
     service.reporter(finished.name).finish()
     assert ask(finished, "result") is None
@@ -211,7 +211,7 @@ def test_operation_that_is_gone_is_not_found(service, clock, ask, verb, why):
 
 @pytest.mark.parametrize("timeout", [0, 0.01, timedelta(milliseconds=10)])
 def test_timeout_is_raised_and_the_operation_continues(service, ask, timeout):
-    """After its timeout, ``result`` raises a TimeoutError with the name and the seconds."""
+    """After its timeout, ``result`` raises a TimeoutError with the operation's name and seconds."""
     started = declared(service).start(WorkRequest())
     with pytest.raises(
         TimeoutError, match=r"was not done within (0|0\.01) s; it goes on"
@@ -227,7 +227,7 @@ def test_timeout_is_raised_and_the_operation_continues(service, ask, timeout):
 
 @pytest.mark.parametrize("timeout", [-1, "soon", float("nan"), lro.Duration(-1)])
 def test_invalid_timeout_is_refused(service, ask, timeout):
-    """An invalid timeout is refused even if the operation is done, so the mistake always shows."""
+    """An invalid timeout is refused even after the operation's end, when there is no wait."""
     started = declared(service).start(WorkRequest())
     with pytest.raises(lro.errors.InvalidTimeout):
         ask(started, "result", timeout)
@@ -240,7 +240,7 @@ def test_invalid_timeout_is_refused(service, ask, timeout):
 @pytest.mark.parametrize("verb", ["result", "wait"])
 @on_a_loop
 async def test_blocking_wait_on_event_loop_is_refused(service, verb):
-    """A blocking wait would block the loop, so it is refused unless the operation has ended."""
+    """On an event loop, a blocking wait is refused unless the operation has ended."""
     started = declared(service).start(WorkRequest())
 
     wanted = rf"handle\.{verb} would hold up the event loop .*await handle\.{verb}_async\("
@@ -253,7 +253,7 @@ async def test_blocking_wait_on_event_loop_is_refused(service, verb):
 
 @pytest.mark.parametrize("verb", ["result", "wait", "refresh", "cancel"])
 def test_validation_has_no_operation_to_ask_for(service, ask, verb):
-    """With ``validate_only``, the handle has no name; its methods raise an error that says why."""
+    """With ``validate_only``, the handle has no name. Its methods raise an error that says why."""
     checked = declared(service).start(WorkRequest(), validate_only=True)
     assert (checked.name, checked.done, checked.metadata) == ("", True, None)
     with pytest.raises(lro.DeclarationError, match="the start only checked the request"):

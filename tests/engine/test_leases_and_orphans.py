@@ -1,4 +1,4 @@
-"""Leases, orphans and the maintenance thread; services that stop and services that die."""
+"""Leases, orphans, the maintenance thread, and services that stop or die."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def hung(store, make_service):
 
 @pytest.fixture
 def build(store, make_service):
-    """A function that makes another service on the same store; its method calls ``body``."""
+    """A function that makes another service on the store, with a method that calls ``body``."""
 
     def make(body=None, executor=None, **options):
         service = make_service(store, executor if executor is not None else ThreadExecutor(1))
@@ -106,13 +106,13 @@ def build(store, make_service):
 
 
 def alive_until(store):
-    """Return when the lease of the store's only worker ends."""
+    """Return the end of the lease of the store's only worker."""
     (worker,) = store.workers()
     return worker.alive_until
 
 
 def test_the_lease_is_renewed_in_time(hung, store, clock):
-    """With work, the lease is renewed three times per lease time, otherwise once a minute."""
+    """A worker renews its lease three times per lease time, or once a minute if it has no work."""
     one = hung()
     clock.advance(5)
     assert one.service.run_maintenance() == 5
@@ -182,7 +182,7 @@ def test_work_that_its_worker_does_not_know_is_recovered(hung, store, clock):
 
 
 def test_an_idle_worker_recovers_work_that_it_does_not_know(make_service, build, store, clock):
-    """If the reply to its claim was lost, an idle worker renews its lease before it can be lost."""
+    """If the reply to a claim was lost, an idle worker recovers the work and is not lost."""
     executor = Held(busy=True)
     idle, other = make_service(store, executor), build(executor=Held(busy=True))
     method = method_of(idle)
@@ -228,7 +228,7 @@ def test_a_cancellation_by_another_process_arrives(hung, build, clock):
 
 
 def test_operation_of_a_dead_worker_ends_aborted(hung, build, store, clock, caplog):
-    """After the lease's expiry, the operation ends with WORKER_LOST; a late result is refused."""
+    """After the lease's expiry, the operation ends with WORKER_LOST. A late result is refused."""
 
     def settle(metadata, state):
         return WorkMetadata(percent=metadata.percent, note=f"settled {state}")
@@ -274,7 +274,7 @@ def test_a_hook_that_fails_does_not_keep_an_orphan_alive(hung, build, clock, cap
 
 @pytest.mark.parametrize("text", ["return", "raise"])
 def test_work_that_may_run_twice_is_done_again(hung, store, clock, caplog, text):
-    """The stored request is run again; the old worker's report and result are refused."""
+    """Lost work runs again with its stored request. The old worker's late writes are refused."""
     one, two = (hung() for _ in range(2))
     name = one.start(text=text).name
     clock.advance(15)
@@ -336,7 +336,7 @@ def test_work_that_loses_too_many_workers_ends(hung, build, store, clock):
 
 
 def test_work_with_too_many_attempts_ends(store, make_service):
-    """Stopped attempts count as well, so repeated evictions cannot rerun work forever."""
+    """Stopped attempts count towards the limit, which also ends work that is evicted repeatedly."""
     name, steps = "", [Step(), Step()]
     for step in steps:
         service = make_service(store, ThreadExecutor(1))
@@ -346,7 +346,7 @@ def test_work_with_too_many_attempts_ends(store, make_service):
         service.run_maintenance()
         step.reached()
         service.close(NOW)
-        del store.close  # so that the teardown of the fixture can close it
+        del store.close  # the fixture's teardown must close the store
     for step in steps:
         step.go.set()
     assert reason(store.get(name).operation) == (Code.ABORTED, "TOO_MANY_ATTEMPTS")
@@ -376,7 +376,7 @@ def test_a_deleted_orphan_frees_its_target(hung, build, clock, at_most_once):
 
 
 def test_work_of_unknown_methods_is_left_to_others(hung, make_service, build, store, clock):
-    """A service that has no function for a method neither runs nor ends its operations."""
+    """A service that has no function for a method neither runs nor ends the method's operations."""
     name = hung().start().name
     stranger = make_service(store, ThreadExecutor(1))
     declared = make_service(store, InlineExecutor())
@@ -454,7 +454,7 @@ def next_store(store, tmp_path, clock):
 def test_a_service_that_stops_hands_its_work_back(
     store, next_store, make_service, at_most_once, make
 ):
-    """The next process runs released work at once; with ``at_most_once``, running work fails."""
+    """A stop releases work for the next process, and fails running work with ``at_most_once``."""
     one, begun, owners = make_service(store, make()), threading.Event(), []
 
     @one.method(NAME, at_most_once=at_most_once)
@@ -506,7 +506,7 @@ def test_ended_or_lost_work_is_not_released(kept, store, clock, taken):
         store.update(kept.method.start(WorkRequest()).name, lambda _: None)
     before, store.close = store.get(kept.name), lambda: None
     kept.service.close(NOW)
-    del store.close  # so that the teardown of the fixture can close it
+    del store.close  # the fixture's teardown must close the store
     assert store.get(kept.name) == before
 
 
@@ -542,7 +542,7 @@ def test_lost_work_of_an_unknown_method_is_ended_by_callers(
         for one, text in zip(hung_ones, ("early", "cancelled", "deleted"), strict=True)
     )
     stranger = make_service(store)
-    stranger.delete(early)  # the worker may still be alive, so the operation is only hidden
+    stranger.delete(early)  # the delete only hides the operation, as its worker may be alive
     clock.advance(15)
     recovered(stranger, clock)
     stranger.cancel(cancelled)
@@ -560,9 +560,10 @@ def test_lost_work_of_an_unknown_method_is_ended_by_callers(
 
 @EACH_STORE
 def test_deletion_of_work_of_an_unknown_method_frees_its_target(make_service, store):
-    """A delete removes waiting work if no worker declares its method; other work goes on, hidden.
+    """A delete removes waiting work whose method no worker declares.
 
-    Operations that a cancel has already ended are always removed.
+    Waiting work of a declared method is only hidden, and so is running work. Operations that a
+    cancel has already ended are always removed.
     """
     options = {"exclusive_target": lambda request: request.text}
     executor = Held()
@@ -583,7 +584,7 @@ def test_deletion_of_work_of_an_unknown_method_frees_its_target(make_service, st
             store.get(name)
     for text in ("waiting", "cancelled"):
         assert not method.start(WorkRequest(text)).done
-    one.run_maintenance()  # registers a worker that declares the method
+    one.run_maintenance()  # registers this service as a worker that declares the method
     alive = method.start(WorkRequest("alive")).name
     other.delete(alive)
     known_too = (alive, "alive")
@@ -594,7 +595,7 @@ def test_deletion_of_work_of_an_unknown_method_frees_its_target(make_service, st
 
 
 def test_late_end_of_an_attempt_does_not_retire_a_later_one(make_service, store, clock):
-    """A late end of attempt 1 leaves attempt 2, which the same process runs, untouched."""
+    """A late end of attempt 1 does not affect attempt 2, which the same process runs."""
     made = Kept(make_service, store, print)
     first = made.task
     store.update(made.name, lose(1, clock(), clock()))
@@ -622,7 +623,7 @@ def test_start_during_close_is_kept(make_service, store):
 
 
 def test_claimed_work_that_fails_to_begin_waits_again(make_service, store, caplog):
-    """Claimed work that cannot begin is released; otherwise its lease would be renewed."""
+    """Claimed work that cannot begin is released, and its lease is not renewed."""
     executor = Held(busy=True)
     service = make_service(store, executor)
     name = method_of(service, never).start(WorkRequest()).name
@@ -663,7 +664,7 @@ def test_work_of_a_process_that_has_counted_as_lost_is_not_begun(make_service, s
 
 @pytest.mark.parametrize("error", [Unavailable("away"), OSError("no disk")])
 def test_service_closes_while_its_store_is_unavailable(make_service, clock, error):
-    """A service closes even if it cannot release its work; the leases then expire."""
+    """A service closes even if its store is unavailable. The leases of its work then expire."""
     store = MemoryStore(clock)
     kept = Kept(make_service, store)
     store.update = raising(error)
@@ -714,7 +715,7 @@ class Pair:
         return self.worker.start(NAME, WorkRequest()).name
 
     def taken_over_after(self, *seconds):
-        """After each pause, scan; return for each scan whether the work has counted as lost."""
+        """Scan after each pause, and return for each scan whether the work has counted as lost."""
         found = []
         for some in seconds:
             self.clock.advance(some)
@@ -729,7 +730,7 @@ def pair(away, make_service, clock):
 
 
 def test_leases_are_renewed_before_orphan_scan_after_store_outage(away, pair, clock):
-    """After an outage, leases are renewed first: an expired lease does not prove a dead process."""
+    """After an outage, no work counts as lost until its worker has had time to renew the lease."""
     away.away = True
     for _ in range(2):
         clock.advance(20)
@@ -737,26 +738,26 @@ def test_leases_are_renewed_before_orphan_scan_after_store_outage(away, pair, cl
             with pytest.raises(Unavailable):
                 service.run_maintenance()
     away.away = False
-    pair.scanner.run_maintenance()  # takes nothing over for a third of a lease plus a second
+    pair.scanner.run_maintenance()  # for a third of a lease plus a second, nothing counts as lost
     pair.worker.run_maintenance()  # the last renewal of this worker
     assert pair.taken_over_after(6, 9, 1) == [False, False, True]
 
 
 def test_leases_that_expired_during_an_outage_do_not_count_as_lost(away, pair, clock):
-    """No worker is lost if leases expired while writes failed, unnoticed by the scanner."""
+    """If leases expired while writes failed, unnoticed by the scanner, no worker counts as lost."""
     away.unwritten = True
     for _ in range(6):
         clock.advance(5)
         with pytest.raises(Unavailable):
             pair.worker.run_maintenance()
     away.unwritten = False
-    assert pair.taken_over_after(0) == [False]  # scans before the worker renews its lease
+    assert pair.taken_over_after(0) == [False]  # this scan is before the renewal
     pair.worker.run_maintenance()
     assert pair.taken_over_after(1, 1, 1) == [False] * 3
 
 
 def test_outage_ends_with_a_successful_write(away, make_service, clock, caplog):
-    """Only a successful write, not a read, ends the outage in the log."""
+    """The log reports the end of an outage after a successful write, and not after a read."""
     service = make_service(away, Held())
     method_of(service, never)
     service.run_maintenance()
@@ -776,14 +777,14 @@ def test_outage_ends_with_a_successful_write(away, make_service, clock, caplog):
 
 
 def test_scan_that_waited_for_a_lock_declares_no_worker_lost(away, pair, clock):
-    """After a scan that waited for a lock, the grace period restarts: renewals may wait, too."""
+    """After a scan that waited for a lock, the grace period restarts, as renewals may wait, too."""
     assert pair.taken_over_after(15) == [False]
     once(away, "orphans", lambda *_: clock.advance(0.6))
     assert pair.taken_over_after(1, 1) == [False, True]
 
 
 def test_slow_scans_find_lost_work(away, pair, clock):
-    """Scans that are always slow still find lost work: the database is slow, not locked."""
+    """Scans that are always slow, as on a slow database, still find lost work."""
     whole = away.orphans
 
     def orphans(methods, limit):
@@ -795,7 +796,7 @@ def test_slow_scans_find_lost_work(away, pair, clock):
 
 
 def test_scan_after_a_stall_declares_no_worker_lost(pair):
-    """A process that stalled does not recover work at once: all others may have stalled, too."""
+    """After a stall, a process does not recover work at once, as all processes may have stalled."""
     assert pair.taken_over_after(15, 60, 0.5, 0.5) == [False, False, False, True]
 
 
@@ -862,7 +863,7 @@ def suspect(waiting, store, clock):
 
 
 def test_suspect_is_begun_before_other_work(suspect, make_service, build, store):
-    """A suspect begins before other work, which could otherwise keep it waiting for ever."""
+    """Work that has lost two workers begins before other work, so that its wait has an end."""
     method_of(make_service(store, Held(busy=True)), never).start(WorkRequest())
     executor = Held()
     build(never, executor).run_maintenance()
@@ -871,7 +872,7 @@ def test_suspect_is_begun_before_other_work(suspect, make_service, build, store)
 
 
 def test_suspect_is_begun_before_what_starts_later(suspect, make_service, store):
-    """A free worker is kept for a suspect that waits and not given to the next start."""
+    """While work that has lost two workers waits, a start does not take the free worker."""
     executor = Held(busy=True)
     service = make_service(store, executor)
     method = method_of(service, never)
@@ -884,7 +885,7 @@ def test_suspect_is_begun_before_what_starts_later(suspect, make_service, store)
 
 
 def test_failed_look_for_work_is_retried_in_a_second(waiting, build, store, clock):
-    """A failed claim is retried after one second instead of the usual five."""
+    """A failed claim of work is retried after one second instead of the usual five."""
     service = build(never, Held())
     once(store, "claim", raising(Unavailable("away")))
     with pytest.raises(Unavailable):
@@ -895,7 +896,7 @@ def test_failed_look_for_work_is_retried_in_a_second(waiting, build, store, cloc
 
 
 def test_failed_claim_of_a_suspect_is_retried_in_a_second(suspect, build, store, clock):
-    """While the store can be read but not written, a failed claim is made only once a second."""
+    """While the store cannot be written, a failed claim is made only once a second."""
     service, whole, claims = build(never, Held()), store.claim, []
 
     def read_only(wanted):
@@ -927,7 +928,7 @@ def test_failed_claim_of_a_suspect_is_retried_in_a_second(suspect, build, store,
     ],
 )
 def test_maintenance_thread_survives_errors(make_service, caplog, error, said, pause):
-    """After an error, the maintenance thread logs it and continues soon."""
+    """The maintenance thread logs an error and continues soon after it."""
     turns = []
 
     class Failing(MemoryStore):
@@ -936,7 +937,7 @@ def test_maintenance_thread_survives_errors(make_service, caplog, error, said, p
             return super().orphans(methods, limit)
 
         def renew(self, worker):
-            self.turn()  # outages end with a renewal
+            self.turn()  # a renewal ends the outage
             return super().renew(worker)
 
         def turn(self):

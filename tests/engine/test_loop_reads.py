@@ -24,7 +24,7 @@ from tests.work_messages import WorkRequest
 
 
 class Slow(MemoryStore):
-    """A store whose reads block, as a database's do, and are recorded."""
+    """A store that records its reads, which block like those of a database."""
 
     reads_block = True
     most = 1000
@@ -87,7 +87,7 @@ def outcomes(service: Service, *names: str) -> list[Any]:
 
 
 def test_concurrent_reads_share_one_store_call(service, store, names):
-    """Concurrent reads share one call of the store; a missing name gets its own error."""
+    """Concurrent reads share one call of the store. A missing name gets its own error."""
     a, b, c, x = names
     assert outcomes(service, a) == [a]
     assert store.calls == [[a]]
@@ -96,19 +96,19 @@ def test_concurrent_reads_share_one_store_call(service, store, names):
     assert store.calls == [[a, b, x]]
     assert outcomes(service, x) == [OperationNotFound]
     store.calls.clear()
-    store.most = 2  # the second call reads the rest
+    store.most = 2  # the second call reads the remaining name
     assert outcomes(service, a, b, c, a) == [a, b, c, a]
     assert store.calls == [[a, b, c], [c]]
 
 
 class Odd(BaseException):
-    """An error that is not an `Exception`; some test tools raise such errors."""
+    """An error that is not an `Exception`, like those that some test tools raise."""
 
 
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("error", [Unavailable("away"), Odd()])
 def test_an_error_of_the_store_reaches_each_read(service, store, names, error, count):
-    """A store's error reaches each read of a batch; later reads work again."""
+    """A store's error reaches each read of a batch, and later reads succeed."""
     store.error = error
     assert outcomes(service, *names[:count]) == [type(error)] * count
     store.error = None
@@ -227,7 +227,7 @@ def test_reads_end_with_the_threads_that_would_make_them(service, names):
 
 
 def test_reads_run_on_the_loop_if_its_threads_are_shut_down(service, store, names):
-    """If the loop's threads are shut down, reads run on the loop; errors reach each read."""
+    """If the loop's threads are shut down, reads run on the loop, and errors reach each read."""
 
     async def main() -> list[Any]:
         threads = ThreadPoolExecutor(1)

@@ -90,7 +90,7 @@ USES = {
 
 @pytest.mark.parametrize("use", USES)
 def test_maintenance_begins_with_the_first_use(use):
-    """A new service starts no thread before its first use, so a master process can preload it."""
+    """A new service starts no thread before its first use, so that a master can preload it."""
     service, method = made()
     with contextlib.closing(service):
         assert thread_of(service) is None
@@ -105,7 +105,7 @@ def test_maintenance_begins_with_the_first_use(use):
 
 
 def test_maintenance_does_not_begin_if_switched_off_or_closed(monkeypatch):
-    """No thread starts if maintenance is off, the service closed, or the process a child worker."""
+    """No thread starts in a child worker, in a closed service, or with maintenance off."""
     service, _ = made(maintenance=False)
     service.edges.start_maintenance()
     assert thread_of(service) is None
@@ -121,7 +121,7 @@ def test_maintenance_does_not_begin_if_switched_off_or_closed(monkeypatch):
 
 
 def test_maintenance_begins_once_threads_can_be_started(caplog):
-    """A call succeeds even if the maintenance thread cannot start; the next call tries again."""
+    """A call succeeds even if the maintenance thread cannot start. The next call tries again."""
     service, method = made()
     once(maintenance_of(service), "start", raising(RuntimeError("no more threads")))
     with contextlib.closing(service):
@@ -133,7 +133,7 @@ def test_maintenance_begins_once_threads_can_be_started(caplog):
 
 
 def test_two_first_calls_start_one_thread():
-    """The second of two first calls waits until the first has started the thread."""
+    """Of two concurrent first calls, one starts the thread, and the other waits for the start."""
     service, _ = made()
     maintenance, threads = maintenance_of(service), set()
     other = threading.Thread(target=service.edges.start_maintenance)
@@ -146,7 +146,7 @@ def test_two_first_calls_start_one_thread():
 
 
 def test_maintenance_rests_after_a_method_was_declared_at_work(clock):
-    """A renewal writes a newly declared method once; after that maintenance waits as usual."""
+    """A renewal stores a newly declared method once, and then maintenance waits as usual."""
     seconds = [0.0]
     maintenance = maintenance_over(MemoryStore(clock), seconds=lambda: seconds[0], held=["it"])
     maintenance.run_due()
@@ -157,7 +157,7 @@ def test_maintenance_rests_after_a_method_was_declared_at_work(clock):
 
 
 def test_recovery_of_own_work_changes_no_limit_of_the_scan(clock):
-    """The limit of a scan grows only by the operations of others that could not be recovered."""
+    """A scan's limit grows only by other processes' operations that could not be recovered."""
     store, limits = MemoryStore(clock), []
     for name, owner in (("lost", "dead"), ("stray", "us")):
         insert(store, held(clock, name, owner=owner, attempt=1))

@@ -44,7 +44,7 @@ def left(service: lro.Service, wanted: str = "", parent: str = "") -> int:
 
 @EACH_STORE
 def test_all_that_match_are_deleted(store: Store, make_service: MakeService) -> None:
-    """Matches on several pages are deleted, only in the given parent; a dry run counts them."""
+    """``delete_all`` deletes matches on several pages of one parent. A dry run only counts them."""
     service = make_service(store, InlineExecutor())
     names = start(service, 450)
     other = start(service, 3, parent="projects/p")
@@ -74,7 +74,7 @@ def test_all_in_progress_that_match_are_cancelled(store: Store, make_service: Ma
 
 
 def test_work_that_waits_ends_at_once(make_service: MakeService) -> None:
-    """``cancel_all`` ends waiting operations, as a single cancel does."""
+    """``cancel_all`` ends waiting operations at once, as a single cancel does."""
     service = make_service(executor=None, maintenance=False)
     front = lro.Service(service.store, None, maintenance=False)
 
@@ -93,7 +93,7 @@ def test_work_that_waits_ends_at_once(make_service: MakeService) -> None:
 def test_workers_are_read_once_for_a_page_of_undeclared_methods(
     service: lro.Service, verb: str
 ) -> None:
-    """Methods must be looked up among the workers, which are read once per page."""
+    """For methods that the service does not declare, the workers are read only once per page."""
     count = 450
     start(service, count)
     other = lro.Service(service.store, InlineExecutor(), maintenance=False)
@@ -122,7 +122,7 @@ def test_operations_removed_during_delete_all_are_left_out(service: lro.Service)
 def test_operations_started_during_delete_all_are_kept(
     service: lro.Service, clock: ManualClock
 ) -> None:
-    """``delete_all`` keeps operations started after the call began, so it always ends."""
+    """``delete_all`` keeps operations started after the call began, so that it always ends."""
     start(service, 3)
     clock.advance(1)
     store: Any = service.store
@@ -132,7 +132,7 @@ def test_operations_started_during_delete_all_are_kept(
 
 
 def test_outage_during_delete_all_is_raised(service: lro.Service) -> None:
-    """Deletions made before the outage stay; the next call deletes the other operations."""
+    """Deletions made before the outage stay. The next call deletes the remaining operations."""
     start(service, 3)
     store: Any = service.store
     once(store, "page", raising(Unavailable("away")))
@@ -145,7 +145,7 @@ def test_outage_during_delete_all_is_raised(service: lro.Service) -> None:
 
 
 def test_empty_filter_for_all_operations_is_refused(service: lro.Service) -> None:
-    """An empty filter, which would match all operations, is refused: pass ``name:*`` instead."""
+    """An empty filter, which would match all operations, is refused. The error names ``name:*``."""
     start(service, 1)
     for verb in (service.cancel_all, service.delete_all, service.rerun_all):
         for empty in ("", "  "):
@@ -233,7 +233,7 @@ def newest(service: lro.Service, count: int) -> list[lro.Operation]:
 def test_operations_that_cannot_be_rerun_are_left_out(
     store: Store, make_service: MakeService, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An operation whose method is gone or refuses the request is skipped; the log says why."""
+    """An operation whose method is gone or refuses the request is skipped, and the log says why."""
     first, work = make_service(store, InlineExecutor()), Server()
     method = method_of(first, work)
     names = [method.start(WorkRequest(text)).name for text in ("a", "b", "c")]
@@ -255,7 +255,7 @@ def test_operations_that_cannot_be_rerun_are_left_out(
 def test_rerunning_all_ends_where_the_queue_is_full_and_can_be_called_again(
     make_service: MakeService, clock: ManualClock
 ) -> None:
-    """An error that would also stop the other reruns, such as a full queue, ends the call."""
+    """An error that would also stop the remaining reruns, such as a full queue, ends the call."""
     service, work = make_service(executor=InlineExecutor()), Server()
     method = method_of(service, work)
     for text in ("a", "b", "c"):

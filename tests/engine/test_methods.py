@@ -26,7 +26,7 @@ from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
     ],
 )
 def test_method_name_has_package_service_and_method(text, parts):
-    """A method's full name has a service and a method; its package is optional."""
+    """A method's full name consists of an optional package, a service and a method."""
     name = MethodName.parse(text)
     assert (name.package, name.service, name.name) == parts
     assert str(name) == text
@@ -48,7 +48,7 @@ def test_type_names_of_a_method():
 
 
 def test_operation_info_has_full_type_names():
-    """Operation info gets full type names; a method can be registered only once (spec §8.2)."""
+    """A method's operation info gets full type names. An unconventional name is reported."""
     methods = OperationInfoRegistry()
     assert methods.register("acme.v1.Works.Do", OperationInfo("DoResponse", "M")) == []
     assert methods["acme.v1.Works.Do"] == OperationInfo("acme.v1.DoResponse", "acme.v1.M")
@@ -133,7 +133,7 @@ def model(request: Model) -> WorkResponse: ...
     ],
 )
 def test_annotation_that_is_not_a_message_class_is_refused(function, where, instead, make_service):
-    """The error names the method, function and annotation, and says what to write instead."""
+    """The error about an annotation names method and function, and says what to write instead."""
     metadata = None if function is progress else WorkMetadata
     with pytest.raises(DeclarationError) as caught:
         make_service().method("acme.v1.Works.Odd", metadata=metadata)(function)
@@ -179,7 +179,7 @@ def test_conventional_fields_are_found_by_type():
 
 
 def test_stamp_fills_in_what_the_record_knows():
-    """A stamp keeps the fields that the function set, and returns an unchanged object as it is."""
+    """A stamp keeps fields that the function set. It returns the same object if nothing changes."""
     known = StandardMetadata.of(shape_of(WorkMetadata))
     stamped = known.stamp(record(metadata=AnyMessage("x/a.M", {"percent": 1, "endTime": "mine"})))
     create = {"createTime": "2030-01-01T00:00:00Z"}
@@ -198,7 +198,7 @@ def test_stamp_fills_in_what_the_record_knows():
 
 @pytest.mark.parametrize("own", ["get", "list_async", "cancel", "start"])
 def test_service_with_verbs_of_its_own_is_refused(own):
-    """Overridden verbs are refused: edges do not call them, so their checks would be skipped."""
+    """A subclass that overrides verbs is refused, because edges would skip the checks in them."""
     with pytest.raises(DeclarationError, match=f"Mine: overrides {own}, which edges do not call"):
         type("Mine", (Service,), {own: lambda *_: None})
     with pytest.raises(DeclarationError, match=f"Mine: overrides {own}, "):

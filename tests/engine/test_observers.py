@@ -1,4 +1,4 @@
-"""Observers of a service, event by event; the log records and the stored counts."""
+"""The events that observers get, the log records, and the stored counts."""
 
 from __future__ import annotations
 
@@ -90,9 +90,10 @@ def observed(make_service, store, recorder):
 
 
 def test_life_of_an_operation_is_observed_and_logged_in_order(observed, recorder, clock, caplog):
-    """Each event has the operation's name, the method and times; the first has the caller, too.
+    """Each event has the operation's name, method and times. The first one also has the caller.
 
-    Log lines begin with the name and have these facts as attributes, but no text of messages.
+    Log lines begin with the name and have the same facts as attributes. They contain no text of
+    messages.
     """
     service = observed(InlineExecutor())
 
@@ -123,7 +124,7 @@ def test_life_of_an_operation_is_observed_and_logged_in_order(observed, recorder
 
 
 def test_repeated_and_refused_starts_are_observed(observed, recorder):
-    """A repeated start names the first operation; a refused start has an error code but no name."""
+    """A repeated start's event names the first operation. A refused start's has only a code."""
     service = observed(InlineExecutor())
     method = work(service)
     first = method.start(WorkRequest("a"), request_id=ID)
@@ -149,7 +150,7 @@ def test_repeated_and_refused_starts_are_observed(observed, recorder):
 
 
 class Speechless(LroError):
-    """An error of an application whose ``status_code`` raises."""
+    """An application's error whose ``status_code`` raises."""
 
     raised: type[BaseException] = ValueError
 
@@ -160,7 +161,7 @@ class Speechless(LroError):
 
 @pytest.mark.parametrize("raised", [ValueError, SystemExit, KeyboardInterrupt])
 def test_refusal_that_cannot_say_its_code_is_observed_as_internal(make_service, recorder, raised):
-    """If reading an error's code raises, the code is INTERNAL; a KeyboardInterrupt is passed on."""
+    """If an error's code cannot be read, INTERNAL is observed. A KeyboardInterrupt is passed on."""
     error = Speechless()
     error.raised = raised
     service = make_service(None, InlineExecutor(), observers=[recorder])
@@ -181,9 +182,10 @@ def test_refusal_that_cannot_say_its_code_is_observed_as_internal(make_service, 
     ],
 )
 def test_failures_are_observed_by_code(make_service, recorder, error, state, code):
-    """Events have the name of the error's code but not its text.
+    """The event of a failure has the name of the error's code but not the error's text.
 
-    They describe the stored end: if the metadata hook fails, so does a successful function.
+    The event describes the stored end. If the metadata hook fails after a successful function, the
+    event is that of a failure.
     """
     service = make_service(None, InlineExecutor(), observers=[recorder])
 
@@ -215,9 +217,9 @@ def test_failures_are_observed_by_code(make_service, recorder, error, state, cod
     ],
 )
 def test_cancellation_is_observed_with_its_time(observed, recorder, clock, support, reach):
-    """Several cancels are one event; the end has the seconds that the function took to stop.
+    """Several cancels cause one event. The end's event has the seconds until the function stopped.
 
-    Cancels are counted per kind of executor, and those of unclaimed work as withdrawn.
+    Cancels are counted per kind of executor. Cancels of unclaimed work are counted as withdrawn.
     """
 
     class Executor(ThreadExecutor):
@@ -267,7 +269,7 @@ def test_work_that_no_process_has_is_observed_when_it_is_cancelled(
 
 
 def test_end_of_a_deleted_operation_is_observed(observed, recorder, clock, step):
-    """The end of a deleted operation is observed, so starts and ends agree in number."""
+    """The end of a deleted operation is observed, so that starts and ends agree in number."""
     service = observed()
     name = work(service, step).start(WorkRequest()).name
     step.reached()
@@ -281,7 +283,7 @@ def test_end_of_a_deleted_operation_is_observed(observed, recorder, clock, step)
 
 @pytest.mark.parametrize(("asked", "outcome"), [(True, "cancelled"), (False, "failed")])
 def test_work_that_ends_as_it_is_stopped_is_observed(make_service, recorder, step, asked, outcome):
-    """At a close, work that was cancelled or must not run again is ended, not released."""
+    """At a close, the end of work that was cancelled or must not run again is observed."""
     service = make_service(observers=[recorder])
     name = work(service, step, at_most_once=not asked).start(WorkRequest()).name
     step.reached()
@@ -335,7 +337,7 @@ def test_attempt_whose_release_is_refused_is_over(make_service, store, clock, re
 
 @pytest.mark.parametrize(("at_most_once", "decision"), [(True, "failed"), (False, "retried")])
 def test_lost_work_is_observed(make_service, recorder, clock, tmp_path, at_most_once, decision):
-    """The process that recovers work observes the loss, and the old process its late writes."""
+    """The recovering process observes the loss. The old process observes its own late writes."""
     path, late, step = tmp_path / "operations.db", Recorder(), Step()
     dead = make_service(SQLiteStore(path, clock=clock), observers=[late])
     name = work(dead, step, at_most_once=at_most_once).start(WorkRequest()).name
@@ -383,7 +385,7 @@ def test_lost_work_that_does_not_wait_again_is_observed_as_failed(
 
 
 def test_renewals_and_expiry_are_observed(observed, recorder, clock, step):
-    """A renewal event has the seconds left of the lease; an expiry event has counts by method."""
+    """A renewal event has the seconds left of the lease. An expiry event has counts by method."""
     service = observed(lease=timedelta(seconds=15), keep_for=timedelta(days=1))
     name = work(service, step).start(WorkRequest()).name
     step.reached()
@@ -413,7 +415,7 @@ def test_renewals_and_expiry_are_observed(observed, recorder, clock, step):
 def test_end_of_expired_work_is_flagged(observed, recorder, clock, finder):
     """The end of expired work is flagged, whether maintenance or a late claim ends the work."""
     service = observed(InlineExecutor())
-    method = work(service, expires=timedelta(minutes=1), concurrency=1)  # a start leaves it waiting
+    method = work(service, expires=timedelta(minutes=1), concurrency=1)  # the limit makes it wait
     name = method.start(WorkRequest()).name
     clock.advance(60)
     if finder == "claim":
@@ -443,7 +445,7 @@ def test_work_that_is_done_outside_is_observed(observed, recorder):
 
 
 def test_starts_within_transactions_are_observed(make_service, recorder, tmp_path, clock):
-    """A start in a transaction is observed after its statement: no database reports the commit."""
+    """A start in a transaction is observed after its statement: no database reports a commit."""
     path = tmp_path / "operations.db"
     service = make_service(SQLiteStore(path, clock=clock), observers=[recorder])
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
@@ -489,7 +491,7 @@ def test_other_events_are_logged_at_info(make_service, store, clock, caplog, ste
 
 
 def in_colour(service, executor, body, **options):
-    """Register a method that calls `body`: async for an asyncio executor, otherwise plain."""
+    """Register a method that calls `body`. On an asyncio executor, the method is async."""
 
     async def coroutine(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
         await asyncio.sleep(0)
@@ -508,7 +510,7 @@ EACH_EXECUTOR = pytest.mark.parametrize(
 
 @EACH_EXECUTOR
 def test_records_within_a_function_get_the_facts_of_its_operation(make_service, store, executor):
-    """In a function's thread or task, log records get the operation's facts; others do not."""
+    """Only log records of a function's own thread or task get the facts of the operation."""
     service = make_service(store, executor())
     inside, outside = logging.makeLogRecord({}), logging.makeLogRecord({})
     about_another = logging.makeLogRecord({"lro.operation": "operations/other"})
@@ -567,7 +569,7 @@ def test_error_swallowed_by_the_around_hook_fails_the_operation(make_service, ex
 
 
 def test_around_must_be_importable_for_child_processes(tmp_path):
-    """A nested function cannot be imported by a child process, so the declaration raises."""
+    """A nested function as ``around``, which a child process could not import, is refused."""
     store = SQLiteStore(tmp_path / "operations.db")
     with (
         Service(store, ProcessExecutor(1), around=lambda _: contextlib.nullcontext()) as service,
@@ -592,7 +594,7 @@ def test_failing_observer_is_logged_and_the_work_continues(
 
 
 def test_attempt_that_is_released_while_it_begins_is_over(observed, recorder):
-    """The release comes just before the begin is reported; both are reported, in order."""
+    """If work is released just before its begin is reported, begin and release are reported."""
     executor, begins = Held(), []
 
     def seconds() -> float:
@@ -609,7 +611,7 @@ def test_attempt_that_is_released_while_it_begins_is_over(observed, recorder):
 
 
 def test_callers_who_cancel_at_once_are_one_request(observed, recorder, store):
-    """If two callers cancel at once, having both read the same record, one request is observed."""
+    """If two callers cancel after they have read the same record, only one request is observed."""
     service = observed(ThreadExecutor(1))
     go = threading.Event()
     name = work(service, lambda *_: go.wait(PATIENCE)).start(WorkRequest()).name
@@ -621,7 +623,7 @@ def test_callers_who_cancel_at_once_are_one_request(observed, recorder, store):
 
 
 def test_interrupt_within_an_observer_is_passed_on(make_service):
-    """A KeyboardInterrupt raised in an observer is passed on: it is meant for the main thread."""
+    """A KeyboardInterrupt in an observer is passed on, as it is meant for the main thread."""
     observer = Observer()
     observer.started = raising(KeyboardInterrupt())
     service = make_service(None, InlineExecutor(), observers=[observer])
@@ -687,7 +689,7 @@ def test_success_after_a_cancel_request_counts_as_success(make_service, store, s
 
 
 def test_counts_are_given_every_15_seconds(make_service, store, clock):
-    """Maintenance adds the counts to the current minute in the store, if there are any."""
+    """Every 15 seconds, maintenance adds the new counts, if any, to the store's current minute."""
     assert keeps_statistics(store)
     service = make_service(store, InlineExecutor(), lease=timedelta(hours=1))
     method = work(service)
@@ -706,7 +708,7 @@ def test_counts_are_given_every_15_seconds(make_service, store, clock):
 
 
 def test_counts_are_kept_during_an_outage_of_the_store(make_service, clock, caplog):
-    """Counts are kept until the store is available again; the outage is logged once."""
+    """During an outage of the store, counts are kept. The outage is logged once."""
     store, away = MemoryStore(clock), raising(Unavailable("it is away"))
     service = make_service(store, InlineExecutor())
     method = work(service)
@@ -790,7 +792,7 @@ def test_fork_counts_only_its_own(make_service, clock, tmp_path):
 
 @pytest.mark.parametrize("seconds", [-3.0, float("nan"), float("inf"), float("-inf")])
 def test_negative_duration_counts_as_zero(seconds):
-    """If a clock was set back or returned nonsense, the duration is zero: sums must never fall."""
+    """If a clock was set back or returned nonsense, a duration is zero, so that no sum falls."""
     store = MemoryStore()
     statistics = Statistics(store, lambda: 0.0)
     for each in (2.0, seconds):

@@ -47,7 +47,7 @@ def declared(service: Service, **options: Any) -> Any:
 
 
 async def over(service: Service, operation: Operation) -> Operation:
-    """Wait for an operation to end and return it."""
+    """Wait for an operation's end and return the operation."""
     found = await service.wait_async(operation.name, PATIENCE)
     assert found.done
     return found
@@ -133,10 +133,10 @@ def test_each_use_on_a_later_loop_lets_work_run_there(make_service, store, maint
 async def test_work_is_done_on_the_loop_that_starts_it(service, store):
     """Starts, reports and ends run on the loop and use no thread."""
     work = declared(service)
-    first = await service.start_async(NAME, WorkRequest())  # may use a thread once
+    first = await service.start_async(NAME, WorkRequest())  # the first start may use a thread
     await over(service, first)
     await service.delete_async(first.name)
-    before = set(threading.enumerate())  # leftovers of other tests
+    before = set(threading.enumerate())  # threads of other tests may be left
 
     started = await asyncio.gather(*(work.start_async(WorkRequest(str(n))) for n in range(20)))
     await until_async(lambda: not service.edges.work.held())
@@ -159,7 +159,7 @@ async def test_work_is_done_on_the_loop_that_starts_it(service, store):
 @EACH_STORE
 @on_a_loop
 async def test_async_work_is_cancelled_as_it_begins_and_not_by_itself(service):
-    """A caller's cancel ends work CANCELLED; a CancelledError of its own is a failure."""
+    """A caller's cancel ends work as CANCELLED. A CancelledError that work raises is a failure."""
 
     @service.method(NAME)
     async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
@@ -232,7 +232,7 @@ async def test_plain_functions_are_called_in_a_thread(make_service, store, execu
 @EACH_STORE
 @on_a_loop
 async def test_a_repeated_start_finds_the_first(make_service, store):
-    """A repeated start finds the first one even if the queue is full."""
+    """A repeated start finds the first operation even if the queue is full."""
     service = make_service(store, running(concurrency=1), limits=lro.Limits(backlog=0))
     go = asyncio.Event()
 
@@ -269,7 +269,7 @@ EACH_WAY = pytest.mark.parametrize("how", ["thread", "loop"])
 @EACH_STORE
 @EACH_WAY
 def test_many_are_started_together(make_service, store, how):
-    """Each request gets its own result; a refused one does not stop the others."""
+    """Each request gets its own result, and a refused request does not stop the other requests."""
     service = make_service(store, ThreadExecutor(2))
     requests = [WorkRequest("a"), "not a request", WorkRequest("c")]
     first, second, third = started_together(method_of(service), how, requests)
@@ -289,7 +289,7 @@ def test_start_many_takes_one_request_id_per_request(make_service, store):
 
 
 def test_many_are_refused_by_an_async_hook_in_a_thread(make_service, store):
-    """From a thread, a start with an async hook is refused: only an event loop can await it."""
+    """In a thread, a start with an async hook is refused, as only a loop can await the hook."""
 
     async def authorize(caller: str, verb: str, name: str) -> bool:
         return caller == "ann"
@@ -305,7 +305,7 @@ def test_many_are_refused_by_an_async_hook_in_a_thread(make_service, store):
 
 @EACH_WAY
 def test_start_many_returns_errors_that_the_store_raises_at_once(make_service, how):
-    """``start_many`` returns an error that the store raises like one that it reports later."""
+    """``start_many`` returns an error that the store raises at once like one reported later."""
     store = MemoryStore()
     store.writes_block, store.insert_later = True, raising(Unavailable("the store is closed"))
     work = declared(make_service(store))
@@ -424,7 +424,7 @@ async def test_caller_who_disconnects_before_the_write_starts_nothing(make_servi
 
 @on_a_loop
 async def test_store_that_raises_a_cancellation_fails_only_the_call(make_service, monkeypatch):
-    """A CancelledError of the store's driver fails only its call; nobody cancelled the task."""
+    """A CancelledError that the store's driver raises fails only its call and cancels no task."""
     store = MemoryStore()
     service = make_service(store, running(concurrency=1))
     work = declared(service)
@@ -464,7 +464,7 @@ def test_a_start_whose_loop_ends_is_released(make_service, clock):
 
 
 def test_a_start_on_a_loop_that_is_closed_is_carried_through(make_service, clock):
-    """If a closed loop's task is garbage collected in a start, the operation is still run."""
+    """If a closed loop's task is garbage collected during a start, the operation is still run."""
     store, executor = Slow(clock), ThreadExecutor(1)
     service = make_service(store, executor)
     work = method_of(service)
@@ -516,7 +516,7 @@ async def test_cancel_ends_a_report_that_waits_for_the_store(make_service, clock
 
 
 def test_recovered_work_waits_for_an_event_loop(make_service, store, clock, step):
-    """Without a loop, a start is refused; recovered work runs once a loop has used the service."""
+    """Without a loop, a start is refused. Recovered work runs once a loop has used the service."""
     service = make_service(store, running(), lease=timedelta(seconds=5))
     work = declared(service)
     with pytest.raises(Unavailable, match="no event loop of the application has used the service"):
@@ -537,7 +537,7 @@ def test_recovered_work_waits_for_an_event_loop(make_service, store, clock, step
 
 @pytest.mark.parametrize("how", ["cancelled", "closed", "unseen"])
 def test_work_of_a_loop_that_ends_is_released(make_service, store, how):
-    """After a loop's end its work is released; the next loop gets all the workers."""
+    """After a loop's end its work is released, and the next loop gets all the workers."""
     service = make_service(store, running(concurrency=2))
     blocked = Blocked(service)
 
@@ -554,7 +554,7 @@ def test_work_of_a_loop_that_ends_is_released(make_service, store, how):
     if how != "unseen":
         service.run_maintenance()
         for task in left:
-            task.get_coro().close()  # as the garbage collector does
+            task.get_coro().close()  # the garbage collector would close it
         service.run_maintenance()
         assert not service.edges.work.held()
         assert [record.waits for record in records(store)] == [True] * 5
@@ -571,9 +571,10 @@ def test_work_of_a_loop_that_ends_is_released(make_service, store, how):
 def test_work_that_has_not_begun_when_its_loop_is_closed_runs_on_the_next_loop(
     make_service, store, iterations
 ):
-    """Work that a closed loop has not begun is released, and Python warns of no coroutine.
+    """Work that a closed loop has not begun is released, and no coroutine is left unawaited.
 
-    The first iteration makes the task of the attempt, the second the task of the function.
+    The loop's first iteration creates the task of the attempt, and its second iteration creates
+    the task of the function.
     """
     service = make_service(store, running())
     blocked = Blocked(service)
@@ -584,7 +585,7 @@ def test_work_that_has_not_begun_when_its_loop_is_closed_runs_on_the_next_loop(
 
     loop = asyncio.new_event_loop()
     loop.run_until_complete(work())
-    later = blocked.method.start(WorkRequest("later"))  # in this thread, outside the loop
+    later = blocked.method.start(WorkRequest("later"))  # called in this thread, outside the loop
     for _ in range(iterations):
         loop.call_soon(loop.stop)
         loop.run_forever()
@@ -604,7 +605,7 @@ def test_work_that_has_not_begun_when_its_loop_is_closed_runs_on_the_next_loop(
 
 @pytest.mark.parametrize("wrong", [None, 5, "ab", iter([])])
 def test_requests_of_start_many_must_be_a_list(make_service, store, wrong):
-    """Requests and ids must be in a list or tuple; a string is refused."""
+    """``start_many`` takes requests and ids in a list or tuple, and refuses a string."""
     work = declared(make_service(store))
     with pytest.raises(InvalidArgument, match="requests: must be a list or a tuple"):
         work.start_many(wrong)

@@ -39,7 +39,7 @@ def method_as(service: lro.Service, name: str = OTHER, **options: Any) -> Any:
 def test_starts_of_a_paused_method_wait(
     store: Store, make_service: MakeService, clock: ManualClock
 ) -> None:
-    """A pause outlives its process and leaves other methods alone; after a resume, work begins."""
+    """A pause outlives its process and leaves other methods alone. After a resume, work begins."""
     service = make_service(store, InlineExecutor())
     method, beside = method_of(service), method_as(service)
     assert method.start(WorkRequest()).done
@@ -81,7 +81,7 @@ def test_running_work_of_a_paused_method_continues(make_service: MakeService, st
 
 
 def test_work_under_an_alias_is_paused_too(make_service: MakeService) -> None:
-    """Either name of a method pauses and resumes its work; ``paused`` lists the current name."""
+    """A method's alias and its name both pause and resume its work. ``paused`` lists the name."""
     before = make_service(executor=Held(busy=True))
     name = method_of(before).start(WorkRequest()).name
     service = make_service(before.store, InlineExecutor())
@@ -103,7 +103,7 @@ def test_work_under_an_alias_is_paused_too(make_service: MakeService) -> None:
 def test_pause_by_an_old_name_holds_for_the_present_one(
     store: Store, make_service: MakeService, sent: bool
 ) -> None:
-    """A pause by an old name, as an earlier release sets it, holds for the current name."""
+    """A pause that an earlier release has set by an old name holds for the current name."""
 
     def renamed(service: lro.Service) -> Any:
         return method_as(service, "acme.v1.Works.Renamed", aliases=(NAME,))
@@ -113,7 +113,7 @@ def test_pause_by_an_old_name_holds_for_the_present_one(
     store.pause(NAME)
     service = make_service(store, InlineExecutor())
     method = renamed(service)
-    if sent:  # as a Celery worker gets the name
+    if sent:  # a Celery worker gets the name like this
         service.edges.work.run_operation(waiting.name)
     names = [waiting.name, method.start(WorkRequest()).name]
     service.run_maintenance()
@@ -125,7 +125,7 @@ def test_pause_by_an_old_name_holds_for_the_present_one(
 
 
 def test_unknown_method_is_refused_unless_its_work_waits(make_service: MakeService) -> None:
-    """An unknown method is refused: a misspelled name would silently pause nothing."""
+    """A pause of an unknown method without waiting work is refused. The name may be misspelled."""
     before = make_service(executor=Held(busy=True))
     service = make_service(before.store, InlineExecutor())
     for call in (service.pause, service.resume):
@@ -177,7 +177,7 @@ def test_lost_notification_is_made_good_within_a_minute(
 
 
 def test_worker_that_is_sent_a_name_leaves_paused_work(make_service: MakeService) -> None:
-    """A worker that gets a name, as in Celery, leaves paused work without waiting."""
+    """A worker that is sent the name of paused work, as in Celery, leaves the work at once."""
     front = make_service(executor=Held(busy=True))
     service = make_service(front.store, InlineExecutor())
     names = [one.start(WorkRequest()).name for one in (method_of(front, concurrency=1),) * 2]

@@ -1,4 +1,4 @@
-"""Releases of an application with other request or metadata classes share one store."""
+"""Releases of an application whose request or metadata classes differ share one store."""
 
 import enum
 import threading
@@ -98,7 +98,7 @@ def wsgi(service):
 
 
 def test_repeated_start_is_compared_as_sent(make_service, clock):
-    """Random defaults and a changed converter do not matter: requests are compared as sent."""
+    """Requests are compared as sent, whatever random defaults or a changed converter would add."""
 
     @named
     @attrs.frozen
@@ -247,7 +247,7 @@ def test_request_with_an_unknown_enum_value_fails_the_operation(
 
 @pytest.mark.parametrize("library", ["pydantic", "msgspec"])
 def test_request_without_a_newly_required_field_fails_the_operation(library, make_service, clock):
-    """A stored request without a required field fails the operation: nobody has sent a zero."""
+    """A stored request without a newly required field fails the operation. No zero is made up."""
     store = MemoryStore(clock)
     if library == "pydantic":
         before = pydantic_class(title="")
@@ -344,7 +344,7 @@ class Progress:
 def test_unreadable_metadata_of_another_release_does_not_fail_the_end(
     cancelled, make_service, clock
 ):
-    """Unreadable metadata stay unchanged; the operation ends with its result or the cancel."""
+    """Unreadable metadata stay unchanged, and the operation ends with its result or the cancel."""
     store = MemoryStore(clock)
     request = attrs_class(title="")
     handed_back(store, make_service, request, request(title="x"), metadata=lro.OperationMetadata)

@@ -102,7 +102,7 @@ def version_2(service: lro.Service, calls: list[Any] | None = None, **options: A
 
 
 def maintained(service: lro.Service, clock: ManualClock, name: str) -> lro.Operation:
-    """Run maintenance until the operation is done: lost work needs a lease and two scans."""
+    """Run maintenance until the operation is done. Lost work needs a lease time and two scans."""
 
     def looked() -> lro.Operation:
         service.run_maintenance()
@@ -113,7 +113,7 @@ def maintained(service: lro.Service, clock: ManualClock, name: str) -> lro.Opera
 
 
 def leave(service: lro.Service, store: Store, executor: Held, **options: Any) -> tuple[str, str]:
-    """Start two operations by the old name: the first begins but never ends, the second waits."""
+    """Start two operations by the old name. The first begins but never ends. The second waits."""
     method = version_1(service, **options)
     lost = method.start(OldRequest("lost"), metadata=OldMetadata(pages=1)).name
     executor.busy = True
@@ -164,7 +164,7 @@ def left(make_service: MakeService, store: Store) -> tuple[str, str]:
 def test_filter_by_method_finds_work_of_an_old_name_under_the_new_one(
     left: tuple[str, str], make_service: MakeService, store: Store
 ) -> None:
-    """A filter by the new name finds old work; a service without the alias uses the stored name."""
+    """A filter by the new name finds old work. Without the alias, only the stored name finds it."""
     service, front = make_service(store, Held()), make_service(store, Held(), maintenance=False)
     version_2(service)
     fresh = service.start(NEW, Request("new")).name
@@ -197,7 +197,10 @@ def test_options_of_the_new_release_hold_for_what_is_lost(
 def test_work_of_an_old_name_is_cancelled(
     make_service: MakeService, store: Store, clock: ManualClock
 ) -> None:
-    """Waiting work ends at once, lost work at its recovery; metadata show the cancel request."""
+    """A cancel ends waiting work at once and lost work at its recovery.
+
+    The operation's metadata show the cancel request.
+    """
     executor = Held()
     method = version_1(make_service(store, executor))
     lost = method.start(OldRequest(), metadata=OldMetadata(pages=1)).name
@@ -270,7 +273,7 @@ def test_concurrency_counts_each_name_by_itself(
 def test_repeated_start_finds_the_operation_of_the_old_name(
     make_service: MakeService, store: Store
 ) -> None:
-    """A repeat finds the old start, even if it holds the target; another request is refused."""
+    """A repeat finds the old start, even if its target is locked. Another request is refused."""
     target = {"exclusive_target": lambda request: "t"}
     old = version_1(make_service(store, Held()), **target)
     first = old.start(OldRequest("x"), request_id=KEY).name
@@ -336,7 +339,7 @@ def test_work_that_is_done_outside_is_reported_on_by_the_new_release(
 def test_alias_that_is_not_free_is_refused(
     make_service: MakeService, aliases: Any, text: str
 ) -> None:
-    """If an alias is not free, the declaration fails and the method is not registered."""
+    """If an alias is already taken, the declaration fails and the method is not registered."""
     service = make_service()
     other = {"request": Request, "response": Response, "metadata": Metadata}
     service.declare("a.v1.A.Other", **other, options=lro.Options(aliases=("a.v1.A.Alias",)))

@@ -129,7 +129,7 @@ def test_work_that_cannot_be_started_again_is_refused_with_the_reason(
 def test_repeated_rerun_with_a_request_id_starts_once(
     store: Store, make_service: MakeService, work: Failing
 ) -> None:
-    """A repeated rerun finds the first; an id used by another start or rerun is a conflict."""
+    """A repeated rerun finds the first rerun. An id of another start or rerun is a conflict."""
     service = make_service(store, InlineExecutor())
     method = method_of(service, work)
     first = method.start(WorkRequest("a"), request_id=OTHER_KEY).name
@@ -200,7 +200,7 @@ def test_rerun_has_the_target_that_its_first_start_named(make_service: MakeServi
 
 
 def test_callers_need_the_verb_and_permission(make_service: MakeService, work: Failing) -> None:
-    """RerunOperation is off by default; the hook authorizes the rerun and the start."""
+    """RerunOperation is off by default. The hook authorizes both the rerun and the start."""
     plain = make_service(executor=InlineExecutor())
     failed = method_of(plain, work).start(WorkRequest("a"), caller="ann").name
     with pytest.raises(MethodNotSupported):
@@ -239,7 +239,7 @@ def post(service: lro.Service, name: str, body: object, **headers: str) -> HttpR
 
 @pytest.mark.parametrize("parent", ["", "projects/p"])
 def test_rerun_over_http_gives_the_new_operation(make_service: MakeService, parent: str) -> None:
-    """The reply is that of a start; a repeated request id returns the same operation."""
+    """A rerun over HTTP gets a start's reply. A repeated request id returns the same operation."""
     service = make_service(executor=InlineExecutor(), verbs=RERUN)
     name = declared(service).start(WorkRequest("a"), parent=parent).name
     assert service.reporter(name).fail(lro.Status(Code.INTERNAL, "why"))

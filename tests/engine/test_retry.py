@@ -1,4 +1,4 @@
-"""Failed attempts that are retried (``retry``); the work waits in the store between attempts."""
+"""Retries of failed attempts (``retry``): the work waits in the store between attempts."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def waits(service: Service, name: str) -> lro.OperationDescription:
 def test_a_failed_attempt_waits_and_is_tried_again(
     make_service: MakeService, store: Store, clock: ManualClock, executor: Any
 ) -> None:
-    """Between attempts no worker has the operation; pauses grow, and each failure is recorded."""
+    """Between attempts no worker has the operation. Pauses grow, and each failure is recorded."""
     seen = Outcomes()
     service = make_service(store, executor(), observers=[seen])
     errors = ConnectionError("away"), ConnectionError("still away\0")
@@ -121,7 +121,7 @@ def test_a_failed_attempt_waits_and_is_tried_again(
 def test_the_log_has_one_traceback_for_each_failed_attempt(
     make_service: MakeService, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each failed attempt is logged with one traceback; the last failure is logged at ERROR."""
+    """Each failed attempt is logged with one traceback. The last failure is logged at ERROR."""
     caplog.set_level(logging.INFO, "lro")
     service = make_service(executor=InlineExecutor())
     retry = Retry(attempts=3, on=OSError, **PLAIN)
@@ -201,7 +201,7 @@ def test_retry_later_sets_the_next_attempt(make_service: MakeService, clock: Man
 def test_the_longest_pause_is_a_hundred_years(
     make_service: MakeService, store: Store, clock: ManualClock, after: timedelta
 ) -> None:
-    """A pause that an error asks for is cut to a hundred years, and a cancel ends it at once."""
+    """A retry pause is cut to a hundred years, and a cancel ends the pause at once."""
     service = make_service(store)
     method, _ = raising(service, RetryLater(after))
     began = clock()
@@ -243,7 +243,7 @@ def test_an_attempt_whose_end_fails_ends_the_operation(
     error: Exception,
     is_async: bool,
 ) -> None:
-    """If an attempt's error cannot be handled, the operation ends: no process holds it idly."""
+    """If an attempt's error cannot be handled, the operation ends and is not held for ever."""
     service = make_service(executor=AsyncioExecutor() if is_async else ThreadExecutor())
     method, attempts = raising(service, error, is_async=is_async)
     done = ended_in_time(service, clock, method.start(WorkRequest()).name)
@@ -280,7 +280,7 @@ def test_a_cancel_ends_the_pause(make_service: MakeService, store: Store) -> Non
 def test_a_delete_ends_the_pause(
     make_service: MakeService, store: Store, clock: ManualClock
 ) -> None:
-    """A delete during a pause removes the operation and frees its target: no worker has it."""
+    """A delete during a retry pause removes the operation and frees the operation's target."""
     service = make_service(store)
     options: dict[str, Any] = {"retry": Retry(**PLAIN), "exclusive_target": lambda request: "t"}
     method, attempts = raising(service, OSError(), **options)
@@ -295,7 +295,7 @@ def test_a_delete_ends_the_pause(
 def test_work_deleted_while_it_runs_is_not_retried(
     make_service: MakeService, store: Store, clock: ManualClock
 ) -> None:
-    """Deleted work that fails is not retried: the attempt counts as failed; the target is free."""
+    """Deleted work that fails is not retried. The attempt counts as failed and frees the target."""
     seen = Outcomes()
     service = make_service(store, observers=[seen])
     attempts: list[int] = []
@@ -365,7 +365,7 @@ def all_wait(service: Service, names: Sequence[str]) -> bool:
 def test_work_succeeds_after_a_ten_minute_outage_of_a_dependency(
     opened: Callable[[], Service], clock: ManualClock
 ) -> None:
-    """Twenty operations wait without a worker while three processes come and go; all succeed."""
+    """Three processes come and go while twenty operations wait without a worker. All succeed."""
     back = clock() + timedelta(minutes=10)
 
     def call(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:

@@ -36,7 +36,7 @@ class WriteRequest:
 
 
 class Reports:
-    """A process with a method; ``written`` lists the ticks in its requests, in UTC."""
+    """A process with a method. ``written`` lists the ticks in the method's requests, in UTC."""
 
     def __init__(self, store: Store, clock: ManualClock, **options: Any) -> None:
         self.written: list[datetime] = []
@@ -231,7 +231,7 @@ def test_intervals_tick_at_whole_multiples() -> None:
 def test_missed_ticks_are_started_up_to_catch_up(
     catch_up: int, days: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The latest missed ticks are started, oldest first; the others are logged as missed."""
+    """The latest missed ticks are started, oldest first. Earlier ticks are logged as missed."""
     reports = reports_at(NOON, catch_up=catch_up)
     reports.clock.advance(days=4)
     assert [tick.day - 1 for tick in reports.run()] == days
@@ -251,7 +251,7 @@ def test_a_tick_is_on_time_for_a_minute() -> None:
 
 
 def test_operation_says_which_schedule_has_started_it() -> None:
-    """An operation's origin is its schedule, also for callers; other operations have no origin."""
+    """A scheduled operation's origin is its schedule, also for callers. Others have no origin."""
     reports = reports_at(NOON, MINUTE, caller="ann")
     reports.run_until(NOON + MINUTE)
     service = reports.service
@@ -291,7 +291,7 @@ def operations(store: Store) -> list[Record]:
 
 
 def test_processes_start_a_tick_once() -> None:
-    """One process starts a tick; the others find it started when they read the schedule again."""
+    """One process starts a tick. Other processes read in the schedule that the tick was started."""
     pytest.importorskip("cronsim")
     clock = ManualClock(NOON)
     store = MemoryStore(clock)
@@ -349,7 +349,7 @@ def test_a_tick_is_started_once_whoever_is_killed(
     dying: Any = Dying(store, POINTS[point], after=after)
     first = Reports(dying, clock).schedule(week)
     first.run()
-    clock.advance(days=3, hours=12)  # a Thursday: weeks count from 1970-01-01
+    clock.advance(days=3, hours=12)  # this is a Thursday, and weeks count from 1970-01-01
     with pytest.raises(Killed):
         first.run()
     clock.advance(later.total_seconds())
@@ -382,7 +382,7 @@ def test_a_tick_that_another_process_has_begun_is_left_to_it_for_a_second() -> N
 
 
 def test_a_clock_that_is_set_back_repeats_no_tick(caplog: pytest.LogCaptureFixture) -> None:
-    """A clock set back by minutes or days repeats no tick; a new process logs that it waits."""
+    """A clock set back by minutes or days repeats no tick. A new process logs that it waits."""
     reports = reports_at(NOON, timedelta(hours=1))
     first = reports.run_until(NOON + timedelta(hours=3))
     for back in (timedelta(minutes=90), timedelta(days=3)):
@@ -398,7 +398,7 @@ def test_a_clock_that_is_set_back_repeats_no_tick(caplog: pytest.LogCaptureFixtu
 
 
 def test_a_refused_start_is_tried_until_the_next_tick(caplog: pytest.LogCaptureFixture) -> None:
-    """A refused start is retried until the next tick; it is logged once, and then as missed."""
+    """A refused start is logged once and retried until the next tick, and then logged as missed."""
     allowed = False
     asked: list[str] = []
 
@@ -437,7 +437,7 @@ def test_started_tick_is_retried_for_23_hours(caplog: pytest.LogCaptureFixture) 
 def test_a_function_of_the_tick_that_fails_is_called_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A request function that fails is called again; it gets the tick in the schedule's zone."""
+    """A request function that fails is called again. Its tick is in the schedule's time zone."""
     clock, ticks = ManualClock(NOON), list[datetime]()
     pytest.importorskip("cronsim")
 
@@ -470,7 +470,7 @@ class Counted(MemoryStore):
 
 
 def test_store_is_not_read_between_ticks() -> None:
-    """A process that has computed the next tick does not read the store until then."""
+    """A process that has computed the next tick does not read the store before that tick."""
     clock = ManualClock(NOON)
     store = Counted(clock)
     reports = Reports(store, clock).schedule(timedelta(hours=1))
@@ -587,7 +587,7 @@ def test_methods_of_other_services_are_refused() -> None:
 
 
 def test_a_store_without_schedules_is_refused() -> None:
-    """A custom store need not support schedules: the list is empty, and a declaration raises."""
+    """With a custom store that has no schedules, the list is empty, and a declaration raises."""
 
     class Without:
         def __init__(self, store: Store) -> None:

@@ -116,7 +116,7 @@ def test_disabled_verb_is_refused_before_arguments(build, verb):
 
 
 def test_all_arguments_are_checked_before_permission(build):
-    """Timeout, filter and page are checked before permission, the deadline before existence."""
+    """Timeout, filter and page are checked before permission, and the deadline before existence."""
     service = build(authorize=refuse)
     with pytest.raises(InvalidTimeout):
         service.wait(MISSING, timedelta(seconds=-1), deadline_seconds=0)
@@ -141,7 +141,7 @@ def test_operations_belong_to_their_caller(build, verb):
 
 
 def test_lists_show_only_operations_of_the_caller(build, clock):
-    """A caller's pages are full, however many operations of other callers lie between."""
+    """A caller's pages are full, even if operations of other callers lie between the results."""
     service = build(owner_only=True)
     mine = []
     for number in range(12):
@@ -175,7 +175,7 @@ def test_reporter_refuses_operations_of_other_methods(build):
 
 
 def test_reporter_of_an_operation_that_is_gone_takes_messages_of_any_method(build):
-    """A deleted operation's method is unknown, so all messages are accepted, and then dropped."""
+    """A reporter of a deleted operation accepts messages of any class, and then drops them."""
     service = build()
     other = declared(service, "acme.v1.Works.Other", response=WorkMetadata, metadata=WorkResponse)
     name = other.start(WorkRequest()).name
@@ -188,7 +188,7 @@ def test_reporter_of_an_operation_that_is_gone_takes_messages_of_any_method(buil
 
 
 def test_response_that_is_too_large_comes_too_late_after_the_end(build):
-    """A response that is too large fails the operation; after the end, the response is dropped."""
+    """A response that is too large fails the operation, or is dropped after the operation's end."""
     service = build(limits=Limits(response_bytes=1000))
     name, late = (service.start(NAME, WorkRequest()).name for _ in range(2))
     with pytest.raises(MessageTooLarge):
@@ -214,7 +214,7 @@ def test_method_may_have_its_own_expiry(build, clock):
 
 
 def test_maintenance_removes_what_has_expired(build, clock, monkeypatch):
-    """Maintenance removes expired operations in batches within a minute; reads never delete."""
+    """Maintenance removes expired operations in batches within a minute. Reads delete nothing."""
     monkeypatch.setattr("lro._engine.maintenance._EXPIRY_BATCH", 100)
     service = build(keep_for=timedelta(hours=1))
     names = [service.start(NAME, WorkRequest()).name for _ in range(150)]
@@ -225,7 +225,7 @@ def test_maintenance_removes_what_has_expired(build, clock, monkeypatch):
     with pytest.raises(OperationNotFound):
         service.get(names[0])
     assert service.store.get(names[0])
-    assert service.run_maintenance() == 0.01  # another batch is left
+    assert service.run_maintenance() == 0.01  # another batch remains
     service.run_maintenance()
     for name in names:
         with pytest.raises(OperationNotFound):
@@ -233,7 +233,7 @@ def test_maintenance_removes_what_has_expired(build, clock, monkeypatch):
 
 
 def test_unconventional_type_names_are_logged(make_service, caplog):
-    """Type names that do not follow AIP-151's convention are logged, but they work."""
+    """Type names that do not follow AIP-151's convention are logged, but accepted."""
     service = make_service()
     with caplog.at_level(logging.INFO, "lro"):
         declared(service, response=Empty)
@@ -270,7 +270,7 @@ def test_a_method_names_its_classes(make_service, role):
 
 
 def test_a_method_is_declared_once(make_service):
-    """A method is declared once, with its full name: the bare decorator is refused."""
+    """A method is declared once, with its full name. A decorator without a name is refused."""
     service = make_service()
     method_of(service)
     with pytest.raises(DeclarationError, match="declared twice"):

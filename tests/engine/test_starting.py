@@ -147,7 +147,7 @@ class Apart(Held):
 
 @pytest.mark.parametrize("case", ["it goes on", "it is over", "it has the thread"])
 def test_start_time_of_claimed_work_is_stored(store, make_service, case):
-    """One write stores the start time: soon, at once in the claiming thread, or with the end."""
+    """One write stores the start time: soon, at once (in the claiming thread) or with the end."""
     executor, seconds = (Held if case == "it has the thread" else Apart)(busy=True), [0.0]
     service = make_service(store, executor, clock=lambda: seconds[0])
     name = service.method(NAME)(nap).start(WorkRequest()).name
@@ -184,7 +184,7 @@ def test_start_time_is_stored_after_an_outage(store, make_service):
 
 
 def test_start_time_that_is_stored_again_holds_up_no_other(store, make_service):
-    """After an outage it is tried again five seconds later; that of newer work comes before."""
+    """After an outage, a start time is stored five seconds later, and newer work's before it."""
     executor, seconds = Apart(busy=True), [0.0]
     service = make_service(store, executor, clock=lambda: seconds[0])
     start, calls = service.method(NAME)(nap).start, []
@@ -249,7 +249,7 @@ def doubtful(make_service, clock):
 
 
 def test_start_whose_reply_from_the_store_was_lost_is_run(doubtful):
-    """If the store's reply is lost, the operation may exist, so a repeat returns it and it runs."""
+    """If the store's reply to a start was lost, a repeat returns the operation, which then runs."""
     service, store, method = doubtful
     once(store, "insert", raising(Unavailable("the connection was lost")), after=True)
     with pytest.raises(Unavailable):
@@ -262,7 +262,7 @@ def test_start_whose_reply_from_the_store_was_lost_is_run(doubtful):
 
 
 def test_start_that_was_not_stored_is_not_released(doubtful):
-    """A start that was not stored leaves nothing to release: no caller has the name."""
+    """A start that was not stored is not released, as no caller has the operation's name."""
     service, _, method = doubtful
     method.start(WorkRequest("x"), target="t")
     swap(service, Held())
@@ -286,7 +286,7 @@ def test_work_cancelled_during_its_insert_never_runs(doubtful):
 
 
 def test_a_lease_that_is_nearly_over_is_renewed_at_once(store, make_service, clock):
-    """If the insert took long, the lease, which began before it, is renewed at once."""
+    """After a slow insert, the lease, which began before the insert, is renewed at once."""
     service = make_service(store, Held())
     name = "insert"
     once(store, name, lambda *_: clock.advance(10), after=True)
@@ -327,7 +327,7 @@ def test_start_during_close_is_released(make_service, clock):
 
 
 def test_a_close_does_not_wait_for_the_start_of_what_has_begun(make_service):
-    """An inline start runs the function, so a close waits for the start only as for work."""
+    """A close waits for an inline start, which runs the function, no longer than for the work."""
     service, step = make_service(executor=InlineExecutor()), Step()
     starting = in_thread(method_of(service, step).start, WorkRequest("x"))
     step.reached()
@@ -454,7 +454,7 @@ NO_VERDICT = (HookFailed, "validate must return None or True to accept")
     ],
 )
 def test_validate_that_returns_no_bool_fails_the_start(make_service, validate, error, sentence):
-    """If ``validate`` returns neither None nor a bool, the start fails; errors are passed on."""
+    """If ``validate`` returns neither None nor a bool, the start fails. Errors are passed on."""
     service = make_service()
     with pytest.raises(error, match=sentence):
         method_of(service, validate=validate).start(WorkRequest())
@@ -485,7 +485,7 @@ def test_repeated_start_returns_the_same_operation(quick):
 
 
 def test_full_queue_still_answers_repeated_starts(store, make_service):
-    """With a full queue, repeats and conflicts get their usual reply; a new start is refused."""
+    """With a full queue, repeats and conflicts get their usual reply. A new start is refused."""
     service, step = make_service(store, ThreadExecutor(1), limits=Limits(backlog=0)), Step()
     method = method_of(service, step)
     first = method.start(WorkRequest("first"), request_id=ID)
@@ -557,7 +557,7 @@ def test_work_begun_since_a_count_does_not_count_for_the_queue(make_service, clo
 
     store = Slow(clock)
     service = make_service(store, limits=Limits(backlog=2))
-    start = method_of(service, concurrency=1).start  # each one waits
+    start = method_of(service, concurrency=1).start  # each start waits
     for _ in range(9):
         name = start(WorkRequest()).name
 
@@ -569,7 +569,7 @@ def test_work_begun_since_a_count_does_not_count_for_the_queue(make_service, clo
 
 
 def test_concurrent_starts_share_one_count(make_service, clock):
-    """Concurrent starts share one count of waiting work; later starts are added to that count."""
+    """Concurrent starts share one count of waiting work. Later starts are added to that count."""
     asking = set()
 
     def seconds():
@@ -578,7 +578,7 @@ def test_concurrent_starts_share_one_count(make_service, clock):
 
     store = Halting()
     service = make_service(store, limits=Limits(backlog=10), clock=seconds)
-    start = method_of(service, concurrency=1).start  # each one waits
+    start = method_of(service, concurrency=1).start  # each start waits
     start(WorkRequest())
     clock.advance(1)
     store.halts = True
@@ -607,7 +607,7 @@ def test_a_full_queue_is_counted_again_as_often_as_that_is_cheap(make_service, c
 
     store = Slow()
     service = make_service(store, limits=Limits(backlog=1))
-    start = method_of(service, concurrency=1).start  # each one waits
+    start = method_of(service, concurrency=1).start  # each start waits
     start(WorkRequest())
     for counts in (2, 2, 2):
         with pytest.raises(ResourceExhausted, match="1 operations wait"):
@@ -784,7 +784,7 @@ class BlobCodec:
 
 
 def test_binary_request_is_compared_by_its_bytes(store, make_service):
-    """Binary requests are compared by their bytes; the function gets the request as sent."""
+    """Binary requests are compared by their bytes, and the function gets the request as sent."""
     types = TypeRegistry(factories=[lambda cls: BlobCodec() if cls is Blob else None])
     types.register(Blob, "acme.v1.Blob")
     service = make_service(store, InlineExecutor(), types=types)

@@ -109,7 +109,7 @@ def test_close_drains_for_the_drain_of_the_service(drain, seconds):
     assert time.monotonic() - began >= seconds
     *steps, last = executor.given
     assert sum(steps) <= seconds
-    assert last == 1.0  # for work that was asked to stop
+    assert last == 1.0  # the last join is for work that was asked to stop
 
 
 def test_drain_ends_when_the_work_does():
@@ -174,7 +174,7 @@ def test_close_with_running_work_logs_counts(ends, caplog):
 
 
 def test_close_from_several_threads_closes_once():
-    """A service closes once; all concurrent calls of close return when it is closed."""
+    """Concurrent calls close a service once, and all of them return when the service is closed."""
     executor = Draining()
     closed, store = [], MemoryStore()
     store.close = lambda: closed.append(1)
@@ -223,7 +223,7 @@ def test_work_that_is_claimed_during_a_stop_is_released(make_service, store):
     stopping = threading.Thread(target=service.edges.work.stop, args=(timedelta(0),))
 
     def stop(claim):
-        if claim.max_count:  # 0 only asks whether work waits
+        if claim.max_count:  # 0 only asks whether there is waiting work
             stopping.start()
             stopping.join(0.1)
         else:
@@ -264,7 +264,7 @@ def test_close_does_not_wait_for_work_that_runs_in_the_thread_of_claims(
 
 @pytest.mark.parametrize("make", [InlineExecutor, lambda: ThreadExecutor(1), AsyncioExecutor])
 def test_start_is_refused_when_the_service_stops(make):
-    """The UNAVAILABLE error of a stopping service has a retry delay: others may take the call."""
+    """The UNAVAILABLE error of a stopping service has a delay, to retry with another process."""
     service = Service(MemoryStore(), make(), maintenance=False)
     method = work(service)
     service.close()
@@ -277,7 +277,7 @@ def test_start_is_refused_when_the_service_stops(make):
 
 @pytest.mark.parametrize("make", [InlineExecutor, lambda: ThreadExecutor(1), AsyncioExecutor])
 def test_executor_of_another_service_is_refused(make):
-    """An executor of two services would stop with either of them, so it is refused."""
+    """An executor that another service uses is refused, as each of the services would stop it."""
     executor, wanted = make(), "executor: belongs to another service"
     service = Service(MemoryStore(), executor, maintenance=False)
     with service, pytest.raises(DeclarationError, match=wanted):
@@ -304,7 +304,7 @@ def left():
 
 @pytest.mark.parametrize("threads", [True, False])
 def test_exit_closes_all_services_at_once(threads, left, monkeypatch, caplog):
-    """Services close in parallel, or one by one if no thread can start; a failure is logged."""
+    """Services close in parallel, or one by one if no thread can start. A failure is logged."""
     together = threading.Barrier(3)
     given = []
 
@@ -367,7 +367,7 @@ def test_closed_or_collected_service_is_not_closed_at_exit(left):
 
 
 def test_end_waits_ends_the_waits_of_threads():
-    """Present and later waiters get UNAVAILABLE; a wait for an ended operation succeeds."""
+    """Present and later waiters get UNAVAILABLE. A wait for an ended operation succeeds."""
     service = build()
     name, done = (service.start(NAME, WorkRequest()).name for _ in range(2))
     service.reporter(done).complete(WorkResponse())
@@ -403,7 +403,7 @@ def test_end_waits_ends_a_wait_that_begins_during_the_call():
 
 
 class Waited:
-    """A fake service with waiters; counts how often its waits were ended."""
+    """A fake service that has waiters and counts how often their waits were ended."""
 
     def __init__(self) -> None:
         self.ended = threading.Semaphore(0)
@@ -448,7 +448,7 @@ def test_signal_ends_waits_and_reaches_the_server(number, handlers):
 
 
 def test_waits_that_cannot_be_ended_are_logged_and_others_still_are(handlers, caplog):
-    """An error in one service is logged; other waits still end, and a later signal tries again."""
+    """An error in one service is logged. Other waits still end, and a later signal tries again."""
     handlers(handle, handle)
     signals, broken, waited = StopSignals(), Waited(), Waited()
     once(broken, "end_waits", raising(ValueError("broken")))
@@ -475,14 +475,14 @@ def test_signals_that_no_server_handles_are_left_alone(handlers, term):
 
 
 def test_signals_cannot_be_handled_in_another_thread(handlers):
-    """Python allows handlers only in the main thread; in other threads the call does nothing."""
+    """Outside the main thread, where Python allows no signal handlers, the call does nothing."""
     handlers(handle, handle)
     in_thread(lambda: StopSignals().end_waits_of(Waited()))()
     assert signal.getsignal(signal.SIGTERM) is handle
 
 
 def test_process_with_too_many_threads_leaves_signals_alone(handlers, monkeypatch, caplog):
-    """If no thread can start, the signals' handlers stay; a later call tries again."""
+    """If no thread can start, the signals' handlers are not replaced. A later call tries again."""
     handlers(handle, handle)
     signals, waited = StopSignals(), Waited()
     with monkeypatch.context() as patch:
@@ -579,7 +579,7 @@ def test_import_works_on_a_system_without_fork(monkeypatch):
 
 @forks
 def test_a_service_starts_again_in_a_child(make_service, store):
-    """The child has a new owner name, no work and no waiters; the parent keeps its own."""
+    """A child has a new owner name, no work and no waiters. The parent does not change."""
     service = make_service(store)
     method = declared(service)
     name, owner = method.start(WorkRequest()).name, service.edges.work.owner

@@ -59,7 +59,7 @@ def noting(service: Service, **options: Any) -> tuple[Any, list[str]]:
 def test_work_begins_when_it_is_due(
     make_service: MakeService, store: Store, clock: ManualClock, given: str
 ) -> None:
-    """Delayed work waits in the store until it is due; ``at`` may have any time zone."""
+    """Delayed work waits in the store until it is due. ``at`` may have any time zone."""
     service = make_service(store, InlineExecutor())
     method, seen = noting(service, expires=MINUTE)
     due = clock() + MINUTE
@@ -203,7 +203,7 @@ def test_delay_and_priority_of_a_call_hold_for_all_its_starts(
 def test_invalid_option_of_a_call_fails_each_of_its_starts(
     make_service: MakeService, awaited: bool
 ) -> None:
-    """Each start returns the error of an invalid option; unknown arguments are refused."""
+    """Each start returns the error of an invalid option. Unknown arguments raise."""
     method, seen = noting(make_service(executor=InlineExecutor()))
     found = started(method, "ab", awaited=awaited, priority=101)
     assert [str(one) for one in found] == [str(found[0])] * 2
@@ -222,7 +222,7 @@ def test_invalid_option_of_a_call_fails_each_of_its_starts(
 def test_the_highest_priority_begins_first(
     make_service: MakeService, store: Store, clock: ManualClock
 ) -> None:
-    """A start's priority replaces the method's; at equal priority, the oldest work begins first."""
+    """A start's priority replaces the method's. At equal priority, the oldest work begins first."""
     service = make_service(store, InlineExecutor())
     method, seen = noting(service, concurrency=1, priority=1)
     given = {"low": -5, "plain": None, "plain too": 1, "high": 7, "least": 0}
@@ -249,7 +249,7 @@ def test_the_highest_priority_begins_first(
 def test_work_that_has_not_begun_in_time_ends(
     make_service: MakeService, store: Store, clock: ManualClock
 ) -> None:
-    """Late work ends with DEADLINE_EXCEEDED, reason EXPIRED; the time counts from the due time."""
+    """Late work ends with DEADLINE_EXCEEDED, reason EXPIRED. The time counts from the due time."""
     executor = Held()
     executor.busy = True
     service = make_service(store, executor)
@@ -257,7 +257,7 @@ def test_work_that_has_not_begun_in_time_ends(
     late = method.start(WorkRequest("late")).name
     later = method.start(WorkRequest("later"), expires=3 * MINUTE).name
     delayed = method.start(WorkRequest("delayed"), delay=MINUTE).name
-    other = make_service(store, InlineExecutor())  # declares no method
+    other = make_service(store, InlineExecutor())  # this service declares no method
     clock.advance(59)
     other.run_maintenance()
     assert not service.get(late).done
@@ -276,7 +276,7 @@ def test_work_that_has_not_begun_in_time_ends(
 def test_an_expiry_is_looked_for_when_it_comes(
     make_service: MakeService, clock: ManualClock
 ) -> None:
-    """An expiry is found when it comes, before the next orphan scan; begun work continues."""
+    """Maintenance ends work at its expiry, before the next orphan scan. Begun work continues."""
     executor = Held()
     service = make_service(None, executor)
     method, _ = noting(service)
@@ -312,7 +312,7 @@ def test_an_expiry_that_is_asked_for_during_a_scan_is_looked_for(
 def test_a_scan_that_was_asked_for_is_due_until_it_succeeds(
     make_service: MakeService, clock: ManualClock
 ) -> None:
-    """If a scan that was due for an expiry fails, the next one finds the late work."""
+    """If a scan that was due for an expiry fails, the next scan finds the late work."""
     service = make_service(None, Held(busy=True))
     service.run_maintenance()
     name = noting(service)[0].start(WorkRequest(), expires=MINUTE / 60).name
@@ -327,7 +327,7 @@ def test_a_scan_that_was_asked_for_is_due_until_it_succeeds(
 def test_late_work_that_cannot_be_ended_is_tried_again_with_the_next_scan(
     make_service: MakeService, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Late work that cannot be ended is retried with the next scan, not in a busy loop."""
+    """Late work that cannot be ended is retried with the next scan, and not in a busy loop."""
     service = make_service(None, Held(busy=True))
     name = noting(service)[0].start(WorkRequest(), expires=MINUTE).name
     service.run_maintenance()
@@ -352,7 +352,7 @@ def test_work_that_is_claimed_too_late_is_not_done(
     method, seen = noting(service, concurrency=1, expires=MINUTE, retry=Retry())
     name = method.start(WorkRequest()).name
     clock.advance(60)
-    service.edges.work.run_operation(name)  # the call of a Celery worker that gets the name
+    service.edges.work.run_operation(name)  # a Celery worker that gets the name makes this call
     assert reason(service.get(name)) == (Code.DEADLINE_EXCEEDED, "EXPIRED")
     assert seen == []
 
@@ -385,7 +385,7 @@ def all_done(service: Service, names: list[str]) -> bool:
 
 @EACH_STORE
 def test_a_limit_holds_for_each_key(make_service: MakeService, store: Store) -> None:
-    """A limit holds per key, and keys take turns; work without a key has no limit."""
+    """A limit holds per key, and keys take turns. Work without a key has no limit."""
     service, running = make_service(store, ThreadExecutor(6)), Running()
     key = {"": "", "a": "ann", "b": "bob"}
     method = service.method(WORK, concurrency=1, concurrency_key=lambda request: key[request.text])(
@@ -396,12 +396,12 @@ def test_a_limit_holds_for_each_key(make_service: MakeService, store: Store) -> 
     assert (running.most["a"], running.most["b"]) == (1, 1)
     assert sorted(running.order) == sorted(["a"] * 12 + ["b"] * 3 + [""] * 3)
     last = max(place for place, text in enumerate(running.order) if text == "b")
-    assert last <= 3 + 6 + 3  # 3 of "b", 6 claimed first, one "a" beside each "b"
+    assert last <= 3 + 6 + 3  # the 3 "b", the first 6 claimed, and one "a" for each "b"
 
 
 @EACH_STORE
 def test_keys_take_turns(make_service: MakeService, store: Store, clock: ManualClock) -> None:
-    """Keys take turns even without a limit, so a customer with much work does not delay others."""
+    """Keys take turns even without a limit, so that much work of one customer delays no other."""
     service = make_service(store, InlineExecutor())
     method, seen = noting(
         service, concurrency_key=lambda request: request.text[0], rate=(99, MINUTE)
@@ -421,7 +421,7 @@ def test_keys_take_turns(make_service: MakeService, store: Store, clock: ManualC
 def test_work_over_the_rate_waits(
     make_service: MakeService, store: Store, clock: ManualClock, keyed: bool
 ) -> None:
-    """Work over the rate waits; if there are keys, each key has its own rate."""
+    """Work over the rate waits. If there are keys, each key has its own rate."""
     service = make_service(store, InlineExecutor())
     options: dict[str, Any] = {"concurrency_key": lambda request: request.text} if keyed else {}
     method, seen = noting(service, rate=(2, MINUTE), **options)
@@ -444,7 +444,7 @@ def test_concurrency_key_must_be_a_string(make_service: MakeService) -> None:
 
 
 def test_concurrency_key_is_freed_after_the_start(make_service: MakeService) -> None:
-    """A concurrency key is freed after the start: only its hash is stored."""
+    """After a start, its concurrency key is freed, as only the key's hash is stored."""
 
     class Key(str):
         """A string class whose instances can be weakly referenced."""

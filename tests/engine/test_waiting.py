@@ -82,7 +82,7 @@ class Wait:
         assert self.seconds() <= latest + TICK
         events = [at for at, _ in self.events if at <= latest]
         if expected.get("done") is False and not events and latest:
-            assert self.seconds() >= latest * 0.9 - TICK  # and not much too early
+            assert self.seconds() >= latest * 0.9 - TICK  # it is not much too early
 
 
 @pytest.mark.parametrize("case", CASES, ids=by_id)
@@ -264,7 +264,7 @@ def test_ends_of_many_operations_are_read_together(service, store, monkeypatch):
 @on_a_loop
 async def test_ends_are_read_on_the_loop_where_that_does_not_block(service, store, monkeypatch):
     """With a store that does not block, ends are read on the loop, a few at a time."""
-    store.writes_block, looked = True, store.gets  # as a file store does
+    store.writes_block, looked = True, store.gets  # a file store is like this
     monkeypatch.setattr(watching, "_READ_ON_LOOP", 2)
     names = [start(service) for _ in range(5)]
     seen = []
@@ -298,7 +298,7 @@ async def waits(service, store, *names):
 @pytest.mark.parametrize("read", ["succeeds", "fails", "is cancelled"])
 @on_a_loop
 async def test_an_end_during_the_read_of_others_is_read_after_it(service, store, read, caplog):
-    """An end that is notified during another read is read after it, whatever that read's outcome.
+    """An end that is notified during another read is read after that read, whatever its outcome.
 
     The reading task may be cancelled with all other tasks of the loop, some of which clean up.
     """
@@ -315,7 +315,7 @@ async def test_an_end_during_the_read_of_others_is_read_after_it(service, store,
             (reader,) = asyncio.all_tasks() - before - {*tasks, asyncio.current_task()}
             reader.cancel()
 
-    def act(*_):  # runs in the reading thread
+    def act(*_):  # called in the reading thread
         service.reporter(second).complete(DONE)
         asyncio.run_coroutine_threadsafe(noticed(), loop).result(PATIENCE)
         if read == "fails":
@@ -342,7 +342,7 @@ async def test_a_wait_reads_the_store_twice(service, store):
     assert reads == [name]
     service.reporter(name).report(WorkMetadata(1))
     service.cancel(name)
-    reads.clear()  # drop the reads by the report and the cancel
+    reads.clear()  # the report and the cancel have read, too
     await settle()
     assert reads == []
     assert not task.done()
@@ -353,7 +353,7 @@ async def test_a_wait_reads_the_store_twice(service, store):
 
 
 def test_threads_can_wait_with_events_of_gevent(service, monkeypatch):
-    """Waits use gevent's events, which gunicorn loads after the application."""
+    """Waits use gevent's events, even if gunicorn loads gevent after the application."""
     real = threading.Event
 
     class Other:
@@ -399,7 +399,7 @@ async def test_an_operation_that_expires_at_once_is_not_found(make_service):
 @pytest.mark.parametrize("colour", ["thread", "coroutine"])
 @pytest.mark.parametrize("event", ["complete", "delete"])
 def test_end_between_first_read_and_listening_ends_the_wait(service, store, colour, event):
-    """If the change comes between the first read and the listener, the waiter reads again."""
+    """If the end comes between the first read and the listener, the waiter reads again."""
     name = start(service)
     reporter = service.reporter(name)
     complete, delete = (lambda _: reporter.complete(DONE)), (lambda _: service.delete(name))
@@ -420,7 +420,7 @@ def test_end_between_first_read_and_listening_ends_the_wait(service, store, colo
 
 
 def test_store_that_fails_when_notified_keeps_waiters_waiting(service, store):
-    """After a failed read, waiters read again at their timeout: an outage only delays the reply.
+    """After a failed read, a waiter reads again at its timeout. An outage only delays the reply.
 
     Waiting is best effort (spec §4.7).
     """
@@ -440,7 +440,7 @@ def test_store_that_fails_when_notified_keeps_waiters_waiting(service, store):
 
 
 def test_closed_loop_is_freed(service):
-    """A closed loop is freed: no waiter refers to it."""
+    """A closed loop is freed, as no waiter refers to it."""
     name = start(service)
 
     async def main():

@@ -102,7 +102,7 @@ def over(sighting):
 
 @virtually
 async def test_json_values_equal_in_python_are_different_states(harness):
-    """1, 1.0 and true are three JSON values, and strings differ from numbers and bytes."""
+    """The JSON values 1, 1.0 and true all differ, and strings differ from numbers and bytes."""
     (name,) = harness.start()
 
     async with harness.watched([name]) as batches:
@@ -123,7 +123,7 @@ EVENTS = st.one_of(
 @settings(max_examples=40)
 @given(st.lists(EVENTS, max_size=40))
 def test_watch_reports_the_last_state_of_each_name(events):
-    """The last sighting of a name is its last state; no sighting is repeated or after an end."""
+    """The last sighting of a name is its last state. None is repeated, and none follows an end."""
     with services(ManualClock()) as make_service:
         harness = Harness(make_service, ManualClock())
         names = harness.start(4)
@@ -160,7 +160,7 @@ def test_watch_reports_the_last_state_of_each_name(events):
 
 @virtually
 async def test_changes_within_a_short_time_are_read_together(harness):
-    """Changes within a short time are read together; several changes of a name give one state."""
+    """Changes within a short time are read together. Several changes of a name give one state."""
     names = harness.start(50)
 
     async with harness.watched(names) as batches:
@@ -305,7 +305,7 @@ async def test_unnamed_changes_are_read_soon(harness):
             await asyncio.sleep(0.25)
     pauses = [after - before for before, after in itertools.pairwise(looks)]
     assert pauses
-    assert min(pauses) >= 10  # twenty times the length of a read
+    assert min(pauses) >= 10  # a read takes a twentieth of this
 
 
 @virtually
@@ -341,7 +341,7 @@ async def test_abandoned_stream_leaves_no_listener(harness):
 
 
 def test_notifications_from_other_threads_reach_all_loops(harness):
-    """Two loops watch one name and wait for it; a third thread ends the operation."""
+    """After a third thread ends an operation, the watches and waits of two loops get its end."""
     (name,) = harness.start()
     watching, found = threading.Barrier(3), []
 

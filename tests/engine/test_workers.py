@@ -61,7 +61,7 @@ def service(make_service: MakeService, store: Store) -> lro.Service:
 def test_worker_is_listed_from_its_first_maintenance_on(
     service: lro.Service, clock: ManualClock
 ) -> None:
-    """A worker is listed from its first maintenance on; the list itself registers no worker."""
+    """A worker is listed from its first maintenance on. Listing does not register a worker."""
     assert owners(service) == owners(service, all=True) == []
     began = clock()
     service.run_maintenance()
@@ -149,7 +149,7 @@ async def test_async_form_lists_the_same_workers(service: lro.Service) -> None:
 def test_workers_of_an_unavailable_store_are_unavailable(
     service: lro.Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store's error is raised unchanged."""
+    """If the store is unavailable, its error is raised unchanged."""
 
     def away() -> None:
         raise Unavailable("the store is away")
@@ -162,7 +162,7 @@ def test_workers_of_an_unavailable_store_are_unavailable(
 def test_work_that_no_live_worker_declares_is_stranded(
     service: lro.Service, store: Store, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Stranded work is listed at once, and logged after a minute, until a worker declares it."""
+    """Work that no live worker declares is listed at once (stranded) and logged after a minute."""
     insert(store, waiting(clock, method="acme.v1.Works.Old"))
     insert(store, waiting(clock, "later", seconds=9999, method="acme.v1.Works.Later"))
     service.run_maintenance()
@@ -182,7 +182,7 @@ def test_work_that_no_live_worker_declares_is_stranded(
 def test_work_of_a_silent_workers_methods_is_stranded_at_once(
     service: lro.Service, store: Store, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If the only worker of a method is silent, its work is listed at once and logged later."""
+    """If the only worker of a method is silent, waiting work is listed at once and logged later."""
     insert(store, waiting(clock, method="acme.v1.Works.Old"))
     store.renew(said(clock, "old", methods=("acme.v1.Works.Old",)))
     for _ in range(2):
@@ -197,7 +197,7 @@ def test_work_of_a_silent_workers_methods_is_stranded_at_once(
 def test_waiting_work_is_counted_after_the_last_batch_of_an_expiry(
     service: lro.Service, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counting a long queue takes long, so it is done after the last batch and not after each."""
+    """A long queue takes long to count, and is counted only after the last batch of an expiry."""
     more, waiting_work = [True, True, False], store.waiting
     calls: list[str] = []
 

@@ -31,7 +31,7 @@ from tests.filters.messages import types
     ],
 )
 def test_filter_error_names_the_part_that_does_not_fit(text: str, said: str) -> None:
-    """A filter that does not fit the types is refused; the error says how to fix the filter."""
+    """A filter that does not fit the types is refused. The error says how to fix the filter."""
     assert said in refusal(text)
 
 
@@ -72,13 +72,13 @@ def test_long_enums_are_not_listed_whole() -> None:
     ],
 )
 def test_the_nearest_name_is_suggested(text: str, hint: str | None) -> None:
-    """The error about an unknown name suggests a similar one, where a field name is expected."""
+    """Where a field name is expected, the error about an unknown name suggests a similar name."""
     said = refusal(text)
     assert said.partition("; did you mean ")[2] == (f"{hint}?" if hint else "")
 
 
 def test_names_of_every_type_are_suggested() -> None:
-    """Fields of every registered type are suggested; text common to all types' errors is kept."""
+    """A suggested name may be of any registered type. The error keeps text that all types share."""
     known = types(["lrofix.v1.ImportMetadata", "lrofix.v1.ExportMetadata"])
     assert refusal("metadata.verbs = x", known) == (
         "there is no field 'verbs'; no type registered for metadata accepts this;"
@@ -109,7 +109,7 @@ def test_filter_error_is_one_short_line_despite_long_names() -> None:
     assert refusal(f"metadata.{long[:40]} = 1", big) == (
         f"there is no field '{long[:40]}'; did you mean {long}?"
     )
-    hinted = refusal(f"{long[:40]} = 1", big)  # without a hint, which would be too long
+    hinted = refusal(f"{long[:40]} = 1", big)  # the hint would be too long, and is left out
     assert hinted.endswith(f"found '{long[:40]}'")
     assert shortened("x" * 200, 0).description == "x" * 198 + "…"
 

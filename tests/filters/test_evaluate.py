@@ -74,7 +74,7 @@ def test_dynamic_value_compares_by_its_json_type(field: str, test: str, expected
             True,
         ),
         ("metadata.by_long.1.label = x", {"byLong": {"2": {"label": "x"}}}, False),
-        # An enum's aliases are equal; a number without a name equals no name.
+        # An enum's aliases are equal. A number without a name equals no name.
         ("metadata.colour = RED", {}, True),
         ("metadata.colour:*", {}, False),
         ("metadata.colour = VERT", {"colour": "GREEN"}, True),
@@ -82,7 +82,7 @@ def test_dynamic_value_compares_by_its_json_type(field: str, test: str, expected
         ("metadata.colour:*", {"colour": 77}, True),
         ("metadata.maybe:*", {"maybe": "RED"}, True),
         ("metadata.maybe != GREEN", {}, False),
-        # A float compares in 32 bits, a double in 64, also in lists, and with NaN and infinity.
+        # Floats compare in 32 bits and doubles in 64, also in lists, and with NaN and infinity.
         ("metadata.ratio = 0.100000001", {"ratio": 0.1}, True),
         ("metadata.rate = 0.100000001", {"rate": 0.1}, False),
         ("metadata.ratios:0.1", {"ratios": [1, 0.1]}, True),
@@ -99,7 +99,7 @@ def test_dynamic_value_compares_by_its_json_type(field: str, test: str, expected
         ("metadata.limit:*", {"limit": 0}, True),
         # An element of a list of times equals a literal of the same instant.
         ("metadata.when:'2030-01-01T01:00:00+01:00'", {"when": ["2030-01-01T00:00:00Z"]}, True),
-        # Fields in a binary payload cannot be tested; the payload's presence and type can.
+        # Fields in a binary payload cannot be tested, but the payload's presence and type can be.
         ("metadata.limit = 5", b"\x08\x05", False),
         ("metadata:limit", b"\x08\x05", False),
         ("metadata.colour = RED", b"", False),
@@ -146,7 +146,7 @@ def test_bytes_masks_and_packed_messages_are_only_present() -> None:
 
 
 def test_the_type_decides_which_test_applies() -> None:
-    """A test is false if the type of the record's metadata lacks the tested field."""
+    """A test of a field is false if the type of the record's metadata lacks the field."""
     book = AnyMessage(url("lrofix.v1.Book"), {"title": "x"})
     both = compiled("metadata.title = x", types(["lrofix.v1.Book"]))
     assert both.matches(Row(metadata=book))
@@ -171,7 +171,7 @@ def test_the_type_decides_which_test_applies() -> None:
     ],
 )
 def test_well_known_type_as_metadata(name: str, payload: Json, text: str, expected: bool) -> None:
-    """Parts of a Value or ListValue can be tested; a wrapper allows only search and presence."""
+    """Parts of a Value or ListValue can be tested. A wrapper allows only search and presence."""
     full_name = f"google.protobuf.{name}"
     subject = Row(metadata=AnyMessage(url(full_name), payload))
     assert compiled(text, types([full_name])).matches(subject) is expected

@@ -38,7 +38,7 @@ METADATA: Final = [
 ]
 RESPONSE: Final = types(EVAL["response_types"])
 HANGS_SECONDS: Final = 10.0
-"""CPU seconds after which a call counts as hanging; each call here needs far fewer."""
+"""CPU seconds after which a call counts as hanging. Each call of these tests needs far fewer."""
 
 LIMITS: Final = ("a filter has at most", "parentheses can be nested at most")
 CASES: Final[Any] = [
@@ -48,7 +48,7 @@ SEEDS: Final = sorted(
     {case["filter"] for cases in CASES for case in cases if len(case["filter"]) < 1000}
 )
 ODD: Final = "\x00\x1f\x7f\ud800\udfff\u0130ß\ufb03\u0345\u202e\u200d\u0301\u2028\ufeff\U000e0001🙂"
-"""Control characters, lone surrogates, invisible characters, and letters that fold to several."""
+"""Control characters, lone surrogates, invisible characters, and some that fold to several."""
 
 TOKENS: Final = (
     *("AND", "OR", "NOT", "-", "(", ")", "()", " ", "  ", "\t\n", ".", ",", ":", "=", "!=", "<="),
@@ -134,7 +134,7 @@ ROWS: Final = st.sampled_from(KNOWN) | st.builds(
 
 
 def read(text: str) -> Filter | None:
-    """Compile the text in bounded time; if it is refused, check the error and return None."""
+    """Compile the text in bounded time. If it is refused, check the error and return None."""
     try:
         return in_time(lambda: compiled(text, METADATA, RESPONSE))
     except InvalidFilter as refused:
@@ -162,7 +162,7 @@ def check_refusal(refused: InvalidFilter, text: str) -> None:
 
 
 def check_text(text: str, rows: Sequence[Row]) -> list[bool] | None:
-    """Match the rows, unless the text is refused; ``NOT`` must invert each result (spec §7.5)."""
+    """Match the rows, unless the text is refused. ``NOT`` must invert each result (spec §7.5)."""
     wanted = read(text)
     if wanted is None or not text.strip(" \t\r\n"):
         return None
@@ -239,7 +239,7 @@ FILTERS: Final[Mapping[str, Callable[[int], str]]] = {
 def test_parsing_takes_time_linear_in_the_filter(kind: str) -> None:
     """A filter twice as long takes at most twice the work to parse, even if it is invalid."""
     make = FILTERS[kind]
-    read(make(16))  # so that work done once is not counted
+    read(make(16))  # work that is done only once is not counted
     check_linear({size: work(lambda size=size: read(make(size))) for size in (200, 400, 800)})  # type: ignore[misc]  # a default keeps the size
 
 
@@ -403,7 +403,7 @@ NUMBERS: Final = (
 
 @pytest.mark.parametrize("number", NUMBERS, ids=lambda number: number[:22])
 def test_numbers_of_any_size_compare_exactly(number: str) -> None:
-    """Integers are compared exactly with any number, doubles with the nearest double."""
+    """Integers are compared with the exact number, and doubles with the double nearest to it."""
     exact = Fraction(number)
     for value in (-5, 0, 1, 5, 2**31 - 1):
         for op, wanted in (("<", value < exact), ("=", value == exact), ("!=", value != exact)):

@@ -93,7 +93,7 @@ def keys_of(made: Service, operation: str) -> dict[str, str]:
         ('labels."a.b"', {"labels": {"a.b": "data"}}, key_value("data")),
         ("shard_names.7", {"shardNames": {"7": "seven"}}, key_value("seven")),
         ("current_step.stage", {"currentStep": {"stage": "COPYING"}}, key_value(2)),
-        # The value is missing or of another type: no default is used, because it may change later.
+        # The value is missing or has another type. No default is used, because it may change later.
         *((path, {}, ABSENT) for path in ("note", "target", "stage", "current_step.name")),
         ("target", {"target": None}, ABSENT),
         ("current_step.name", {"currentStep": {}}, ABSENT),
@@ -105,7 +105,7 @@ def keys_of(made: Service, operation: str) -> dict[str, str]:
         ("verb", AnyMessage(url(IMPORT), {"target": "alpha"}), ABSENT),
         ("verb", AnyMessage(url(IMPORT), ["verb"]), ABSENT),
         ("verb", AnyMessage(url(NAME), {}), ABSENT),
-        # Another release may know the type, the field or the enum number, so there is no key.
+        # There is no key, because another release may know the type, field or enum number.
         ("target", AnyMessage(url("acme.v1.Unknown"), {"target": "alpha"}), None),
         ("target", b"\xff\xff", None),
         ("target", AnyMessage(url("acme.v1.Unknown"), b""), None),
@@ -116,7 +116,7 @@ def keys_of(made: Service, operation: str) -> dict[str, str]:
 def test_index_key_is_that_of_the_value_or_of_absent(
     path: str, payload: Any, wanted: str | None
 ) -> None:
-    """A record's key is the hash of the value, or ABSENT; a value of unknown meaning has no key."""
+    """A record's key is the hash of the value, or ABSENT. A value of unknown meaning has no key."""
     made = service(MemoryStore(), path)
     for other in (ImportMetadata, Everything):
         made.types.register(other)
@@ -186,7 +186,7 @@ def test_without_an_index_there_are_no_keys() -> None:
 
 
 def test_caller_has_an_index_key() -> None:
-    """A record has a key for its caller, and for each indexed path if its metadata is readable."""
+    """A record has a key for its caller and, if its metadata is readable, for each indexed path."""
     made = service(MemoryStore(), "target", owner_only=True)
     bare = made.start(METHOD, WorkRequest(), caller="ann").name
     ann, (path,) = {"caller": key_value("ann")}, keys_of(made, bare).keys() - {"caller"}
@@ -257,7 +257,7 @@ def earlier(store: Store) -> Service:
 
 
 def test_an_earlier_release_does_not_corrupt_an_index(store: Store, earlier: Service) -> None:
-    """A record is still found by its index after an earlier release wrote it, for a cancel."""
+    """An index still finds a record after a cancel in an earlier release has written the record."""
     later = service(store, "verb", "stage", "target")
     one, other = reported(later, {"target": "new", "stage": "COPYING"}), reported(later, {})
     earlier.cancel(one)
@@ -305,7 +305,7 @@ def test_records_stay_ordered_when_their_expiry_changes(clock: ManualClock) -> N
 
 
 def found(store: Store) -> list[str]:
-    """Return the IDs that have the wanted key; check that a scan of one row also finds some."""
+    """Return the IDs that have the wanted key. A scan of only one row must also find some IDs."""
     assert ids(store.page("", None, 99, WANTED, 1).records) != []
     return ids(store.page("", None, 99, WANTED).records)
 
@@ -317,7 +317,7 @@ def fill(store: Store, clock: ManualClock) -> None:
 
 
 def test_an_index_is_made_in_a_file_with_records(tmp_path: Path, clock: ManualClock) -> None:
-    """An index is created once, in a file with records; without it, a list scans all records."""
+    """An index is created once, in a file with records. Without it, a list scans all records."""
     path = tmp_path / "operations.db"
 
     def version() -> Any:
@@ -409,7 +409,7 @@ def test_an_index_is_made_once_while_others_write(make, plain, schema, clock) ->
     with under_way(schema):
         store.index({"k1"})
         sees(plain, AT_WORK, "CREATE INDEX")
-        other.index({"k1"})  # waits for the first store, and then finds its index
+        other.index({"k1"})  # finds the index after a wait for the first store
         sees(plain, TRIED, "SELECT pg_try_advisory_lock")
         insert(store, record_of(clock, "e", keys=KEYED))
         store.update("operations/a", lambda record: record.next_version(caller="y"))

@@ -67,7 +67,7 @@ PATTERNS = st.text("xz*", max_size=8)
 
 @given(PATTERNS, st.text("xz", max_size=12))
 def test_patterns_match_as_the_regular_expression_does(written: str, text: str) -> None:
-    """A star in a pattern stands for any characters; every other character stands for itself."""
+    """A star in a pattern stands for any characters. Every other character stands for itself."""
     expression = ".*".join(map(re.escape, written.split("*")))
     if written != "":
         fits = bool(re.fullmatch(expression, text))

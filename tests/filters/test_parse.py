@@ -57,7 +57,7 @@ def refused(text: str) -> InvalidFilter:
 
 @pytest.mark.parametrize(
     ("text", "position", "description"),
-    [  # the tests of errors that callers get have more cases
+    [  # the tests of errors that callers get have further cases
         ("a AND'b'", 5, "expected white space after AND, found the string 'b'"),
         ("a = f() : c", 8, "comparisons cannot be chained, join them with AND; found ':'"),
         ("(a = 1) = 2", 8, "expected a field, a function, a value or '(', found '='"),
@@ -74,7 +74,7 @@ def refused(text: str) -> InvalidFilter:
     ],
 )
 def test_a_refusal_says_what_and_where(text: str, position: int, description: str) -> None:
-    """An error's position counts code points from 0; the text quotes only a part of the filter."""
+    """An error's position counts code points from 0. Its text quotes only a part of the filter."""
     error = refused(text)
     assert (error.position, error.description) == (position, description)
     assert error.field == "filter"
@@ -110,7 +110,7 @@ ROWS = [row(record) for record in EVAL["records"]]
 
 @pytest.mark.parametrize("case", PARSE_OK, ids=by_id)
 def test_a_filter_parses_to_its_tree(case):
-    """Each valid filter of the vectors is parsed to the tree in its case (spec §7.4)."""
+    """Each valid filter of the vectors is parsed to the tree that its vector gives (spec §7.4)."""
     assert tree_of(case["filter"]) == case["ast"]
 
 
@@ -126,7 +126,7 @@ def test_a_text_that_is_not_a_filter_is_refused(case):
 
 @pytest.mark.parametrize("case", EVAL["cases"], ids=by_id)
 def test_a_filter_matches_these_records(case):
-    """A filter of the vectors matches the records in its case, or is refused as the case says."""
+    """A filter of the vectors matches the records that its vector lists, or is refused."""
     metadata = types(case.get("metadata_types", EVAL["metadata_types"]))
     response = types(EVAL["response_types"])
     if "error" in case["expect"]:
@@ -140,6 +140,6 @@ def test_a_filter_matches_these_records(case):
 
 
 def test_nothing_matches_without_types():
-    """Without types, a test of a metadata field is refused; a test of presence is not."""
+    """Without types, a test of a metadata field is refused, but not a test of presence."""
     assert compiled("-metadata:*", []).matches(Row())
     assert "no type is registered for metadata" in refusal("metadata.verb = export", [])

@@ -1,4 +1,4 @@
-"""Prefilters for stores: every matching record meets the prefilter, and few other records do."""
+"""Prefilters for stores: every matching record meets its prefilter, and few other records do."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ OWN_FIELDS = [
     (f"NOT end_time() <= {AT_NOON}", EVERYTHING),
     ("end_time():*", DONE),
     ("NOT end_time():*", EVERYTHING),
-    # Rows have microseconds, filters nanoseconds: bounds are rounded outwards.
+    # Rows have microseconds and filters nanoseconds. Bounds are rounded outwards.
     (f"create_time() = {NANOS.format('001')}", created(NOON, NOON + 1)),
     (f"create_time() > {NANOS.format('999')}", created(NOON)),
     (f"create_time() <= {NANOS.format('001')}", created(high=NOON + 1)),
@@ -154,7 +154,7 @@ TEXTS = [
     ("response:*", SUCCESS),
     ("response.title = 'no way'", both(SUCCESS, says("RESULT", '"no way"', '"title":'))),
     ("NOT response.title = a", EVERYTHING),
-    # Pieces: the field name, unless the default matches, and a value that JSON keeps unchanged.
+    # The pieces are the field's name, unless the default matches, and values that JSON keeps.
     ("metadata.verb = 'no way'", meta('"no way"', '"verb":')),
     ("metadata.verb = ''", EVERYTHING),
     ("metadata.verb != a", EVERYTHING),
@@ -184,7 +184,7 @@ TEXTS = [
         "metadata.verb = '*aaa*bbbb*ccccc*dddddd*eeeeeee*'",
         meta('"verb":', "eeeeeee", "dddddd", "ccccc"),
     ),
-    # A search tests all text columns; its non-ASCII letters are tested by the filter alone.
+    # A search tests all text columns. Only the filter itself tests non-ASCII letters.
     ("disk", FOLDED.format("disk")),
     ("'Straße * DISK'", FOLDED.format(" disk strasse ")),
     ("'ЖЖЖ *disk'", FOLDED.format("disk")),
@@ -204,7 +204,7 @@ GROUPS = [
 
 @pytest.mark.parametrize(("text", "wanted"), OWN_FIELDS + TEXTS + GROUPS)
 def test_prefilter_has_the_conditions_of_every_match(text: str, wanted: str) -> None:
-    """The prefilter tests conditions that every match meets; exact conditions can be negated."""
+    """The prefilter tests conditions that every match meets. Exact conditions can be negated."""
     assert said(prefilter(text)) == wanted
 
 
@@ -251,7 +251,7 @@ def test_numbers_that_are_not_prefiltered_as_ranges(text: str) -> None:
     ("text", "path", "values"),
     [
         ("metadata.target = alpha", "target", [key_value("alpha")]),
-        ("metadata.target = ''", "target", [key_value(""), "-"]),  # or the field is missing
+        ("metadata.target = ''", "target", [key_value(""), "-"]),  # the field may also be missing
         ("metadata.labels.team:data", "labels.team", [key_value("data")]),
         ("metadata.stage = COPYING", "stage", [key_value(2)]),
         ("metadata.priority = 5.0", "priority", [key_value(5)]),
@@ -277,7 +277,7 @@ def test_prefilter_has_the_hash_of_an_indexed_value(
         ("metadata.verb = alpha", [EXPORT]),
         ("NOT metadata.target = alpha", [EXPORT]),
         ("response.name = alpha", [EXPORT]),
-        ("metadata.priority = 5", [EXPORT, IMPORT]),  # a number in one type, a text in the other
+        ("metadata.priority = 5", [EXPORT, IMPORT]),  # a number and a text
         ("metadata.target = alpha", [EXPORT, STRUCT]),
     ],
 )

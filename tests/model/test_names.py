@@ -18,7 +18,7 @@ from tests.vector_files import vectors
 
 CASES = vectors("names")["cases"]
 
-# With few pieces, reserved words, double slashes and odd lengths are frequent.
+# A small set of pieces makes reserved words, double slashes and odd lengths frequent.
 PIECES = st.sampled_from(
     ["a", "operations", "operationsx", "-", ".", "..", "", "é:%2F", "\x7f", "--"]
 )
@@ -27,7 +27,7 @@ NEAR_NAMES = st.lists(PIECES, max_size=7).map("/".join)
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
 def test_name_is_parsed_as_its_vector_says(case: dict[str, Any]) -> None:
-    """Each name of names.json gives its parts or its error."""
+    """Each name in names.json is parsed into its parts or refused with its error."""
     name, expect = case["name"], case["expect"]
     if case["kind"] == "operation" and "error" in expect:
         with pytest.raises(InvalidOperationName) as refused:
@@ -85,7 +85,7 @@ def test_name_regex_agrees_with_the_rules_of_the_spec(name: str) -> None:
 
 @given(NEAR_NAMES | st.text(max_size=30))
 def test_text_is_a_parent_exactly_if_adding_an_id_gives_a_name(name: str) -> None:
-    """A text is a parent, or its collection, exactly if adding an id gives a valid name."""
+    """A text is a parent, or a parent's collection, exactly if adding an id gives a valid name."""
     under = {reference(f"{name}/operations/x"), reference(f"{name}/x")}
     parents = {found.parent for found in under if found and found.id == "x"}
     assert parent(name) == ("" if name == "" else next(iter(parents), None))
@@ -103,14 +103,14 @@ def test_joined_name_is_split_into_its_parts(above: str, unique_id: str) -> None
 
 
 def test_a_name_is_not_joined_under_an_operation() -> None:
-    """A name below an operation's name would be parsed differently, so it is refused."""
+    """A name below an operation's name would be parsed differently, and is therefore refused."""
     with pytest.raises(InvalidParent, match="is under ''") as refused:
         join_name("operations/a", "b")
     assert refused.value.field == "parent"
 
 
 def test_invalid_name_error_names_the_segment_and_the_reason() -> None:
-    """The error about an invalid name is short, and says which segment is wrong and why."""
+    """The error about an invalid name is short, names the wrong segment and gives the reason."""
     for name, says in (
         ("operations/a\x00", r"segment 2 contains '\x00'"),
         ("projects/p", "no collection 'operations'"),
@@ -128,7 +128,7 @@ def test_invalid_name_error_names_the_segment_and_the_reason() -> None:
 
 @pytest.mark.parametrize("name", [None, 5, ["operations/a"], b"operations/a"])
 def test_name_or_parent_that_is_not_a_string_is_refused(name: Any) -> None:
-    """A name that is not a string is the usual error for a wrong argument, not a TypeError."""
+    """A name that is not a string raises the usual error for a wrong argument, not a TypeError."""
     for read, error in ((parse_name, InvalidOperationName), (normalise_parent, InvalidParent)):
         with pytest.raises(error, match="name: must be a text, got "):
             read(name)

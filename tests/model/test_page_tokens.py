@@ -46,7 +46,7 @@ def unsealed(token, **changes):
     st.datetimes(datetime(1, 1, 5), datetime(9999, 12, 1), timezones=st.just(UTC)),
 )
 def test_cursor_survives_a_page_token(moment, name, text, now):
-    """The cursor that is read back has the same microseconds and characters."""
+    """A cursor read back from a page token has the same microseconds and characters."""
     place = Cursor(moment, name)
     token = sealed(place, filter_text=text, now=now)
     assert unsealed(token, filter_text=text, now=now) == place
@@ -54,7 +54,7 @@ def test_cursor_survives_a_page_token(moment, name, text, now):
 
 
 def test_page_token_reveals_neither_name_nor_time():
-    """Neither a name nor a time can be read from a token (spec §3.4(4))."""
+    """Neither a name nor a time can be read from a page token (spec §3.4(4))."""
     raw = base64.urlsafe_b64decode(sealed() + "==")
     assert b"operations" not in raw
     assert sealed() == sealed()
@@ -62,7 +62,7 @@ def test_page_token_reveals_neither_name_nor_time():
 
 
 def altered(token):
-    """Yield the token with each single bit changed, and in other spellings."""
+    """Yield the token with one bit changed, for each bit, and then the token in other spellings."""
     raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
     for place in range(len(raw)):
         for bit in range(8):
@@ -77,7 +77,7 @@ def altered(token):
 
 
 def test_altered_page_token_is_refused():
-    """Every changed bit, and every other spelling of a token, is detected."""
+    """Every changed bit in a page token, and every other spelling of the token, is detected."""
     token = sealed(Cursor(PLACE.create_time, "projects/p/operations/aa"))
     count = 0
     for other in altered(token):
@@ -89,7 +89,7 @@ def test_altered_page_token_is_refused():
 
 
 def test_another_spelling_of_the_same_bytes_is_refused():
-    """Only one last character is valid, because its unused bits must be zero."""
+    """Only one last character of a token is valid, because its unused bits must be zero."""
     for length in (1, 2, 3):
         token, found = sealed(Cursor(PLACE.create_time, "a" * length)), []
         for last in f"{string.ascii_letters}{string.digits}-_":
@@ -110,20 +110,20 @@ def test_another_spelling_of_the_same_bytes_is_refused():
     ],
 )
 def test_page_token_of_another_parent_filter_or_service_is_refused(changes):
-    """A token is bound to the parent, filter and service (spec §3.4(5))."""
+    """A page token is bound to its parent, filter and service (spec §3.4(5))."""
     with pytest.raises(InvalidPageToken, match="is not a token of this list"):
         unsealed(sealed(), **changes)
 
 
 def test_page_token_expires_after_three_days():
-    """The last valid time is exactly three days after the token was made (spec §3.4(6))."""
+    """A page token is valid for exactly three days after it was made (spec §3.4(6))."""
     assert unsealed(sealed(), now=NOW + TOKEN_LIFE) == PLACE
     with pytest.raises(PageTokenExpired, match="older than 3 days"):
         unsealed(sealed(), now=NOW + TOKEN_LIFE + timedelta(microseconds=1))
 
 
 def test_token_of_a_later_version_is_refused(monkeypatch):
-    """A token of a later version of this library is refused."""
+    """A page token of a later version of this library is refused."""
     with monkeypatch.context() as patch:
         patch.setattr("lro._model.page_tokens._VERSION", 2)
         token = sealed()
@@ -132,7 +132,7 @@ def test_token_of_a_later_version_is_refused(monkeypatch):
 
 
 def test_page_size_has_a_default_and_a_maximum():
-    """The default page size is 50, the maximum 1000; negative sizes are errors (spec §3.4(1))."""
+    """Page sizes have the default 50 and the maximum 1000. A negative size is refused (§3.4(1))."""
     assert [effective_page_size(n) for n in (0, 1, 50, 1000, 1001, 2**31 - 1)] == [
         50, 1, 50, 1000, 1000, 1000,
     ]  # fmt: skip

@@ -122,7 +122,7 @@ def test_end_sets_result_times_and_metadata_in_one_change():
 
 
 def test_result_decides_the_final_state():
-    """An error's code decides (spec §2.1); a worker may cancel its own operation (spec §2.3)."""
+    """The error's code decides the final state (§2.1). A worker may cancel its operation (§2.3)."""
     for result, state in (
         (DONE, State.SUCCEEDED),
         (None, State.SUCCEEDED),
@@ -156,7 +156,7 @@ def test_cancellation_without_a_cancel_request_is_refused():
     [report(META, 1, LATER), release(1, LATER), lose(1, NOW, LATER), finish(None, attempt=1)],
 )
 def test_a_stale_attempt_writes_nothing(change):
-    """Writes of an attempt whose lease was lost are refused by the attempt number."""
+    """A write of an attempt that has lost its lease is refused because of its attempt number."""
     with pytest.raises(LeaseLost, match="attempt 1 lost its lease to attempt 2"):
         change(record(attempt=2))
     assert change(record(attempt=1)) is not None
@@ -172,7 +172,7 @@ def test_a_cancellation_is_marked_once():
 
 
 def test_claim_begins_a_new_attempt():
-    """Later attempts keep the first start time; the lease belongs to the new owner."""
+    """A second claim keeps the first start time and gives the lease to the new owner."""
     once = claim("us", LATER, NOW)(record(lease_until=NOW))
     assert (once.attempt, once.start_time, once.owner, once.waits) == (1, NOW, "us", False)
     back = release(1, LATER)(once)
@@ -182,7 +182,7 @@ def test_claim_begins_a_new_attempt():
 
 
 def test_only_waiting_records_are_claimed():
-    """A record with an owner, or whose work is done outside, cannot be claimed."""
+    """A record that has an owner, or whose work is done outside, cannot be claimed."""
     for fields in ({"owner": "them", "lease_until": NOW}, {"owner": "us", "lease_until": NOW}, {}):
         one = record(attempt=3, **fields)
         assert not one.waits
@@ -191,7 +191,7 @@ def test_only_waiting_records_are_claimed():
 
 
 def test_lost_worker_is_counted_and_the_work_waits_again():
-    """The work of a lost worker waits again; only the current attempt can be lost."""
+    """The work of a lost worker waits again. Only the current attempt can be lost."""
     one = record(owner="them", lease_until=NOW, attempt=3, lost_attempts=1)
     lost = lose(3, LATER, NOW)(one)
     assert (lost.owner, lost.lease_until, lost.waits) == ("", LATER, True)
@@ -201,7 +201,7 @@ def test_lost_worker_is_counted_and_the_work_waits_again():
 
 
 def test_cancelled_work_without_owner_ends_at_once():
-    """Only work without an owner, and with a cancel request, is ended at once (spec §2.6)."""
+    """Only work without an owner and with a cancel request is ended at once (spec §2.6)."""
     change = withdraw(Status(Code.CANCELLED, "stop"), NOW, DAY)
     waiting = record(owner="", lease_until=LATER, cancel_requested=True)
     assert change(waiting).state is State.CANCELLED

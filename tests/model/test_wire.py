@@ -77,7 +77,7 @@ def test_invalid_operation_is_refused(case):
 
 
 def test_canonical_json_is_read_as_the_same_operation():
-    """The canonical JSON of an operation is read as the same operation, as text too."""
+    """Canonical JSON of an operation, parsed or as text, is read as the same operation."""
     for case in CASES:
         if case["expect"]["parse"] == "ok":
             operation = read(case)
@@ -118,7 +118,7 @@ def test_null_field_of_an_operation_is_unset():
 
 
 def test_client_keeps_unknown_types_and_server_refuses_them():
-    """A client keeps unknown types as data (spec §1.14(3)); a server refuses them in a request."""
+    """A client keeps unknown types as data (spec §1.14(3)). A server refuses them in a request."""
     value = {"name": "operations/a", "metadata": {"@type": "x/foreign.Type", "a": [1]}}
     operation = operation_from_json(value, TYPES)
     assert operation.metadata == AnyMessage("x/foreign.Type", {"a": [1]})
@@ -135,7 +135,7 @@ def test_binary_payload_of_unregistered_type_is_a_server_error():
 
 
 def test_status_survives_json():
-    """Details may be of special and unknown types; empty fields are left out."""
+    """The details of a status may be of special and unknown types. Empty fields are left out."""
     details = (
         AnyMessage("x/google.protobuf.Duration", "1s"),
         AnyMessage("x/foreign.Type", {"a": 1}),
@@ -149,7 +149,7 @@ def test_status_survives_json():
 
 
 def test_batch_survives_json():
-    """Both lists of a batch are written even if empty, and may be missing when read (§3.11)."""
+    """Both lists of a batch are written even if empty. A reader accepts a missing list (§3.11)."""
     batch = BatchGetOperationsResponse((Operation(name="operations/a"),), ("operations/b",))
     for one in (batch, BatchGetOperationsResponse()):
         assert batch_from_json(batch_to_json(one, TYPES), TYPES) == one
@@ -158,7 +158,7 @@ def test_batch_survives_json():
 
 
 def test_page_survives_json():
-    """A page may have a token or none; unknown fields are ignored (spec §1.8(5))."""
+    """A page may have a token or no token. Unknown fields of a page are ignored (spec §1.8(5))."""
     page = ListOperationsResponse((Operation(name="operations/a"), Operation(done=True)), "t")
     for one in (page, ListOperationsResponse()):
         assert page_from_json(page_to_json(one, TYPES), TYPES) == one
@@ -183,6 +183,6 @@ def test_invalid_batch_or_page_is_refused(read, values):
 
 
 def test_error_body_with_status_ok_gets_the_code_of_the_http_status():
-    """If the error in a body has the status OK, the HTTP status decides."""
+    """If the error in a body has the status OK, the HTTP status decides the code."""
     body = {"error": {"code": 404, "message": "odd", "status": "OK"}}
     assert status_from_error_body(404, body, TypeRegistry()).code == Code.NOT_FOUND
