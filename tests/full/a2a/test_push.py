@@ -99,7 +99,7 @@ def test_end_is_pushed_to_the_configuration_of_the_start(pushing: Pushing) -> No
 
 
 def test_a_large_task_is_pushed_without_its_artifacts(pushing: Pushing) -> None:
-    """The notification of a large task has no artifacts, which GetTask returns."""
+    """The notification of a large task has no artifacts; GetTask returns them."""
     service = pushing.agent.service
     method = service.declare("acme.v1.Things.Write", request=WorkRequest, response=WorkResponse)
     name = method.start(WorkRequest()).name

@@ -164,7 +164,7 @@ class Harness:
 
         Sleep for ``delay`` seconds first, and then request cancellation if ``cancel`` is set.
         """
-        time.sleep(delay)  # so that the request comes at a random point of the work
+        time.sleep(delay)  # the request then comes at a random point of the work
         if cancel:
             self._service.cancel(name)
         trace = works.traces_at(traces)

@@ -49,7 +49,7 @@ class Polled:
         return HttpRequest("POST", f"{self.url}{PATH}", params=query, json={"source": source})
 
     def cancel(self, initial: Any) -> None:
-        """Cancel an operation, which no poller can do."""
+        """Cancel an operation, because no poller can cancel it."""
         self.service.cancel(f"operations/{initial['id']}")
 
 

@@ -22,7 +22,7 @@ Serve: TypeAlias = Callable[..., str]
 Show: TypeAlias = "Callable[..., Page]"
 
 PATIENCE: int = 60_000
-"""Milliseconds that a test waits for an expected state; long, as tests may run on a busy CPU."""
+"""Milliseconds for which a test waits for an expected state: many, for the CPU may be busy."""
 
 REPORTS = """
     window.reports = [];
@@ -34,7 +34,7 @@ REPORTS = """
 
 @pytest.fixture(scope="package")
 def playwright() -> Iterator[Playwright]:
-    """Playwright, stopped after this package, as its event loop disturbs other tests."""
+    """Playwright, stopped after this package, because its event loop disturbs other tests."""
     pytest.importorskip("playwright.sync_api")
     from playwright.sync_api import expect, sync_playwright
 

@@ -129,7 +129,7 @@ def skip_without_grpc() -> None:
 
 
 def test_grpc_is_served_beside_http(here: Path) -> None:
-    """With ``--grpc``, one service is served over HTTP and gRPC; both stop together."""
+    """With ``--grpc``, one service is served over HTTP and gRPC; the servers stop together."""
     skip_without_grpc()
     write_service(here)
     (here / "go").touch()
@@ -206,7 +206,7 @@ def test_calls_for_other_hosts_are_refused_by_an_open_server_on_this_machine(
                 found.append(host)
             else:
                 assert {one.status_code for one in said} == {200}
-        own = httpx.get(f"{url}/v1/operations", headers={"X-Caller": "ann"})  # its own host name
+        own = httpx.get(f"{url}/v1/operations", headers={"X-Caller": "ann"})  # the server's host
         assert own.status_code == 200
         assert ("is not a loopback" in server.host.output) is ("0.0.0.0" in arguments)
     assert found == refused
@@ -256,7 +256,7 @@ def test_several_processes_share_port_and_store(here: Path) -> None:
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_signal_to_all_processes_lets_them_drain(here: Path, number: int, status: int) -> None:
-    """A signal to all processes, as from a terminal, counts once: they still drain."""
+    """A signal to all processes, as from a terminal, counts once, and the processes still drain."""
     write_service(here, drain_seconds=3600)
     with at_work(here, "work:service", "--workers", "2") as (server, client, name):
         os.killpg(server.host.process.pid, number)

@@ -1,4 +1,4 @@
-"""Services created before a fork, as in preloading servers: both processes use them."""
+"""Services created before a fork, as in preloading servers, work in parent and child."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ print([one for one in known if one[0] in ("lro-maintenance", "lro-claims")])
 
 
 def test_background_threads_import_no_module(tmp_path):
-    """A child forked during an import in another thread would wait for that import for ever."""
+    """No background thread imports modules: a child forked meanwhile would wait for ever."""
     ran = ended_program(IMPORTING, tmp_path / "operations.db")
     assert (ran.returncode, ran.stderr, ran.stdout) == (0, "", "[]\n")
 

@@ -26,7 +26,7 @@ LEAST_SIDES = {
 def test_every_endpoint_refuses_an_empty_or_foreign_body(
     verb: str, empty: Server, refused_by: Refused
 ) -> None:
-    """A valid body is accepted; an empty body, or one of another type, is refused."""
+    """A valid body is accepted; an empty body or a body of another type is refused."""
     reply = empty.call("POST", f"/v1/{verb}", json={**good(verb), "validateOnly": True})
     assert reply.status_code == 200, reply.text
     for body in (b"", b" \r\n", b"{}", b'{"image": null}'):

@@ -67,7 +67,7 @@ def test_files_of_the_page_have_security_headers(path: str, kind: str, site: htt
 
 
 def test_each_analysis_has_a_sample(site: httpx.Client) -> None:
-    """Each analysis has a sample: the JSON request that the page posts, which is not cached."""
+    """Each analysis has a sample, the JSON request that the page posts; samples are not cached."""
     for verb in NAMES:
         reply = site.get(f"/samples/{verb}")
         assert reply.headers["cache-control"] == "no-store"
@@ -125,7 +125,7 @@ def test_drawing_is_that_of_the_result(server: Server, site: httpx.Client) -> No
 
 
 def test_operation_without_response_has_no_drawing(server: Server, site: httpx.Client) -> None:
-    """A running operation and a failed one both get FAILED_PRECONDITION for their drawing."""
+    """The drawing of a running or failed operation is refused with FAILED_PRECONDITION."""
     running = server.start("track", slow_request(32))["name"]
     broken = server.start("score", {"image": image(encoded("coins.png").content[:3000])})
     server.finish(broken["name"])

@@ -330,7 +330,7 @@ def test_work_is_done_after_the_broker_restarts_empty(mortal, shaky):
 
 
 def test_names_that_the_broker_lost_are_sent_again(mortal, shaky):
-    """Names that the broker lost are sent again, except those of work cancelled meanwhile."""
+    """Names that the broker lost are sent again, except the names of cancelled work."""
     tally = shaky.gate("tally")
     first, second = shaky.start("Count", str(tally)), shaky.start("Count", str(tally))
     shaky.service.cancel(second)

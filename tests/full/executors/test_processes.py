@@ -364,7 +364,7 @@ with lro.Service(MemoryStore(), ProcessExecutor(1)) as service:
 
 
 def test_children_work_under_gevent():
-    """Children work under gevent, although it makes pipes non-blocking at both ends."""
+    """Children work under gevent, although gevent makes pipes non-blocking at both ends."""
     pytest.importorskip("gevent")
     command = [sys.executable, "-c", GREEN]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE)

@@ -88,7 +88,7 @@ def page_module(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def test_grpc_caller_is_that_of_the_certificate(page_module: Any, folder: Path) -> None:
-    """A gRPC caller needs a certificate, and sees only the operations of the certificate's owner."""
+    """A gRPC caller needs a certificate and sees only operations of the certificate's owner."""
     import grpc
     from google.longrunning import operations_pb2_grpc
     from google.longrunning.operations_proto_pb2 import GetOperationRequest
@@ -124,7 +124,7 @@ def command_of(server: str) -> list[str]:
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="there are no process groups")
 @pytest.mark.parametrize("server", ["gunicorn", "uvicorn"])
 def test_http_servers_ask_for_certificates(folder: Path, server: str) -> None:
-    """Both servers require a certificate; gunicorn also tells the app who owns it."""
+    """gunicorn and uvicorn require a certificate; gunicorn also tells the app who owns it."""
     pytest.importorskip(server)
     port = free_port()
     bound = {

@@ -12,7 +12,7 @@ def nobody(request: Any = None) -> None:
 
 
 def flask() -> Any:
-    """Make a Flask application, which is a WSGI application; all others are ASGI applications."""
+    """Make a Flask application, the only WSGI application here; the other frameworks use ASGI."""
     from flask import Flask
 
     from lro.integrations.flask import FlaskOperations
