@@ -28,7 +28,7 @@ from tests.http.servers import asgi_inside
 from tests.waiting import until
 
 UUID = "0b9f5d0e-6a0e-4f0a-9a53-0d3a6f6f7c11"
-OLD = ("Sun, 06 Nov 1994 08:49:37 GMT", "Sat, 06 Nov 9999 08:49:37 GMT")  # or in the future
+OLD = ("Sun, 06 Nov 1994 08:49:37 GMT", "Sat, 06 Nov 9999 08:49:37 GMT")  # old or future
 DATES = {"createdAt", "lastUpdatedAt", "expiresAt"}
 
 
@@ -60,7 +60,7 @@ def check_error(reply: httpx.Response, status: int, code: str, canonical: Code) 
 
 @each_kind
 def test_start_is_answered_202_with_the_monitor(make_media: MakeMedia) -> None:
-    """The monitor's URL is absolute and has the API version; its id is that of the operation."""
+    """The reply to a start has the monitor's URL, absolute and with the API version, and its id."""
     media = make_media()
     reply = media.start("wait", f"{PATH}?api-version=2026-11-01")
     body = monitor(reply)
@@ -91,7 +91,7 @@ def test_unfinished_operation_is_not_started_or_running(make_media: MakeMedia) -
 
 
 def test_cancel_of_running_outside_work_is_answered_202(make_media: MakeMedia) -> None:
-    """The work is done outside and has not stopped yet, so the cancel is answered 202."""
+    """A cancel of work that is done outside and has not stopped yet is answered 202."""
     media = make_media()
     method = media.service.declare(
         "media.v1.Videos.Elsewhere", request=TranscodeRequest, response=lro.Empty
@@ -126,7 +126,7 @@ def test_cancel_of_running_outside_work_is_answered_202(make_media: MakeMedia) -
 def test_ended_operation_is_answered_200(
     make_media: MakeMedia, source: str, error: tuple[str, str, str] | None
 ) -> None:
-    """An operation that has ended is answered 200, whatever its outcome, without Retry-After."""
+    """A GET of an ended operation is answered 200, whatever its outcome, without Retry-After."""
     reply = make_media().ended(source)
     body = monitor(reply)
     assert (reply.status_code, "retry-after" in reply.headers) == (200, False)
@@ -237,7 +237,7 @@ def test_url_of_the_monitor_has_mount_and_parent(counting: CountService) -> None
 
 @pytest.mark.parametrize("host", ["", "a/b", "user@host", "a b", "x" * 400])
 def test_start_without_a_valid_host_is_refused(host: str, counting: CountService) -> None:
-    """Without a valid host, the caller could not find the monitor."""
+    """A start without a valid host is refused, as its caller could not find the monitor."""
     edge = AzureEdge(counting.service, starts={"/v1/x": counting.count})
     reply = edge.handle(ask("POST", "/v1/x", {}, host=host))
     assert (reply.status, dict(reply.headers)["x-ms-error-code"]) == (400, "MALFORMED_REQUEST")
@@ -258,7 +258,7 @@ def test_start_without_a_valid_host_is_refused(host: str, counting: CountService
 def test_api_version_that_is_not_served_is_refused(
     make_media: MakeMedia, query: str, code: str
 ) -> None:
-    """The API version of every call is checked."""
+    """Every call without one of the served API versions is refused."""
     media = make_media(api_versions=["2026-11-01", "2026-12-01-preview"])
     for method, path in [
         ("POST", PATH),
@@ -273,7 +273,7 @@ def test_api_version_that_is_not_served_is_refused(
 
 
 def test_api_version_that_a_url_cannot_have_is_refused(make_media: MakeMedia) -> None:
-    """Without a list of versions, every valid version is accepted and repeated in the URL."""
+    """Without a list of versions, only a version that could not be part of a URL is refused."""
     reply = make_media().start(url=f"{PATH}?api-version=1%0d%0aX:y")
     error = check_error(reply, 400, "UnsupportedApiVersionValue", Code.INVALID_ARGUMENT)
     assert "supported api-versions" not in error["message"]
@@ -291,7 +291,7 @@ def sent(hours: float = 0) -> str:
 def test_repeated_start_is_answered_with_the_same_operation(
     make_media: MakeMedia, identifier: str
 ) -> None:
-    """An id in either header identifies the start; another request with the same id is refused."""
+    """An id in either header identifies a start; a different start with the same id is refused."""
     media = make_media()
     headers = {"repeatability_request_id": identifier, "repeatability_first_sent": sent()}
     first = media.start("wait", **headers)
@@ -316,7 +316,7 @@ def test_repeated_start_is_answered_with_the_same_operation(
     ],
 )
 def test_start_first_sent_over_24_hours_ago_is_refused(make_media: MakeMedia, date: str) -> None:
-    """After 24 hours it is unknown whether the start was made before, so it is refused."""
+    """A start first sent over 24 hours ago is refused: its first operation may be forgotten."""
     media = make_media()
     reply = media.start(repeatability_request_id=UUID, repeatability_first_sent=date)
     old = (412, "FAILED_PRECONDITION", Code.FAILED_PRECONDITION)
@@ -404,7 +404,7 @@ def test_start_on_a_busy_target_or_full_queue_is_refused(make_media: MakeMedia) 
 def test_start_that_a_hook_refuses_is_forbidden(
     make_media: MakeMedia, error: lro.LroError, status: int, code: Code
 ) -> None:
-    """If a hook refuses a start, the caller gets its error, but not the text of an internal one."""
+    """If a hook refuses a start, the caller gets the hook's error, but not an internal text."""
 
     def refuse(caller: str, verb: str, name: str) -> bool:
         raise error
@@ -417,7 +417,7 @@ def test_start_that_a_hook_refuses_is_forbidden(
 
 
 def test_operation_of_another_caller_is_not_found(make_media: MakeMedia) -> None:
-    """Another caller's operation gets the same reply as an unknown one, however it is hidden."""
+    """A call for another caller's operation gets the same reply as for an unknown operation."""
 
     def authorize(caller: str, verb: str, name: str) -> bool:
         return caller != "eve" or verb.startswith("media")
@@ -441,7 +441,7 @@ def test_operation_of_another_caller_is_not_found(make_media: MakeMedia) -> None
 
 
 def test_start_is_answered_though_its_caller_may_not_read_it(make_media: MakeMedia) -> None:
-    """The operation is stored, so the monitor says what is known without reading the record."""
+    """A caller who may start but not read gets a monitor with the facts known without a read."""
 
     def authorize(caller: str, verb: str, name: str) -> bool:
         return verb != "GetOperation"
@@ -471,7 +471,7 @@ def test_stored_start_succeeds_though_the_store_then_fails() -> None:
 
 
 def test_head_and_options_are_answered(make_media: MakeMedia) -> None:
-    """HEAD is GET without the body, for errors too."""
+    """The reply to HEAD is the reply to GET without the body, for errors too."""
     media = make_media()
     url = f"/v1/operations/{media.start('wait').json()['id']}"
     head = media.call("HEAD", url)

@@ -84,9 +84,9 @@ def edge() -> AzureEdge:
 def test_hostile_request_is_answered_in_the_terms_of_the_protocol(
     edge: AzureEdge, asked: HttpRequest
 ) -> None:
-    """The reply is a monitor, or an error whose code is also in a header.
+    """The reply to a hostile request is a monitor, or an error whose code is also in a header.
 
-    The tests of the other edges send such requests to the ASGI and WSGI applications.
+    Tests of other edges send hostile requests to the ASGI and WSGI applications.
     """
     reply = edge.handle(asked)
     headers = dict(reply.headers)

@@ -52,7 +52,7 @@ class Job:
 
 @attrs.frozen
 class Sent:
-    """The response: the request's text, and for each step the run that completed the step."""
+    """The response: the result of each step, which is the name of the run that completed it."""
 
     runs: tuple[str, ...] = ()
 

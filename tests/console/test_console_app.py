@@ -218,7 +218,7 @@ def test_operations_are_served_below_the_console(kind: str, made: Counting) -> N
 
 
 def test_paused_method_is_shown_with_the_time(kind: str, made: Counting) -> None:
-    """The session has the time of a method's pause, or none if the store is unavailable."""
+    """The session has the time of a method's pause, or no time if the store is unavailable."""
     made.service.pause("acme.v1.Things.Count")
     with console(kind, made) as client:
         (since,) = made.service.paused().values()
@@ -322,7 +322,7 @@ def test_wrong_pause_is_refused(kind: str) -> None:
 
 
 def test_pause_needs_both_service_and_console(made: Counting) -> None:
-    """Pausing needs the verb in the service, the action in the console, and the allow hook."""
+    """A pause needs the verb in the service, the action in the console, and the hook's consent."""
     wanted: Any = {"method": COUNT}
     with console("uvicorn", made) as client:
         assert "pause" not in client.get("/session").json()["actions"]
@@ -356,7 +356,7 @@ def test_read_only_console_refuses_actions_in_its_api(kind: str, made: Counting)
 
 
 def test_allow_hook_decides_for_each_caller_and_operation(made: Counting) -> None:
-    """The hook ``allow`` decides on each call; for buttons, it gets an empty operation name."""
+    """The hook ``allow`` decides on each call, and on each button with an empty operation name."""
     mine, other = (made.count.start(CountRequest(steps=-1)).name for _ in range(2))
     asked = []
 
@@ -584,7 +584,7 @@ def test_wrong_console_declaration_is_refused_at_construction() -> None:
 
 
 def test_service_with_owners_needs_authentication(tmp_path: Path) -> None:
-    """A service with owners needs authentication, and then shows callers only their operations."""
+    """A console of a service with owners needs authentication, and hides the work of others."""
     made = counting(owner_only=True, store=SQLiteStore(tmp_path / "operations.db"))
     with pytest.raises(DeclarationError, match="authenticate"):
         ConsoleEdge(made.service)

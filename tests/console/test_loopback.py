@@ -39,7 +39,7 @@ def test_call_that_may_come_from_another_machine_is_refused(kind: str) -> None:
     with console(kind) as client:
         for headers, why in ELSEWHERE:
             if kind == "waitress" and any("forwarded" in name for name in headers):
-                # waitress drops such headers unless it trusts the proxy; send another Host instead.
+                # waitress drops such headers unless it trusts the proxy: send another Host instead.
                 headers, why = {**headers, "host": "console.example.com"}, "for the host"
             elif "x-forwarded-for" in headers and kind != "uvicorn":
                 why = "sends x-forwarded-for"

@@ -18,7 +18,7 @@ Answer = Callable[[Any], bytes]
 
 @attrs.define
 class Odd(grpc.GenericRpcHandler):
-    """Gives each call the next answer; the last answer is repeated."""
+    """A handler that gives each call the next answer, and repeats the last answer."""
 
     answers: list[Answer] = attrs.field(factory=list)
     calls: list[tuple[str, bytes, dict[str, Any]]] = attrs.field(factory=list)

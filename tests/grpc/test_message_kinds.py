@@ -136,7 +136,7 @@ class Server:
 
 @pytest.fixture(params=KINDS)
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """A server whose method has messages of one kind, for each kind."""
+    """For each kind of messages, a server whose method has messages of this kind."""
     made = Server(KINDS[request.param])
     yield made
     made.gate.set()
@@ -145,7 +145,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 @pytest.mark.parametrize("transport", ["http", "grpc", "local"])
 def test_a_method_of_every_kind_over_every_transport(server: Server, transport: str) -> None:
-    """Results and metadata have the method's classes; times are set; filters find fields."""
+    """Over every transport, a client gets the method's classes, with times; filters find fields."""
     kind = server.kind
     with server.client(transport) as (client, target):
         message = kind.request(pages=0, tags=[])
@@ -205,7 +205,7 @@ def test_a_client_without_classes_gets_dicts(server: Server, transport: str) -> 
 
 
 def test_a_dict_has_no_form_over_grpc(server: Server) -> None:
-    """Over gRPC a dict is refused with advice, and so is a result without a class."""
+    """Over gRPC, the error for a dict or for a result without a class says what to do."""
     with server.client("grpc") as (client, target):
         with pytest.raises(lro.DeclarationError, match=r"packed by types\.pack\(message, cls\)"):
             client.start(target, {"pages": 3, "tags": []})

@@ -111,7 +111,7 @@ def by_grpc(channel: Any, counting: CountService, asked: Asked) -> Any:
     else:
         path = f"/google.longrunning.Operations/{asked.verb}"
         fields = {**asked.fields}
-        # Only newer versions of the package have this field, so it is sent as bytes (spec §1.6).
+        # Older generated classes lack returnPartialSuccess, so it is sent as bytes (spec §1.6).
         more = b"\x28\x01" if fields.pop("returnPartialSuccess", False) else b""
         request = json_format.ParseDict(fields, getattr(pb, f"{asked.verb}Request")())
         payload = request.SerializeToString() + more
@@ -155,7 +155,7 @@ def start_payload(fields: Fields, types: lro.TypeRegistry) -> bytes:
 
 
 def authenticate(headers: Mapping[str, str]) -> str:
-    """Return the caller's name; without one, or for ``mallory``, raise an error."""
+    """Return the caller's name; without a name, or for ``mallory``, raise an error."""
     assert not any(name.endswith("-bin") for name in headers)
     caller = headers.get("x-caller", "")
     if not caller:
@@ -401,7 +401,7 @@ def test_grpc_and_http_refuse_callers_alike(verb: str, places: Callable[[str], P
 
 @pytest.mark.parametrize("verb", ["WaitOperation", "Start"])
 def test_stopping_service_refuses_alike_in_all_ways(verb: str) -> None:
-    """While the service stops, HTTP and gRPC answer Wait and starts UNAVAILABLE with RetryInfo."""
+    """While the service stops, HTTP and gRPC refuse Wait and starts as UNAVAILABLE in one way."""
     counting = build()
     fields = {"name": counting.start()} if verb == "WaitOperation" else {}
     with served(counting) as place:

@@ -24,7 +24,7 @@ globals().update(
 
 @pytest.fixture
 def kind(face: Face) -> str:
-    """The blocking client calls a server on threads, the async one a server on asyncio."""
+    """The blocking client calls a server on threads, and the async client a server on asyncio."""
     return {"sync": "threads", "async": "asyncio"}[face.name]
 
 

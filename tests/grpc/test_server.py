@@ -152,7 +152,7 @@ def test_parent_and_metadata_of_a_start_are_computed(kind: str, counting: CountS
 
 
 def test_method_of_another_service_is_refused() -> None:
-    """``add_to`` refuses a method of another service, even if ours has one of that name."""
+    """``add_to`` refuses another service's method, even if its name is also declared here."""
     start = lro.grpc.StartMethod(method=build().count)
     for service in (build().service, lro.Service(MemoryStore(), InlineExecutor())):
         with (
@@ -285,7 +285,7 @@ def test_circular_imports_are_refused() -> None:
 def test_errors_have_no_details_after_a_late_circular_import(
     kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If circular imports appear after ``add_to``, errors lose their details, which is logged."""
+    """If circular imports appear after ``add_to``, errors lose their details; a log says so."""
     service = build().service
     with serving(kind, service) as address:
         for cls in (One, Two, Three):
@@ -334,7 +334,7 @@ def test_defects_are_logged_once_and_refusals_are_not(
 
 
 def test_encoded_small_operations_are_cached() -> None:
-    """A small operation is encoded once; a large, copied or long unused one is encoded again."""
+    """A small operation is encoded once; a large, copied or long unused operation again."""
     types = lro.TypeRegistry(CountMetadata)
     writer = OperationWriter(types, "acme")
     small = lro.Operation(name="operations/a", metadata=types.pack(CountMetadata(percent=1)))
@@ -350,7 +350,7 @@ def test_encoded_small_operations_are_cached() -> None:
 
 
 def test_message_without_a_class_is_not_an_empty_result() -> None:
-    """In a list an ErrorInfo replaces a message without a class; Get fails (spec §1.14(3))."""
+    """An ErrorInfo replaces a message without a class; Get of a result fails (spec §1.14(3))."""
     types = lro.TypeRegistry()
     writer = OperationWriter(types, "acme")
     gone = lro.AnyMessage("x/acme.v1.Gone", {"pages": 1})

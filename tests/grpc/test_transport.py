@@ -208,7 +208,7 @@ def test_error_without_details_has_code_and_message_of_grpc(asking: Asking) -> N
 
 
 def test_codes_are_mapped_one_to_one(asking: Asking) -> None:
-    """Each gRPC code keeps its number; without a trailer, two of them count as transient."""
+    """Each gRPC code keeps its number; without a trailer, two codes count as transient."""
     codes = [code for code in Code if code is not Code.OK]
     answers = []
     for code in codes:
@@ -286,7 +286,7 @@ def test_deadline_enforced_by_grpcio_has_the_same_error(face: Face) -> None:
 def test_reply_that_is_not_the_message_is_unknown(asking: Asking) -> None:
     """A reply that is not the expected message is an UNKNOWN error, which is not transient.
 
-    The same holds for an unfinished operation without a name, which could not be polled.
+    A reply with an unfinished operation without a name is such an error too.
     """
     _, client = asking(sending(b"\xff"), sending(b"\xff"), sending(b""))
     for call, why in (
@@ -308,14 +308,14 @@ def test_reply_that_is_too_large_is_an_error(asking: Asking) -> None:
     error = failure(client)
     assert isinstance(error, UnreadableReply)
     assert (error.code, error.passing) == (lro.Code.UNKNOWN, False)
-    # ``result`` fails at once too, without retries for ten minutes.
+    # ``result`` fails at once too: it does not retry for ten minutes.
     with pytest.raises(UnreadableReply, match="the reply is too large"):
         client.operation(NAME, **TYPES).result()
 
 
 @pytest.mark.parametrize("who", ["", "SERVER: "])
 def test_start_that_is_too_large_has_the_error_of_the_server(who: str, asking: Asking) -> None:
-    """If the server refuses a large start, the error is not that of an unreadable reply."""
+    """If the server refuses a large start, the error is RESOURCE_EXHAUSTED, not UnreadableReply."""
     text = f"{who}Received message larger than max (9 vs. 8)"
     _, client = asking(refusing(Code.RESOURCE_EXHAUSTED, text))
     with pytest.raises(CallError, match="RESOURCE_EXHAUSTED") as caught:
@@ -364,7 +364,7 @@ def test_closed_transport_raises_its_own_error(face: Face) -> None:
 
 
 def test_a_connection_that_dies_silently_is_replaced(face: Face) -> None:
-    """After a call without a reply, the next one uses a new connection."""
+    """After a call without a reply, the next call uses a new connection."""
     module: Any = grpc if face.name == "sync" else grpc.aio
     make = mock.patch.object(module, "insecure_channel", wraps=module.insecure_channel)
     done = odd_server(replying(name=NAME, done=True))

@@ -66,7 +66,7 @@ def wait(name: str, timeout: Duration | None = None) -> Any:
 
 
 def test_wait_returns_when_the_work_ends(served: Served) -> None:
-    """A Wait without timeout or deadline returns when the work ends, or at once if done."""
+    """A Wait without timeout or deadline returns when the work ends, or at once if it has ended."""
     name = served.counting.start()
     call = served.stub.WaitOperation.future(wait(name))
     served.waits(1)
@@ -87,7 +87,7 @@ def test_wait_returns_present_state_at_its_timeout(timeout: Duration, served: Se
 def test_a_deadline_shorter_than_the_timeout(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The service gets the call's deadline; before it, the caller gets the unfinished operation."""
+    """The service gets a Wait's deadline, and before it returns the unfinished operation."""
     service, seen = served.counting.service, []
     wait_async = service.wait_async
 

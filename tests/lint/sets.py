@@ -64,14 +64,14 @@ def proto(
 def field(
     file: FileDescriptorProto, message: int, name: str, number: int, nested: str = ""
 ) -> None:
-    """Add a field to the message at an index: a string, or the message type ``nested``."""
+    """Add a field, whose type is a string or the message ``nested``, to the message at an index."""
     kind = TYPE_MESSAGE if nested else TYPE_STRING
     type_name = f".{nested}" if nested else None
     file.message_type[message].field.add(name=name, number=number, type=kind, type_name=type_name)
 
 
 def located(file: FileDescriptorProto, line: int, column: int) -> FileDescriptorProto:
-    """Return the file with source positions added; those of its first method count from 0."""
+    """Return the file with source positions; its first method is at this place, counted from 0."""
     for path, span in (
         ((6, 0), (0, 0, 9)),
         ((6, 0, 2, 0, 1), (9, 9, 9)),

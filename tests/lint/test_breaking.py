@@ -29,7 +29,7 @@ def codes(*sets: bytes, **options: Any) -> list[str]:
 
 
 def test_finding_has_its_position_in_the_new_set() -> None:
-    """Findings have positions in the new set; only a removed method has one in the old set."""
+    """A finding has its position in the new set; only a removed method's is in the old set."""
     old = packed(located(proto(GOOD), 6, 2))
     (removed,) = breaking(old, packed(located(proto(BARE), 9, 4)))
     assert (removed.code, removed.line, removed.column) == ("operation-info-removed", 10, 5)
@@ -64,7 +64,7 @@ def test_finding_has_its_position_in_the_new_set() -> None:
 def test_finding_of_changed_type_has_both_names(
     method: Declared, old: str, new: str, said: str
 ) -> None:
-    """The finding and its message contain both type names; a missing new type is empty."""
+    """A finding and its message have the old and the new type name; a missing new type is empty."""
     (found,) = breaking(packed(proto(GOOD, messages=ALL)), packed(proto(method, messages=ALL)))
     assert isinstance(found, Breaking)
     assert (found.old or "", found.new or "", found.message) == (old, new, said)
@@ -80,7 +80,7 @@ def test_added_missing_import_is_not_a_change() -> None:
 
 
 def test_omitted_operations_interface_is_not_a_removal() -> None:
-    """A set without its imported files does not count as a set that removed their methods."""
+    """If the new set lacks an imported file of the old set, its methods do not count as removed."""
     assert breaking(packed(proto(GOOD), interface_file()), packed(proto(GOOD))) == []
 
 
@@ -95,7 +95,7 @@ def numbered(*numbers: int, method: Declared = GOOD) -> bytes:
 
 
 def test_changed_field_number_is_a_finding() -> None:
-    """A changed field number is found, in nested messages too: old callers decode another field."""
+    """A changed field number is a finding, in nested messages too, as old callers misread it."""
     (found,) = breaking(numbered(1, 1, 1, 1), numbered(2, 3, 4, 5))
     assert found.code == "field-number-changed"
     assert found.message == (

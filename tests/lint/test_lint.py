@@ -47,7 +47,7 @@ def said(method: Declared, *messages: str, **more: object) -> str:
 
 
 def test_finding_has_the_line_and_column_of_the_method() -> None:
-    """A finding has the method's line and column, from 1, if the set has source positions."""
+    """If the set has source positions, a finding has the method's line and column, from 1."""
     (known,) = lint(packed(located(proto(BARE), 41, 2)))
     assert (known.file, known.line, known.column) == (BOOKS, 42, 3)
     (unknown,) = lint(packed(proto(BARE)))
@@ -148,7 +148,7 @@ def test_a_package_of_many_parts_takes_little_memory() -> None:
 def test_input_that_cannot_be_examined_is_refused_with_one_error(
     data: bytes, targets: list[str] | None, said: str
 ) -> None:
-    """A set that cannot be examined gives one error; for an unknown target, it suggests files."""
+    """A set that cannot be examined gives one error, which suggests files for unknown targets."""
     with pytest.raises(InvalidArgument, match=said):
         lint(data, targets=targets)
 

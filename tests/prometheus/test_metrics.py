@@ -185,7 +185,7 @@ def test_metrics_path_is_served_beside_another_application(make_service, serve):
 
 
 def test_other_paths_are_not_found_without_another_application(service):
-    """Without another application, every path but that of the metrics is NOT_FOUND."""
+    """Without another application, every path except the path of the metrics is NOT_FOUND."""
     with asgi_inside(EdgeApp(MetricsEdge(service))) as call:
         assert call("GET", "/metrics").status_code == 404
         assert call("POST", "/").status_code == 405
@@ -227,7 +227,7 @@ def test_unavailable_store_hides_only_metrics_of_queued_work(service):
 
 
 def test_each_service_counts_from_its_first_collector_on(make_service):
-    """A service counts from its first collector on, once for all its collectors."""
+    """A service counts events once its first collector exists; its collectors share the counts."""
     service, other = make_service(executor=InlineExecutor(), statistics=False), make_service()
     method = service.declare(METHOD, request=WorkRequest, response=WorkResponse)
     method.start(WorkRequest("before"))

@@ -33,7 +33,7 @@ TYPES = TypeRegistry()
 register_file_set(TYPES, file_set(KEPT_FILE))
 KEPT = TYPES.codec("acme.v1.Kept").python
 UNKNOWN = b"\xba\x3e\x03abc"
-"""The bytes of field 999, which the class does not know."""
+"""The bytes of field 999, which the message class does not have."""
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_times_and_cancel_flag_are_filled_in(service, clock):
 
 
 def test_fields_set_by_the_work_are_kept(service):
-    """Times and unknown fields that the work reports are kept, and so are invalid bytes."""
+    """If the work reports times, unknown fields or invalid bytes, the metadata keeps them."""
     name = service.start("acme.v1.Kept.Keep", KEPT()).name
     said = KEPT(text="b")
     said.create_time.FromSeconds(7)
@@ -88,7 +88,7 @@ def test_fields_set_by_the_work_are_kept(service):
 
 
 def test_cancel_of_an_operation_without_metadata_shows_the_flag(service):
-    """A cancel of an operation without metadata makes metadata with the flag (spec §2.6)."""
+    """A cancel of an operation without metadata makes metadata with the cancel flag (spec §2.6)."""
     name = service.start("acme.v1.Kept.Keep", KEPT()).name
     service.cancel(name)
     assert seen(service, name).cancel_requested

@@ -107,7 +107,7 @@ def test_descriptor_fields_match_the_class():
 
 
 def test_enum_is_declared_once_in_its_package():
-    """An enum keeps its aliases; if a value's name is taken, the enum is within a message."""
+    """Enums keep aliases; if another enum has a value's name, the enum is within a message."""
     fields = described(Outer, Nested).fields_by_name
     color, shade = fields["color"].enum_type, fields["shade"].enum_type
     assert [(one.name, one.number) for one in color.values] == [
@@ -150,7 +150,7 @@ def test_every_field_survives_the_binary_form():
     assert types.binary_payload(AnyMessage()) == b""
     with pytest.raises(InvalidArgument, match="in binary form"):  # only the registry can read bytes
         types.codec("acme.v1.Outer").load(b"", strict=True)
-    types.unpack(binary, Outer).struct["a"].append("changed")  # must change this copy only
+    types.unpack(binary, Outer).struct["a"].append("changed")  # changes only this copy
     assert types.unpack(binary, Outer) == whole
 
 
@@ -164,7 +164,7 @@ def test_whole_numbers_of_a_value_are_printed_as_in_json(number, printed):
 
 
 def test_binary_any_in_a_message_has_the_json_of_its_message():
-    """A binary Any is printed as its message's JSON; without the message's class it is refused."""
+    """A binary Any is printed as its message's JSON, or refused if its class is not registered."""
     types = TypeRegistry(Outer, Nested)
     inside = AnyMessage(
         "x/acme.v1.Outer.Nested", types.binary_payload(types.pack(Nested(Inner("x"))))
@@ -187,7 +187,7 @@ def test_binary_any_in_a_message_has_the_json_of_its_message():
     ],
 )
 def test_files_are_named_after_their_packages(full_name, file):
-    """A file is named after its package; classes without full names are in their user's package."""
+    """A file is named after its package; a nested class without a full name is in the same file."""
     fields = {
         "inner": attrs.field(default=None, type=Inner | None),
         "color": attrs.field(default=Color.UNSPECIFIED, type=Color),
@@ -239,7 +239,7 @@ def made(full_name="", **fields):
 
 @pytest.mark.parametrize("names", [("größe",), ("a_b", "aB")])
 def test_invalid_or_colliding_field_names_are_refused(names):
-    """A field name that is not ASCII, or two with one JSON name, are refused."""
+    """A field name that is not ASCII is refused, and so are two names with the same JSON name."""
     with pytest.raises(DeclarationError, match=rf"Made\.{names[-1]}: "):
         TypeRegistry().register(made(**dict.fromkeys(names, str | None)), "acme.v1.Made")
 
@@ -312,7 +312,7 @@ def test_built_in_messages_may_be_of_protobuf_or_our_class():
 
 
 def test_printed_messages_are_cached_if_small(monkeypatch):
-    """The JSON of a binary message is cached if small; the cache has a maximum size."""
+    """The JSON of a small binary message is cached; the cache has a maximum size."""
     types = TypeRegistry(StringValue)
     name = "google.protobuf.StringValue"
     assert types.binary.to_json(name, b"\x0a\x01x") == types.binary.to_json(name, b"\x0a\x01x")
@@ -325,7 +325,7 @@ def test_printed_messages_are_cached_if_small(monkeypatch):
 
 
 def test_any_of_empty_or_any_in_a_message_has_its_special_json():
-    """An Any of Empty or of Any within a message is read back from bytes unchanged."""
+    """A message's Any that packs an Empty or an Any is read back from bytes unchanged."""
     types = TypeRegistry(Outer, Nested)
     for inside in (types.pack(Empty()), types.pack(types.pack(StringValue("x")))):
         whole = types.pack(Outer(packed=inside))
@@ -349,7 +349,7 @@ def test_hostile_bytes_are_refused():
 
 @pytest.mark.parametrize("wrap", [lambda inner: [inner], lambda inner: {"a": inner}])
 def test_message_of_greatest_depth_has_a_binary_form(wrap):
-    """A JSON value of 31 levels has a binary form; one of 32 levels is refused when packed."""
+    """A JSON value of 31 levels has a binary form; a value of 32 levels cannot be packed."""
     types, value = TypeRegistry(Outer, Nested), 1.0
     for _ in range(31):
         value = wrap(value)
@@ -363,7 +363,7 @@ def test_message_of_greatest_depth_has_a_binary_form(wrap):
 
 
 def test_class_registered_while_descriptors_are_made_is_not_lost(monkeypatch):
-    """If a class is registered while descriptors are made, they are made again."""
+    """If a class is registered while descriptors are made, the descriptors are made again."""
     types, made = TypeRegistry(Nested), []
     whole = _binary.Binary
 
@@ -387,7 +387,7 @@ def test_binary_form_without_protobuf_names_the_extra(monkeypatch):
 
 
 def test_message_that_protobuf_cannot_write_is_refused():
-    """A NaN, an invalid value or a missing required field raises an error when written."""
+    """A message with a NaN, an invalid value or without a required field cannot be written."""
     part = TypeRegistry(UninterpretedOption.NamePart)
     with pytest.raises(EncodingError, match="missing required fields"):
         part.pack(UninterpretedOption.NamePart())
@@ -407,7 +407,7 @@ def test_message_that_protobuf_cannot_write_is_refused():
 
 
 def test_files_of_one_name_keep_their_descriptors():
-    """If two sets have a file of one name, each message keeps its own descriptor."""
+    """If two sets have files with the same name, each message keeps its own descriptor."""
     types = TypeRegistry()
     name = 'name: "api.proto" syntax: "proto3" package:'
     for package, kind, payload in (("a.v1", "INT64", b"\x08\x05"), ("b.v1", "SINT64", b"\x08\x0a")):
@@ -452,7 +452,7 @@ def test_a_file_set_is_registered():
 
 
 def test_set_may_lack_the_well_known_imports(tmp_path):
-    """A set, as made by ``protoc`` by default, may lack well-known imports, but no others."""
+    """A file set may lack well-known imports, as sets of ``protoc`` do, but no other imports."""
     whole = FileDescriptorSet.FromString(FILE_SET)
     own = [file for file in whole.file if file.package == "lrofix.v1"]
     new = register_file_set(TypeRegistry(), FileDescriptorSet(file=own).SerializeToString())
@@ -502,12 +502,12 @@ def test_a_set_that_imports_annotations_works(alone):
     """A set that imports annotations can be registered, with the imported files or without."""
     file_set = shop_set()
     if alone:
-        # Older versions of the loaded files import neither of the last two.
+        # Older versions of the loaded files do not import the files field_*.proto.
         own = ("acme/shop/v1/shop.proto", *(f"google/api/field_{o}.proto" for o in FIELD_FILES))
         file_set = FileDescriptorSet(file=[one for one in file_set.file if one.name in own])
     check_works(TypeRegistry(), file_set.SerializeToString())
     check_works(TypeRegistry(), file_set)
-    for file in file_set.file:  # the mark that buf sets in its images
+    for file in file_set.file:  # buf marks its images with this field
         file.MergeFromString(b"\xd2\xf6\x03\x02\x08\x00")
     check_works(of_attrs(), file_set)
 
@@ -563,7 +563,7 @@ def test_protobuf_class_has_the_shape_of_its_attrs_class():
 
 
 def test_enums_in_protobuf_messages_are_numbers_on_request():
-    """Enums in metadata become numbers, which Google's REST clients need; bad bytes are kept."""
+    """Enums in metadata become numbers for Google's REST clients; unreadable bytes are kept."""
     types = of_protobuf()
     meta = types.codec("lrofix.v1.ExportMetadata").python
     packed = types.pack(meta(stage="COPYING"))

@@ -143,5 +143,5 @@ def test_message_of_very_many_values_is_refused(cls, make):
 
 @pytest.mark.parametrize(("cls", "make"), FEW.values(), ids=FEW)
 def test_large_message_of_few_values_is_accepted(cls, make):
-    """A large message of few values passes; so do invalid bytes and the content of an Any."""
+    """A large message of few values passes, and so do invalid bytes and the bytes of an Any."""
     check_values(make(), cls.DESCRIPTOR)

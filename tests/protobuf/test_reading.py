@@ -86,7 +86,7 @@ ATTRS = TypeRegistry(Every)
 EVERY = ATTRS.binary.message_class("acme.v1.Every")
 KINDS = [(ATTRS, Every), (TypeRegistry(EVERY), EVERY)]
 
-REFUSED = [  # the test vectors have more of them, and the accepted values
+REFUSED = [  # the test vectors have more refused values, and accepted values
     ("raw", "!!!!"), ("raw", "YQ=x"), ("raw", "é"), ("raw", 5),
     ("color", 1.5), ("color", True), ("color", "1"), ("color", 1.0),
     ("colors", [0, "1"]), ("byFlag", {"true": 1.5}), ("byFlag", {"1": 0}),
@@ -226,7 +226,7 @@ def test_json_of_fields_that_only_proto_has(types, value, printed):
 
 
 def test_extension_with_several_values_is_read(types):
-    """A repeated extension is read (not printed: protobuf before 5.27 omits the brackets)."""
+    """A repeated extension is read. It is not printed here: old protobuf omits the brackets."""
     value = {"two": {"needed": "", "[acme.v2.many]": [1, 2]}}
     message = types.codec("acme.v3.Odd").load(value, strict=True)
     found = {

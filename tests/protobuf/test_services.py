@@ -46,7 +46,7 @@ class Shade(enum.Enum):
 
 
 @attrs.frozen
-class google:  # its name is also that of the package google
+class google:  # the package google has the same name
     """A message whose name is also a package's."""
 
     text: str = ""
@@ -96,7 +96,7 @@ def unused(request: FrameRequest) -> None: ...
 
 
 def new_service() -> Service:
-    """Make a service with two methods; one has a path of its own."""
+    """Make a service with two methods, of which one declares its path."""
     made = Service(MemoryStore(), InlineExecutor(), domain="acme.test", maintenance=False)
     made.method("acme.google.v1.PictureShop.Paint")(paint)
     made.method("acme.google.v1.PictureShop.Wash", path="/v9/wash")(wash)
@@ -252,7 +252,7 @@ def cast(request: CastRequest) -> Sized:
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory):
-    """The proto files of a service with methods in several packages, which compile."""
+    """The proto files of a service with methods in several packages, checked by compiling them."""
     with new_service() as service:
         service.method("acme.dryer.v1.Dryer.Dry")(dry)
         service.method("acme.frames.v1.Frames.Frame")(frame)

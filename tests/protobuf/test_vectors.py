@@ -16,7 +16,7 @@ from tests.vector_files import by_id, vectors
 
 KINDS = {"attrs": of_attrs(), "protobuf": of_protobuf()}
 BY_NUMBER = {"anyjson-064", "anyjson-114"}
-"""IDs of cases with an enum number without a name, which a Python enum cannot have."""
+"""IDs of cases with an enum number that has no name; a Python enum cannot have such a number."""
 
 
 NO_CLASS = {"google.rpc.Status", "lrofix.v1.Scalars"}
@@ -103,7 +103,7 @@ def shown(case, message):
 
 @pytest.mark.parametrize("case", vectors("operation_wire")["cases"], ids=by_id)
 def test_wire_bytes_survive_a_round_trip(case):
-    """The bytes of each vector, with unknown fields, are decoded and encoded (spec §1.7)."""
+    """The bytes of each vector are decoded and encoded again, with unknown fields (spec §1.7)."""
     expected = case["expect"]
     if expected["decode"] == "error":
         with pytest.raises(InvalidArgument):

@@ -14,7 +14,7 @@ TABLES = ("operations", "inputs", "starts", "workers", "schedules")
 
 
 class Emptied:
-    """Opens ``count`` stores on one schema; each call first empties the schema's tables."""
+    """A function that empties the tables of one schema and opens ``count`` stores on it."""
 
     def __init__(self, server: PostgresServer, count: int = 1) -> None:
         psycopg = pytest.importorskip("psycopg")
@@ -24,7 +24,7 @@ class Emptied:
         self._made = False
 
     def __call__(self, clock: Callable[[], datetime]) -> tuple[Store, ...]:
-        """Empty the tables and open ``count`` stores with this clock; earlier stores are void."""
+        """Empty the tables and open stores with this clock; earlier stores lose their data."""
         from lro.stores.postgres import PostgresStore
 
         if self._made:

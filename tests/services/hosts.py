@@ -132,7 +132,7 @@ class Host:
 
 @contextlib.contextmanager
 def running(command: Sequence[str], folder: Path, log: str) -> Iterator[Host]:
-    """Run a server; at the end kill what is left of it."""
+    """Run a server; at the end, kill the processes that are left."""
     host = Host(command, folder, folder / log)
     try:
         yield host
@@ -232,7 +232,7 @@ class Load(abc.ABC):
 
 
 class HttpLoad(Load):
-    """Makes calls over HTTP, each on its own connection."""
+    """Clients that call over HTTP, with a new connection for each call."""
 
     def __init__(self, port: int) -> None:
         super().__init__()

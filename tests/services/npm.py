@@ -80,7 +80,7 @@ def reason_without_registry(npm: str) -> str | None:
 
 
 def install(npm: str, packages: tuple[str, ...]) -> str | None:
-    """Install a set of packages; return the reason if that fails, or None."""
+    """Install a set of packages; return None, or the reason why the installation failed."""
     home = folder(packages)
     home.mkdir(exist_ok=True)
     command = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(home), *packages]
@@ -96,7 +96,7 @@ def install(npm: str, packages: tuple[str, ...]) -> str | None:
 
 
 def install_all() -> str | None:
-    """Install the missing sets; return the reason if some are still missing, or None."""
+    """Install the missing sets; return None, or the reason why some sets are still missing."""
     missing = [one for one in SETS if not (folder(one) / "installed").exists()]
     npm = shutil.which("npm")
     if npm is None or shutil.which("node") is None:

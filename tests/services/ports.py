@@ -17,7 +17,7 @@ def free_port() -> int:
     """
     while True:
         with socket.socket() as probe:
-            port = secrets.choice(_OURS)  # in all processes Hypothesis seeds ``random`` alike
+            port = secrets.choice(_OURS)  # Hypothesis gives ``random`` the same seed everywhere
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:  # the port is in use

@@ -27,7 +27,7 @@ UNHURRIED: Final = {"connect_seconds": PATIENCE, "statement_seconds": PATIENCE}
 
 _DEBIAN: Final = Path("/usr/lib/postgresql")
 _GUARD: Final = 'read _; kill -QUIT "$0" && kill -CONT "$0" && sleep 1; rm -rf -- "$1"'
-"""Stops the server and removes its folder if the test run is killed, which closes the input."""
+"""A script that stops the server and removes its folder when its input ends with the test run."""
 
 _READY: Final = "ready to accept connections"
 _LOCALE: Final = ("-E", "UTF8", "--locale", "C")
@@ -38,8 +38,8 @@ _SETTINGS: Final = {
     "lc_messages": "C",
     "log_line_prefix": "",
     "deadlock_timeout": "200ms",
-    # The system's cache survives a crash of the server, so no sync is needed; on a busy disk, syncs
-    # would delay commits.
+    # No sync is needed, because the system's cache survives a crash of the server. On a busy disk,
+    # syncs would delay commits.
     "fsync": "off",
 }
 
@@ -175,12 +175,12 @@ class PostgresServer:
                 self._log.append(line)
                 if _READY in line:
                     ready.set()
-        ready.set()  # also if the server has ended without becoming ready
+        ready.set()  # the server may have ended without becoming ready
 
 
 @functools.cache
 def shared_server() -> PostgresServer:
-    """Start the server of this test run at the first call; skip the test without PostgreSQL."""
+    """Return the server of this test run, which the first call starts; skip without PostgreSQL."""
     return new_server()
 
 
@@ -225,7 +225,7 @@ def _binaries() -> Path | None:
 
 
 def as_other_user(folder: Path) -> Sequence[str]:
-    """Return a prefix for commands that must not run as root; give the folder to their user."""
+    """Return a prefix that runs commands as a user other than root, who gets the folder."""
     if os.geteuid() != 0:
         return ()
     user = _other_user()

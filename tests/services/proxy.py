@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 
 class Proxy:
-    """Forwards connections to a local port.
+    """A proxy that forwards connections to a local port.
 
     ``lose_next`` lets the proxy lose the next bytes on any connection: a client's ``"question"``
     (request), so that the server never receives it, or the server's ``"answer"`` (reply), so that

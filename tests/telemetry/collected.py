@@ -81,7 +81,7 @@ class Numbers:
         }
 
     def points(self, name: str) -> dict[tuple[str, ...], Any]:
-        """Return a metric's values by attribute values; for a histogram, its count and sum."""
+        """Return a metric's values by attribute values; a histogram has a count and a sum."""
         metric = self.metrics().get(name)
         return dict(self._points(metric)) if metric else {}
 

@@ -1,4 +1,4 @@
-"""Metrics: the events that each one counts, the table in the docs, and the number of series."""
+"""Metrics: the events that each metric counts, the table in the docs, the number of series."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_outcomes_and_codes_are_counted(numbers):
 
 
 def test_gauges_report_the_present_state(make_service, numbers, measured, clock):
-    """Gauges report the work that runs, the age of the oldest, and the executor's use and limit."""
+    """Gauges report running work, its highest age, waiting callers, and the executor's use."""
     service, step = make_service(None, ThreadExecutor(1), telemetry=measured()), Step()
     method = work(service, lambda *_: step())
     service.declare("acme.work.v1.Works.Other", request=WorkRequest, response=WorkResponse)
@@ -161,7 +161,7 @@ def test_usage_of_each_executor_is_measured(make_service, numbers, measured):
 
 
 def test_unknown_values_are_not_reported():
-    """A gauge leaves out values that an executor cannot report, and the age if no work runs."""
+    """Gauges leave out values that an executor cannot report, and the age if no work runs."""
     gauges = Gauges(
         SimpleNamespace(store=MemoryStore(), executor=object()),
         {METHOD: SimpleNamespace(function=fail)},
@@ -347,7 +347,7 @@ def test_method_without_waiting_work_reports_zero(make_service, numbers, measure
 
 
 def test_paused_methods_are_measured(make_service, numbers, measured, clock):
-    """The gauge is 1 for a method that is paused in the store, and 0 for other known methods."""
+    """The gauge of pauses is 1 for a method that is paused in the store, and 0 for others."""
     store = MemoryStore(clock)
     service = make_service(store, InlineExecutor(), telemetry=measured())
     work(service, aliases=["acme.work.v1.Works.Old"]).start(WorkRequest())

@@ -35,7 +35,7 @@ Traced = Callable[..., Telemetry]
 
 
 def test_start_and_attempt_are_spans_with_a_link(make_service, store, spans, traced):
-    """The start's span is a child of the current span; the attempt's span is a root with a link."""
+    """A start's span is a child of the current span; the attempt's root span links to the start."""
     service = make_service(store, InlineExecutor(), telemetry=traced())
     method = work(service)
     with spans.tracer.start_as_current_span("request") as request:
@@ -82,7 +82,7 @@ def test_start_and_attempt_are_spans_with_a_link(make_service, store, spans, tra
 def test_only_a_failed_attempt_has_span_status_error(
     make_service, spans, traced, error, outcome, code, status
 ):
-    """The span names the error code, but not the error's text, which may be confidential."""
+    """A failed attempt's span has the error code, but not the text, which may be confidential."""
     service = make_service(None, InlineExecutor(), telemetry=traced())
     work(service, raising(error)).start(WorkRequest())
     process = spans.only("CONSUMER")

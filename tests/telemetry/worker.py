@@ -1,6 +1,7 @@
 """A worker process that can be killed: ``python -m tests.telemetry.worker STORE SPANS``.
 
-A third argument starts an operation. Prints ``started``, ``began ATTEMPT`` and ``done``.
+If there is a third argument, the process starts an operation with this text. It prints ``started``,
+``began ATTEMPT`` and ``done``.
 """
 
 from __future__ import annotations
