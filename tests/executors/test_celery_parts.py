@@ -119,7 +119,7 @@ def test_two_services_of_one_app_need_different_task_names():
 
 
 def test_settings_of_the_app_do_not_change_the_task():
-    """The executor sets the task's options itself, because its promises depend on them."""
+    """Settings of the app do not change the task's options, on which the executor depends."""
     app = app_on("memory://")
     ours = {"acks_late": True, "reject_on_worker_lost": True, "ignore_result": True}
     app.conf.update({f"task_{name}": not value for name, value in ours.items()})
@@ -150,7 +150,7 @@ def publisher(*, app=None, seconds=1, connections=1):
 
 @pytest.mark.parametrize("scheme", ["redis", "amqp"])
 def test_start_is_refused_without_a_broker(unused_address, scheme, monkeypatch):
-    """The start is refused without a broker; the next starts are refused without a new attempt."""
+    """Without a broker, a start is refused, and further starts are refused with no new attempt."""
     executor = CeleryExecutor(app_on(f"{scheme}://{unused_address}"))
     for _ in range(2):
         with pytest.raises(Unavailable, match=r"cannot be reached now \(Connection"):
@@ -236,7 +236,7 @@ def test_forked_child_makes_its_own_broker_connections():
 
 
 def test_closed_publisher_closes_its_connections():
-    """A connection in use is closed when its call ends, and no new connection is made."""
+    """A closed publisher makes no connection; a connection in use is closed when its call ends."""
     broker, used = publisher(connections=10), []
 
     def act(connection):

@@ -119,7 +119,7 @@ def test_tasks_that_a_function_left_behind_are_cancelled():
 
 
 def test_repeated_joins_and_late_submits_are_harmless():
-    """Further joins, even from several threads, return at once; a late submit is refused."""
+    """After a stop, several threads can join at the same time; a late submit is refused."""
     executor = AsyncioExecutor()
     slot = executor.reserve()
     executor.stop()

@@ -257,7 +257,7 @@ def started(method, clock, *texts):
 
 
 def test_name_delivered_before_its_due_time_has_no_effect(service, sending, store, clock):
-    """If a repeated start or an old message delivers delayed work early, it does not begin."""
+    """Delayed work does not begin early if a repeated start or an old message delivers its name."""
     name = service.start(NAME, WorkRequest(), delay=MINUTE, request_id=ID).name
     assert service.start(NAME, WorkRequest(), request_id=ID).name == name
     service.edges.work.run_operation(name)
@@ -301,7 +301,7 @@ def test_attempts_begin_when_they_are_due(make_service, store, sending, clock):
 
 
 def test_names_are_sent_only_up_to_the_limit(make_service, store, sending, step, clock):
-    """Names are sent up to the limit; a worker drops the message of a name over the limit."""
+    """Names are sent up to a limit; a worker drops the message of a name over the limit."""
     service = make_service(store, sending)
     method = work(service, step, NAME, concurrency=1)
     names = started(method, clock, *"abc")

@@ -244,7 +244,7 @@ def test_disconnect_at_the_end_of_an_operation_is_harmless(counting: CountServic
 
 
 def test_error_of_receive_is_raised_to_the_server() -> None:
-    """An error of ``receive`` ends the wait and is raised; no waiter is left."""
+    """An error of ``receive`` ends a wait and is raised to the server; no waiter is left."""
     broken, fail = later(ConnectionError("the line is dead"))
     with pytest.raises(ConnectionError, match="dead"):
         wait(build(), Line([part(b"")], fail), lambda _: broken.set())
@@ -363,7 +363,7 @@ def test_lifespan_closes_the_service(behind: Any, counting: CountService) -> Non
 
 
 def test_lifespan_events_reach_the_mounted_application(counting: CountService) -> None:
-    """The fallback gets startup, and shutdown after the service closed; errors reach the server."""
+    """The fallback gets startup, and shutdown after the service; its errors reach the server."""
 
     async def listening(scope: Message, receive: Any, send: Any) -> None:
         while (message := await receive())["type"] != "lifespan.shutdown":

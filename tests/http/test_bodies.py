@@ -54,7 +54,7 @@ LONG = f'{JSON}; a="{";" * 200}"'
 
 @pytest.mark.parametrize("header", [LONG, LONG[:201], LONG * 10_000])
 def test_long_content_type_is_refused(header: str) -> None:
-    """A header of more than 200 characters is refused without parsing, whatever the body."""
+    """A Content-Type of more than 200 characters is refused without parsing, whatever the body."""
     edge = OperationsEdge(build().service)
     for body in (b"{}", b"", b"{"):
         reply = edge.handle(ask("POST", "/v1/operations/x:cancel", body, content_type=header))

@@ -118,7 +118,7 @@ def test_405_and_options_list_the_allowed_methods() -> None:
 def test_batch_reply_has_the_order_of_the_request(
     view: str, parent: str, counting: CountService
 ) -> None:
-    """The reply has each operation once, as Get returns it in this view, and the missing names."""
+    """A BatchGet reply has the missing names, and each operation once, as Get returns it."""
     first = counting.start(parent, metadata=CountMetadata(percent=1))
     second = counting.start(parent)
     counting.finish(second)
@@ -168,7 +168,7 @@ def test_view_that_does_not_exist_is_refused_by_the_edge(
 
 
 def test_large_operation_is_returned_with_its_view(counting: CountService) -> None:
-    """A large operation is read again, with its view, once there is memory for its reply."""
+    """A large operation is read again, in the requested view, once its reply has memory."""
     method = counting.declare("acme.v1.Things.Spell", response=lro.types.StringValue)
     name = method.start(CountRequest()).name
     counting.service.reporter(name).complete(lro.types.StringValue("x" * 200_000))
@@ -298,7 +298,7 @@ def test_body_of_other_media_type_or_too_long_is_refused(path: str) -> None:
 
 @EACH
 def test_names_in_the_query_are_refused(path: str) -> None:
-    """Names must be in the body (spec §5.8(1))."""
+    """Names in the query are refused, because they must be in the body (spec §5.8(1))."""
     reply = edge_of(build()).handle(ask("POST", path + "?names=operations/a", {"names": ["x"]}))
     check_error(reply, 400, Code.INVALID_ARGUMENT, "MALFORMED_REQUEST")
 
@@ -456,7 +456,7 @@ def test_watch_by_get_streams_one_operation(parent: str) -> None:
 
 @pytest.mark.parametrize("path", [WATCH, "/v1/operations/-:watch"])
 def test_watch_of_a_collection_as_a_name_is_refused(path: str) -> None:
-    """A collection is refused, because it is not the name of an operation."""
+    """A watch of a collection as a name is refused, because no operation has this name."""
     status, _, body = serve(OperationsApp(build().service), scope_of("GET", path)).reply
     assert (status, details_of(body)["ErrorInfo"]["reason"]) == (400, "INVALID_OPERATION_NAME")
 
@@ -499,7 +499,7 @@ def test_broken_connection_frees_its_stream() -> None:
 
 
 def test_closing_service_ends_its_streams(counting: CountService) -> None:
-    """If the service closes, the stream ends normally."""
+    """If the service closes, its streams end normally."""
     stream = follow(counting, [counting.start()], counting.service.close)
     assert stream.sent[-1] == {"type": "http.response.body", "body": b""}
 

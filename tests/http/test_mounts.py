@@ -37,7 +37,7 @@ def test_mount_is_removed_from_the_raw_path_at_a_segment_end(
 
 @given(SEGMENTS, SEGMENTS)
 def test_strip_mount_returns_the_rest_of_a_joined_path(mount: list[str], rest: list[str]) -> None:
-    """The path below the mount point stays unchanged, however both parts are escaped."""
+    """The path below the mount point stays unchanged, with or without escapes in either part."""
     below = "".join("/" + quote(segment, safe="") for segment in rest)
     whole = "".join("/" + quote(segment, safe="") for segment in mount) + below
     assert strip_mount(whole, "/" + "/".join(mount)) == below

@@ -258,7 +258,7 @@ class Thing:
 
 
 def test_names_of_schemas_differ_by_more_than_dots_and_case() -> None:
-    """Code generators keep only letters and digits of names, and drop types with equal names."""
+    """Schema names differ in more than dots and case, or code generators would merge the types."""
     service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
     make = service.declare("a.v1.Things.Make", request=Thing, response=Thing)
     document = valid(describe(OperationsEdge(service, starts={"/v1/things:make": make})))
@@ -376,7 +376,7 @@ def test_argument_of_the_wrong_form_is_refused(make: Callable[[], object]) -> No
 
 
 def test_fastapi_document_has_our_paths_beside_its_own(counting: CountService) -> None:
-    """The document includes later routes; FastAPI's description is used for a path of both."""
+    """The document includes later routes, and FastAPI's description of a path that we serve too."""
     fastapi = pytest.importorskip("fastapi")
     security = {"token": {"type": "http", "scheme": "bearer"}}
     operations = asgi.OperationsApp(

@@ -145,7 +145,7 @@ def test_start_that_prefers_to_wait_returns_the_finished_operation(kind: str, pr
 
 @KINDS
 def test_start_that_prefers_to_wait_returns_at_the_limit(kind: str) -> None:
-    """At the service's longest wait, which Preference-Applied states, the work continues."""
+    """A start returns after the longest wait, which Preference-Applied states; work continues."""
     with serving_work(kind, max_wait=timedelta(milliseconds=1)) as at:
         reply = at.post("respond-async, wait=5")
         assert (reply.status_code, "done" in reply.json()) == (202, False)
@@ -285,7 +285,7 @@ scope_of = functools.partial(asgi_scope, "POST")
     ],
 )
 def test_location_has_the_asgi_mount(mount: str, scope: Any) -> None:
-    """Servers and frameworks pass the mount point as ``root_path`` and ``app_root_path``."""
+    """Location has the mount point, which servers pass as ``root_path`` and ``app_root_path``."""
     counting = build()
     app = asgi.OperationsApp(counting.service, starts={PATH: counting.count}, accepted=True)
     status, headers, body = serve(app, scope, part(b"{}")).reply
@@ -304,7 +304,7 @@ def test_location_has_the_asgi_mount(mount: str, scope: Any) -> None:
     ],
 )
 def test_location_has_the_wsgi_script_name(mount: str, environ: Mapping[str, str]) -> None:
-    """Under WSGI, SCRIPT_NAME is the mount point, whatever the raw path is."""
+    """Under WSGI, Location begins with SCRIPT_NAME, whatever the raw path is."""
     counting = build()
     app = wsgi.OperationsApp(counting.service, starts={PATH: counting.count}, accepted=True)
     made = servers.environ_of_wsgiref("POST", PATH) | dict(environ)
@@ -325,7 +325,7 @@ def test_mount_is_unknown_if_the_path_was_rewritten() -> None:
 
 
 def test_location_has_the_parent(counting: CountService) -> None:
-    """The parent is percent-encoded; if the parent's path is not served, there is no Location."""
+    """Location has the percent-encoded parent; if its path is not served, there is no Location."""
     for parent, parents in (("projects/a b", ["projects/*"]), ("shelves/a", [])):
         start = Start(counting.count, parent=lambda request, parent=parent: parent)
         options: Any = {"accepted": True, "parents": parents}

@@ -90,7 +90,7 @@ def test_only_list_has_fields_in_its_query(rpc: str, parameter: str) -> None:
 
 
 def test_page_size_may_have_leading_zeros() -> None:
-    """A page size may have any number of leading zeros; both limits of int32 are valid."""
+    """A page size may have any number of leading zeros; the whole range of int32 is read."""
     for number in (0, 7, 2**31 - 1):
         query = f"pageSize={'0' * 5000}{number}"
         assert parse_query("ListOperations", query).fields == {"page_size": number}

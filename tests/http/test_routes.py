@@ -194,5 +194,5 @@ def test_default_table_routes_or_refuses_every_path(method: str, path: str) -> N
 def test_route_parameter_is_named_by_variable_or_collection(
     template: str, names: list[str]
 ) -> None:
-    """Frameworks accept only unique identifiers as names of parameters."""
+    """Route parameters get unique identifiers as names, because frameworks require these."""
     assert parameter_names(Template.parse(template)) == names

@@ -171,7 +171,7 @@ def test_unexpected_body_of_get_or_delete_is_ignored(server: Server) -> None:
 
 
 def test_only_headers_with_a_meaning_are_checked(server: Server) -> None:
-    """The edge checks Content-Type and X-Server-Timeout, and ignores other odd headers."""
+    """Of all headers, the edge refuses only Content-Type and X-Server-Timeout for odd values."""
     for status, *headers in (
         (415, "Content-Type: ;;;=\xff"),
         (400, "X-Server-Timeout: 1", "X-Server-Timeout: 2"),

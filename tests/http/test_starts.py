@@ -258,7 +258,7 @@ def test_raw_body_of_another_media_type_is_read_by_the_application(counting: Cou
 
 
 def test_json_is_accepted_beside_raw_bodies() -> None:
-    """JSON is still accepted, with or without a media type; the size limit is the same."""
+    """A path with raw bodies also accepts JSON, with or without a media type, in the same limit."""
     edge = edge_of(build(), raw=read_image, max_body=20)
     for body, kind, status, reason in (
         (b'{"steps": 1}', "application/json", 200, ""),
@@ -295,7 +295,7 @@ def test_body_already_read_by_the_application_is_refused(
 
 
 def test_start_path_allows_only_post() -> None:
-    """OPTIONS is answered, HEAD has no body, and other methods are refused (spec §5.7(4))."""
+    """A start's path allows OPTIONS and POST only; HEAD has no body (spec §5.7(4))."""
     edge = edge_of(build())
     assert isinstance(edge.route("GET", PATH), HttpMethodNotAllowed)
     options = edge.handle(ask("OPTIONS", PATH))

@@ -145,7 +145,7 @@ def test_expand_keeps_literals_and_verbs_as_written() -> None:
 
 
 def test_the_more_specific_template_sorts_first() -> None:
-    """In each segment, a literal sorts before * and * before **; no segment sorts before **."""
+    """In each segment, a literal sorts before * and * before **, and no segment before **."""
     ordered = ["/a/b", "/a/b/**", "/a/*", "/a/{x=*/**}", "/a/**", "/{x}/b", "/{x}/*", "/{x=**}"]
     shuffled = [Template.parse(text) for text in sorted(ordered)]
     assert [t.text for t in sorted(shuffled, key=lambda t: t.specificity)] == ordered

@@ -98,7 +98,7 @@ def test_bounds_table_has_a_row_for_each_limit() -> None:
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "9", None])
 def test_limits_are_whole_numbers_from_1(wrong: Any) -> None:
-    """A limit that is not a whole number from 1 is refused; only ``backlog`` may be 0."""
+    """A limit that is not a whole number of at least 1 is refused; only ``backlog`` may be 0."""
     for field in attrs.fields(lro.Limits):
         least = 0 if field.name == "backlog" else 1
         if (wrong, least) == (0, 0):
@@ -310,7 +310,7 @@ PROBES: Final[dict[str, tuple[Probe, int | None]]] = {
     "objects and lists in a body, levels": (nested, None),
     "lists in a body": (lists, None),
 }
-"""By bound: a function that sends a request of a given size, and the bound that it sets or None."""
+"""For each bound, a function that sends a request of a given size, and the bound to set or None."""
 
 ELSEWHERE: Final = {
     "checkpoint or result of a step, bytes",  # tests/engine/test_checkpoints.py
@@ -339,7 +339,7 @@ UNRELATED: Final = {
     "INVALID_FILTER",
     "INVALID_ARGUMENT",
 }
-"""Reasons for refusing a probe's request that have nothing to do with its bound."""
+"""Reasons, unrelated to its bound, for which a probe's request may be refused."""
 
 
 def refusal(probe: Probe, number: int) -> tuple[int, str, str, str]:
@@ -733,7 +733,7 @@ def test_large_replies_share_a_bounded_byte_budget() -> None:
 
 
 def test_slow_reader_is_cut_off_if_others_wait() -> None:
-    """If a reply waits for bytes, the reply that is sent longest is cut off after 5 seconds."""
+    """If a reply waits for bytes, the reply that was begun first is cut off after 5 seconds."""
     times = iter(range(100))
     budget = budget_of(100, lambda: float(next(times)))
     one, other = budget.take(50), budget.take(50)
@@ -895,7 +895,7 @@ def test_slow_stream_is_cut_off_if_others_wait(size: int) -> None:
 
 
 def test_bytes_of_a_garbage_collected_reply_serve_the_next_waiter() -> None:
-    """If a reply is garbage collected, nothing wakes the next waiter, which polls for the bytes."""
+    """A waiter polls for bytes, because a garbage-collected reply does not wake the next waiter."""
     budget = budget_of(100)
     turns = [budget.take(100)]
 

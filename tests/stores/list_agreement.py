@@ -89,7 +89,7 @@ STEPS: Final[Sequence[Json]] = [
 
 
 def keyed(values: Sequence[Json]) -> Sequence[Json]:
-    """Return maps that contain these values."""
+    """Return maps that have these values under various keys."""
     return [{}, *({KEYS[n % 10]: value, KEYS[-n % 7]: values[0]} for n, value in enumerate(values))]
 
 
@@ -160,7 +160,7 @@ class Chance(random.Random):
             return self.choice(BINARY)
         names = self.choices([*FIELDS, *wanted * 5], k=self.randrange(7))
         made = {name: self.choice(LOOSE if self.seldom() else FIELDS[name]) for name in names}
-        # A database stores JSON numbers: integers of more than 64 bits may be read back as floats.
+        # A database may return a stored JSON integer of more than 64 bits as a float.
         return AnyMessage(url(kind), reread(dumps(made).decode())) if kind else None
 
     def filter(self, facts: Facts, depth: int = 3) -> str:
@@ -415,7 +415,7 @@ def records_of(chance: Chance, clock: ManualClock, wanted: Sequence[str]) -> Ite
 
 
 def compare(kinds: Sequence[str], seed: int) -> int:
-    """Compare random filters over one set of records; return how many matched something."""
+    """Compare random filters over one set of records; return how many filters matched one."""
     chance, clock = Chance(seed), ManualClock()
     indexes = {
         name: tuple(chance.sample(paths, chance.randrange(5))) for name, paths in PATHS.items()

@@ -137,7 +137,7 @@ class Walks:
             assert walk.ended, "the walk does not end"
 
     def insert(self) -> None:
-        """Insert an operation at a random place of the order; with or without an owner."""
+        """Insert an operation, with or without an owner, at a random place of the order."""
         chance, moment = self.chance, self.chance.randrange(4)
         name = f"{self.parent}/operations/{chance.choice('aBb豈𝄞')}-{len(self.keys)}"
         created, percent = START + timedelta(seconds=moment), chance.randrange(3)

@@ -232,14 +232,14 @@ def test_check_store_fails_for_one_broken_promise():
 
 
 class Silent(ThreadExecutor):
-    """Does not announce free workers."""
+    """An executor that does not announce free workers."""
 
     def tell_freed(self):
         pass
 
 
 class Endless(ThreadExecutor):
-    """Accepts any number of tasks."""
+    """An executor that accepts any number of tasks."""
 
     def __init__(self, at_once):
         super().__init__(10_000)

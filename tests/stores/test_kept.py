@@ -87,7 +87,7 @@ def test_operations_of_an_earlier_release_are_read(kept: Kept) -> None:
 
 
 def test_running_work_of_an_earlier_release_is_finished(kept: Kept) -> None:
-    """Work of an earlier release's ended worker is finished; until then its target is busy."""
+    """Work of an earlier release is taken over and finished; its target is busy until then."""
     (held,) = kept.listed("done = false")
     with pytest.raises(TargetBusy):
         kept.hold.start(Sample("door"))
@@ -113,7 +113,7 @@ def test_operations_of_an_earlier_release_are_deleted_and_expire(kept: Kept) -> 
 
 
 def test_statistics_of_an_earlier_release_are_read_and_added_to(kept: Kept) -> None:
-    """The counts of an earlier release are read, and new ones are added to them."""
+    """The counts of an earlier release are read, and new counts are added to them."""
     before = counted(kept.service.store)[kept.refuse.full_name]["starts.started"]
     with pytest.raises(WorkFailed):
         kept.refuse.start(Sample()).result(PATIENCE)
@@ -156,6 +156,6 @@ def test_each_release_has_its_dumps() -> None:
 
 
 def test_dump_of_another_version_cannot_be_written(capsys: pytest.CaptureFixture[str]) -> None:
-    """The dump command accepts only the current version, as no other code can write its dump."""
+    """The dump command refuses other versions, whose dumps only their own code could write."""
     assert keep.main(["0.0.1"]) == 2
     assert capsys.readouterr().err == f"usage: python -m tests.stores.keep {project_version()}\n"

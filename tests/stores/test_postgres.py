@@ -145,7 +145,7 @@ def test_failed_creation_of_tables_leaves_no_schema(server, opened, schema, plai
 
 
 def test_a_schema_made_by_the_operator_is_used(server, plain):
-    """The store's role needs no right to create schemas, and the schema's name may be unusual."""
+    """A role without the right to create schemas can use an existing schema of any name."""
     role = server.fresh_schema()
     schema = f'Odd "{role}"'
     quoted = '"' + schema.replace('"', '""') + '"'
@@ -176,7 +176,7 @@ def test_invalid_arguments_are_refused_without_showing_the_url(server):
 
 
 def test_an_old_server_is_refused(opened, monkeypatch):
-    """An older server is refused, and the error names the required version."""
+    """A server that is too old is refused, and the error names the required version."""
     monkeypatch.setattr("lro.stores.postgres._schema.OLDEST_SERVER", 99_00_00)
     with pytest.raises(Unavailable, match="version 99 is needed, found 1"):
         opened().secret()
@@ -474,7 +474,7 @@ def test_read_that_times_out_is_retried_with_fewer_records(store, clock, postgre
 
 
 def test_expire_that_times_out_continues_with_fewer_records(store, clock, postgres_wire):
-    """After a timeout ``expire`` removes fewer records at a time; later calls remove the others."""
+    """After a timeout ``expire`` removes fewer records at a time; later calls remove further ones."""
     for number in range(25):
         insert(store, record_of(clock, f"{number:02}"))
         store.update(f"operations/{number:02}", end_of(clock, days=1))
@@ -562,7 +562,7 @@ def written(store, record):
 
 
 def test_store_reconnects_after_a_read_only_server(opened, schema, plain, clock):
-    """After a failover the host name may point to another server, so the store reconnects."""
+    """A store reconnects after writes to a read-only server, for instance after a failover."""
     store = opened()
     insert(store, record_of(clock))
     role = f"app_{schema}"
@@ -578,7 +578,7 @@ def test_store_reconnects_after_a_read_only_server(opened, schema, plain, clock)
 
 
 def test_dropped_schema_is_made_again(opened, schema, plain, clock):
-    """A dropped schema's data is lost, but the process continues without a restart."""
+    """A dropped schema is created again, without its data, and the process needs no restart."""
     store = opened()
     store.index({"k1"})
     insert(store, record_of(clock))
@@ -893,7 +893,7 @@ def test_writes_queued_during_a_write_share_the_next_group(store, clock, postgre
 
 
 def test_write_over_the_group_limit_is_sent_alone(store, clock, postgres_wire, monkeypatch):
-    """A single write that exceeds the limit is sent alone."""
+    """A write that exceeds the byte limit of a group is sent alone."""
     monkeypatch.setattr("lro.stores.postgres._records.MAX_GROUP_BYTES", 20_000)
     with one_group(store, postgres_wire) as later:
         for number, length in enumerate((9_000, 5_000, 9_000, 30_000)):
@@ -971,7 +971,7 @@ def test_error_of_the_whole_group_reaches_all_writers(store, clock, postgres_wir
 
 
 def test_error_in_a_group_fails_only_its_write(store, schema, clock, postgres_wire, plain):
-    """If one write of a group is refused, the others succeed; the error names its record."""
+    """If one write of a group is refused, the other writes succeed; the error names the record."""
     plain.execute(f"ALTER TABLE {schema}.operations ADD CHECK (caller <> 'poison')")
     with one_group(store, postgres_wire) as later:
         for number in range(5):
@@ -1019,7 +1019,7 @@ NOTHING = SimpleNamespace(fetchall=lambda: [(None, False, None, None, None, None
 
 
 def test_conflict_that_is_gone_when_read_is_retried(store, clock, postgres_wire):
-    """A start is retried if its conflict is gone when read; if that keeps happening, it fails."""
+    """A start is retried if its conflict is gone when read, and fails after too many retries."""
     insert(store, record_of(clock))
     find = statements.FIND_FIRST.decode()[:40]
     postgres_wire.when(find, lambda _: store.update("operations/a", removal))

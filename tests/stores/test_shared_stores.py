@@ -62,7 +62,7 @@ def test_verb_table_has_every_store_method():
 
 
 def test_a_closed_store_is_unavailable(one, clock):
-    """Every method fails after ``close`` with UNAVAILABLE."""
+    """After ``close``, every method fails with UNAVAILABLE."""
     insert(one, record_of(clock))
     one.close()
     for call in verbs(one, clock).values():
@@ -144,7 +144,7 @@ def test_queued_change_is_decided_on_the_stored_record(one, two, clock):
 
 
 def test_request_key_older_than_a_day_does_not_bypass_a_busy_target(one, clock):
-    """A repeat after a day is a new start and needs a free target (spec §9.2(2), §9.5)."""
+    """A start repeated after a day is new and needs a free target (spec §9.2(2), §9.5)."""
     insert(one, record_of(clock, target="t"), key_of())
     clock.advance(days=1)
     for check_only in (False, True):
@@ -200,7 +200,7 @@ def test_json_may_hold_any_character_and_keeps_its_types(place, clock):
 
 
 def test_full_cache_drops_its_oldest_records(one, two, clock, monkeypatch):
-    """A read returns the cached object until the record changes; a full cache drops its oldest."""
+    """A read returns the cached object until the record changes; a full cache drops old records."""
     monkeypatch.setattr("lro.stores._rows.MAX_BYTES", 20 * 2_000 + 1_999)
     names = [f"operations/{number:03d}" for number in range(25)]
     for name in names:
@@ -235,7 +235,7 @@ def test_claim_by_another_store_invalidates_the_cached_record(one, two, clock):
 
 
 def test_ended_record_is_cached_only_if_it_was_read(clock):
-    """An ended record is not cached unless a caller has read it, so it cannot fill the cache."""
+    """Ended records are not cached unless a caller has read them, so they cannot fill the cache."""
     cache = RecordCache()
     for name in "abc":
         cache.keep(record_of(clock, name), 7)

@@ -426,7 +426,7 @@ def test_long_write_ahead_log_is_reset(wire, path, clock, monkeypatch):
 
 @pytest.mark.usefixtures("short_log")
 def test_write_ahead_log_that_cannot_be_reset_is_kept(file_store, clock, wire, monkeypatch):
-    """If the reset fails, no committed write is lost, and the next write does not try again."""
+    """If the log cannot be reset, no committed write is lost, and the next write does not retry."""
     monkeypatch.setattr("lro.stores.sqlite._writer._LOG_BYTES", 0)
     wire.fail(CUT)
     for name in "ab":
@@ -512,7 +512,7 @@ class Listener(threading.Thread):
 
 
 def test_subscription_reports_commits_of_other_stores(subscription, file_store, other, clock, wire):
-    """A subscription ignores its own store's commits, and merges reports of other commits."""
+    """A subscription ignores its own store's commits; several commits of others are one report."""
     insert(file_store, record_of(clock))
     file_store.notify_others("operations/a")
     assert subscription.next_changes(0) == ()
@@ -623,7 +623,7 @@ def test_commit_visible_after_its_file_event_is_found(file_store, other, clock, 
 @pytest.mark.platform
 @REPORTED
 def test_file_watch_reports_only_writes(tmp_path):
-    """A file watch reports writes since its last restart, but no reads and no other files."""
+    """A file watch reports writes since its last restart, but neither reads nor other files."""
     path = tmp_path / "log"
     watch = FileWatch(str(path))
     assert not watch.restart()

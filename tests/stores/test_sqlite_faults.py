@@ -93,7 +93,7 @@ def test_tables_made_concurrently_by_another_process_are_used(path, clock, wire,
 
 @pytest.mark.parametrize("version", [0, SCHEMA_VERSION])
 def test_foreign_tables_are_refused(tmp_path, version):
-    """A file that has another program's table of the same name is refused and left unchanged."""
+    """A file in which another program's table has our table's name is refused and unchanged."""
     for table in TABLES:
         path = tmp_path / f"{table}.db"
         with plain(path) as other:
@@ -176,7 +176,7 @@ def test_switch_to_wal_mode_is_retried_while_the_file_is_locked(path, wire):
 
 
 def test_file_system_without_wal_mode_is_refused(path, wire):
-    """Some network drives lack the shared memory that WAL mode needs; such a file is refused."""
+    """Some network drives lack the shared memory that WAL mode needs; files there are refused."""
     wire.when("PRAGMA journal_mode", lambda one: one.cursor().execute("SELECT 'delete'"))
     with pytest.raises(DeclarationError, match="WAL mode"):
         SQLiteStore(path)
@@ -232,7 +232,7 @@ LOST_LOG = "the log of the operations database was deleted or replaced"
 
 @pytest.mark.parametrize("lost", [("-wal",), ("-shm",), ("-wal", "-shm")], ids="+".join)
 def test_deleted_write_ahead_log_is_unavailable_and_its_writes_are_saved(path, clock, lost):
-    """If the log is deleted, every call fails; a process that starts later finds all its writes."""
+    """If the log is deleted, every call fails; a process that starts later finds all writes."""
     with closing(filled(path, clock, "ab")) as store:
         for suffix in lost:
             os.unlink(f"{path}{suffix}")
@@ -260,7 +260,7 @@ def restore_backup(store, path, clock):
 
 
 def test_the_log_of_a_file_that_was_replaced_is_not_applied_to_the_new_one(path, clock, caplog):
-    """A backup replaces the file: its former log is moved aside and not applied to the backup."""
+    """If a backup replaces the file, the former log is moved aside, not applied to the backup."""
     with closing(filled(path, clock)) as store:
         restore_backup(store, path, clock)
         with pytest.raises(Unavailable, match="deleted or replaced"):
@@ -278,7 +278,7 @@ def test_the_log_of_a_file_that_was_replaced_is_not_applied_to_the_new_one(path,
 
 
 def test_the_log_of_a_file_that_was_replaced_is_set_aside_at_the_end(path, clock, monkeypatch):
-    """A process that closes before it notices the replacement still moves the log aside."""
+    """A process that closes before it notices a replaced file still moves the old log aside."""
     monkeypatch.setattr("lro.stores.sqlite._file.SEEN_SECONDS", 3600.0)
     with closing(filled(path, clock)) as store:
         restore_backup(store, path, clock)

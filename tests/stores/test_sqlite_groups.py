@@ -301,7 +301,7 @@ def test_queued_writes_are_made_after_their_thread_is_interrupted(file_store, cl
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signal can be sent to a thread")
 @pytest.mark.parametrize(("leads", "where"), [(True, "begin"), (False, "_follow")])
 def test_interrupt_while_waiting_cancels_only_that_write(file_store, clock, wire, leads, where):
-    """If a thread that waits to lead, or for its leader, is interrupted, only its write ends."""
+    """If a thread is interrupted while its write waits, only this write is cancelled."""
     main, over = threading.get_ident(), threading.Event()
     begun, go = threading.Event(), threading.Event()
     later = Later(file_store)
@@ -400,7 +400,7 @@ def test_write_thread_waits_while_another_leads(file_store, clock, wire, monkeyp
 def test_closed_store_finishes_queued_writes_and_refuses_more(
     threads_that_write, file_store, clock
 ):
-    """Closing finishes queued writes; later writes fail, and an invalid text is never queued."""
+    """Closing a store finishes queued writes; later writes fail; invalid texts are never queued."""
     with pytest.raises(InvalidArgument):
         made_later(file_store, record_of(clock, caller="a\0"))
     made_later(file_store, record_of(clock))

@@ -200,7 +200,7 @@ def test_stores_filter_alike_on_the_vectors(kinds: tuple[str, ...], structs: boo
 
 @KINDS
 def test_stores_filter_alike_with_the_longest_filters(kinds: tuple[str, ...]) -> None:
-    """Filters of up to 400 terms give the same results, even if too long to translate to SQL."""
+    """Filters of up to 400 terms give the same results, even if they are too long for SQL."""
     tests = [f"metadata.verb = export{number}" for number in range(400)]
     names = [f"name = operations/export-{number:03}" for number in range(400)]
     with of_the_vectors(kinds) as both:

@@ -66,7 +66,7 @@ def done():
 @pytest.fixture
 def work(service, done, clock):
     method = method_of(service, done)
-    maintained(service, clock)  # it must not write during a test's transaction
+    maintained(service, clock)  # maintenance must not write in a test's transaction
     return method
 
 
@@ -432,7 +432,7 @@ def test_connection_that_cannot_write_is_refused(connection, work, statement, wh
 def test_connection_in_pipeline_mode_is_refused_and_stays_usable(
     database, connection, service, work
 ):
-    """A connection in pipeline mode is refused, because results of statements are delayed there."""
+    """A connection in pipeline mode, which delays the results of statements, is refused."""
     with connection.pipeline():
         refused(work, connection, "in pipeline mode")
         database.note(connection, "mine")
@@ -474,7 +474,7 @@ def test_value_that_the_database_cannot_keep_is_refused(database, connection, wo
 
 @ON_POSTGRES
 def test_concurrent_start_for_the_target_is_waited_for(database, connection, service, work):
-    """The first start to commit gets the target; the other fails, but its transaction continues."""
+    """The first start to commit gets the target; the other start fails, but not its transaction."""
     second = database.open("psycopg")
     database.note(second, "before")
     kept = work.start(REQUEST, target="t", within=connection)
