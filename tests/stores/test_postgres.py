@@ -474,7 +474,7 @@ def test_read_that_times_out_is_retried_with_fewer_records(store, clock, postgre
 
 
 def test_expire_that_times_out_continues_with_fewer_records(store, clock, postgres_wire):
-    """After a timeout ``expire`` removes fewer records at a time; later calls remove further ones."""
+    """After a timeout ``expire`` removes fewer records at a time; later calls remove more."""
     for number in range(25):
         insert(store, record_of(clock, f"{number:02}"))
         store.update(f"operations/{number:02}", end_of(clock, days=1))
