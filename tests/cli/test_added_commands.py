@@ -54,7 +54,7 @@ def write(folder: Path, source: str, *entries: str) -> None:
 
 
 def test_command_of_another_package_is_listed_and_runs(added: Path, command: Lro) -> None:
-    """The help of an added command is its docstring, read without importing the module."""
+    """An added command's help is its docstring, which is read without importing the module."""
     write(added, GREET, "greet = acme_greet:greet")
     listed = command("--help", status=0).out
     assert "Commands of other packages:\n  greet " in listed

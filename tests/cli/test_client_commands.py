@@ -147,7 +147,7 @@ def test_unreachable_server_is_reported_at_once(call: Lro) -> None:
             assert f"(asked was {url})" in found.err
         said = call("list", "--server", url, status=Exit.CALL_FAILED).err
         assert said.startswith("lro: ListOperations failed with UNAVAILABLE: ")
-    with sockets.serving(sockets.silent) as url:  # both timeouts are obeyed
+    with sockets.serving(sockets.silent) as url:  # --timeout and --call-timeout are obeyed
         slow = ("operations/a", "--server", url)
         found = call("wait", *slow, "--timeout", "100ms", status=Exit.CALL_FAILED)
         assert "DEADLINE_EXCEEDED" in found.err

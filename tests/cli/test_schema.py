@@ -36,7 +36,7 @@ def here_lro(command: Lro) -> Iterator[Lro]:
 
 
 def test_file_is_shown_and_made(here: Path, here_lro: Lro) -> None:
-    """``lro schema`` shows the version of a SQLite file, and makes it only with ``--create``."""
+    """``lro schema`` shows the version of a SQLite file; only ``--create`` makes a missing file."""
     new = ("schema", "sqlite:///new.db")
     shown = f"new.db: does not exist; this release uses version {SCHEMA_VERSION}"
     assert here_lro(*new, status=1).lines == [shown]
@@ -124,7 +124,7 @@ OTHER_VERSIONS = [-1, SCHEMA_VERSION + 1]  # an older and a newer version
 
 @pytest.mark.parametrize("version", OTHER_VERSIONS)
 def test_other_version_is_refused_by_each_command(here: Path, here_lro: Lro, version: int) -> None:
-    """If the store has another version, ``schema`` exits with 1 and other commands with 2."""
+    """If the store's schema has another version, ``schema`` exits with 1, other commands with 2."""
     psycopg = pytest.importorskip("psycopg")
     from lro.stores.postgres import PostgresStore
 

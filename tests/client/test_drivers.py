@@ -273,7 +273,7 @@ def broken() -> Any:
 
 
 def test_error_in_a_background_thread_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """No caller waits for a flow in the background, so its error is logged."""
+    """The error of a flow in the background, for which no caller waits, is logged."""
 
     def failed() -> list[object]:
         found = [one.exc_info for one in caplog.records if "has failed" in one.message]

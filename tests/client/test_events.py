@@ -180,7 +180,7 @@ def test_a_stream_reports_all_operations(coding: str, face: Face) -> None:
 
 
 def test_unexpected_events_are_ignored(face: Face) -> None:
-    """Unknown event types, other operations, intermediate states and comments are ignored."""
+    """Events of unknown types or other operations, intermediate states and comments are ignored."""
     besides = [
         "event: weather\ndata: rain",
         event_of(succeeded(name="operations/other")),

@@ -282,7 +282,7 @@ def test_closing_the_client_ends_its_futures_and_groups(face: Face) -> None:
 
 
 def test_callbacks_are_called_once_each_and_do_not_hold_up_each_other() -> None:
-    """A callback that raises or never returns does not delay the other callbacks."""
+    """A callback that raises an error or never returns does not delay the other callbacks."""
     server = ScriptedServer(watch=True)
     names = plan(server, 20, ends_after=1.0)
     done_names: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -331,7 +331,7 @@ def test_a_future_that_is_cancelled_stops_waiting(face: Face) -> None:
 
 
 def test_many_single_waits_share_few_connections() -> None:
-    """The first four waits use a call each; the others share one stream."""
+    """The first four waits use a call each; the other waits share one stream."""
     server = ScriptedServer(watch=True)
     names = plan(server, 50, ends_after=3.0)
 
@@ -411,7 +411,7 @@ def test_cancel_and_wait_returns_the_end_of_the_operation(face: Face) -> None:
     deaf = client.operation("operations/deaf", **TYPES)
     assert deaf.response is None
     assert deaf.cancel_and_wait(timeout=60).state == "SUCCEEDED"
-    assert (deaf.response, obeys.response) == (ResizeResponse(3), None)  # makes no call
+    assert (deaf.response, obeys.response) == (ResizeResponse(3), None)  # this makes no call
     assert deaf.result() == ResizeResponse(3)
     assert deaf.cancel_and_wait().done
     assert [call.verb for call in server.calls].count("CancelOperation") == 2

@@ -84,7 +84,7 @@ def test_client_works_on_one_event_loop_after_the_other(make_clients: Making) ->
 
 
 def test_client_works_on_two_event_loops_at_once(make_clients: Making) -> None:
-    """A client works on two loops at once, as Flask and Django need; ``close`` ends all waits."""
+    """A client works on two loops at once, as Flask and Django need. A ``close`` ends all waits."""
     client, ready, over = make_clients(), threading.Barrier(2), threading.Event()
 
     async def first() -> None:
@@ -108,7 +108,7 @@ def test_client_works_on_two_event_loops_at_once(make_clients: Making) -> None:
 
 
 def test_close_ends_the_waits_of_other_loops() -> None:
-    """``close`` ends a wait, a future and a group on another loop with an error."""
+    """``close`` on one event loop ends waits, futures and groups on another loop with an error."""
     held, ended = threading.Event(), list[str]()
 
     async def wait(client: AsyncClient) -> None:

@@ -79,7 +79,7 @@ def test_results_without_fields_are_returned(
 
 
 def test_unknown_fields_and_enum_names_are_ignored(handle_ending_as: Any) -> None:
-    """A newer server may send fields that this client does not know (spec §1.8(5))."""
+    """Fields and enum names that only a newer server knows are ignored (spec §1.8(5))."""
     state = {
         **succeeded(),
         "response": packed("ResizeResponse", sizeBytes=1, newField={"a": [1]}),

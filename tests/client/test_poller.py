@@ -315,7 +315,7 @@ def test_failures_for_ten_minutes_end_the_waits_without_a_deadline(
 
 
 def test_each_listener_is_notified_once(capsys: pytest.CaptureFixture[str]) -> None:
-    """Despite failures, each listener gets one final update, and none after leaving."""
+    """Despite failures, each listener gets one final update, and no update after it has left."""
     main(["--count", "50", "--seed", "0"])
     said, _, tally = capsys.readouterr().out.partition(": ")
     assert said == "50 schedules from seed 0"
@@ -331,9 +331,9 @@ def test_each_listener_is_notified_once(capsys: pytest.CaptureFixture[str]) -> N
 def test_the_first_stream_holds_up_no_other_operation(
     options: dict[str, Any], count: int, moments: tuple[float, ...], seconds: float, late: float
 ) -> None:
-    """Until the first stream is known to work, later operations are read in other ways.
+    """Until the first stream is known to work, later operations are read without a stream.
 
-    They get a stream as soon as the server is known to support streams.
+    Later operations get a stream as soon as the server is known to support streams.
     """
     world = World(**options)
     numbers = spread(world, count)

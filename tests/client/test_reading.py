@@ -132,7 +132,7 @@ def test_reply_that_decompresses_over_the_limit_is_refused(
 
 @pytest.mark.parametrize("codings", ["br", "zstd", "gzip, br", "gzip, gzip, gzip", "x", "*"])
 def test_other_content_encodings_are_refused(codings: str, face: Face) -> None:
-    """Other encodings are refused, because the HTTP library may decompress without a limit."""
+    """Unsupported encodings are refused, as the HTTP library may decompress without a limit."""
     client = answering(face, raw(DONE, content_encoding=codings))
     with pytest.raises(UnreadableReply, match=rf"packed as '{re.escape(codings)}'") as caught:
         client.get(NAME)
@@ -250,7 +250,7 @@ def test_truncated_json_is_retried_by_a_wait_only(kept: int, face: Face) -> None
 @pytest.mark.parametrize("parent", ["a/", "projects/operations/"])
 @pytest.mark.parametrize("way", ["watch", "batchGet", "list", "get"])
 def test_names_with_several_segments_form_one_collection(way: str, parent: str, face: Face) -> None:
-    """Operations below a parent, or with long ids, form one collection for every verb."""
+    """Each verb reads operations below a parent, or with long ids, from one collection."""
     names = [f"{parent}operations/{tail}" for tail in (*"abcdef", "x/y/z")]
     ends = [succeeded(name=name) for name in names]
     collections = set()
@@ -286,7 +286,7 @@ def test_body_corrupt_at_its_end_is_retried() -> None:
 
 @pytest.mark.parametrize("read", [False, True])
 def test_hook_that_raises_for_the_status_keeps_the_body_it_has_read(read: bool, face: Face) -> None:
-    """If an error hook, as in httpx's documentation, has read the body, the client uses it."""
+    """The client uses a body that an error hook, as in httpx's documentation, has already read."""
     refused = refusal(lro.Code.UNAVAILABLE), refusal(lro.Code.NOT_FOUND, "deleted")
     replies = [raw(one.content, one.status_code)() for one in refused]
 

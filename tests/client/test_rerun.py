@@ -42,7 +42,7 @@ def failed(harness: Harness) -> str:
 def test_rerun_starts_failed_work_again_over_each_transport(
     harness: Harness, face: Face, way: Any, request: pytest.FixtureRequest
 ) -> None:
-    """A rerun returns a new operation; a second rerun with the same request id returns it again."""
+    """A rerun returns a new operation. A rerun with the same request id returns that operation."""
     client = way(harness, face, lambda: request.getfixturevalue("listening")).client()
     name = failed(harness)
     harness.say(ResizeResponse(7))

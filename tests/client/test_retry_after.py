@@ -55,7 +55,7 @@ def date(seconds: float) -> str:
     ],
 )
 def test_retry_after_is_seconds_or_a_date(text: str, seconds: float | None) -> None:
-    """A date is compared with the local clock; any other text is ignored."""
+    """A date in Retry-After is compared with the local clock; any other text is ignored."""
     assert read(retry_after=text) == seconds
     assert read() is None
 
@@ -79,7 +79,7 @@ def test_any_text_in_retry_after_is_accepted(text: str) -> None:
     ).map("".join)
 )
 def test_impossible_dates_in_retry_after_are_ignored(text: str) -> None:
-    """A date that does not exist is ignored."""
+    """A date in Retry-After that does not exist is ignored."""
     found = read(retry_after=text)
     assert found is None or found <= 1e9
 
@@ -104,7 +104,7 @@ def test_retry_after_date_is_relative_to_the_date_header() -> None:
 def test_retry_after_is_the_next_pause(
     headers: dict[str, str], pause: float, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """The next pause follows the header, within the bounds of the policy."""
+    """The next pause follows Retry-After, within the bounds of the policy."""
     answers = [reply(succeeded()), reply(running(), **headers)]
     server.get().mock(side_effect=lambda _: answers.pop())
     polling = Polling(wait_first=False, jitter=0.0, max_retry_after=30.0)
@@ -125,7 +125,7 @@ def test_retry_after_of_a_failed_poll_is_bounded_too(
 
 
 def test_retry_after_replaces_one_pause_of_the_policy() -> None:
-    """The header replaces one pause. The proportional policy counts that time as elapsed."""
+    """Retry-After replaces one pause. The proportional policy counts that time as elapsed."""
     fault = call_error(lro.Code.UNAVAILABLE, retry_after=80.0)
     simulation = Simulation(ends_at=101, fault=lambda now: fault if now == 0 else None)
     simulation.wait(Polling(wait_first=False, jitter=0.0))

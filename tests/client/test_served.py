@@ -174,7 +174,7 @@ def test_name_becomes_a_handle_in_another_client(way: Way, client: Any) -> None:
 
 
 def test_repeated_request_id_starts_once(way: Way, client: Any) -> None:
-    """A repeated request id returns the same operation; with another request, it is an error."""
+    """A repeated request id returns the same operation, but is an error with another request."""
     request_id = str(uuid.UUID(int=1))
     first = way.start(client, request_id=request_id)
     assert way.start(client, request_id=request_id).name == first.name
@@ -221,7 +221,7 @@ def test_list_is_filtered_and_paged(way: Way, client: Any) -> None:
 
 
 def test_missing_and_invalid_names_are_different_errors(way: Way, client: Any) -> None:
-    """An unknown name is NOT_FOUND, and an invalid one INVALID_ARGUMENT. A colon is valid."""
+    """An unknown name is NOT_FOUND, an invalid name INVALID_ARGUMENT. A name may have a colon."""
     for name, code in [
         ("operations/none", lro.Code.NOT_FOUND),
         ("operations/a:cancel", lro.Code.NOT_FOUND),

@@ -158,7 +158,7 @@ def test_a_wait_is_held_by_its_timeout_the_server_limit_and_the_end(making: Maki
 
 
 def test_cancel_of_one_task_ends_the_wait_of_another_soon() -> None:
-    """After one task cancels the operation, the Wait of another ends within 5 s."""
+    """After one task cancels the operation, the Wait of another task ends within 5 s."""
     server = ScriptedServer()
     server.operation(NAME, ends_after=None, cancels_after=2.0)
 
@@ -472,7 +472,7 @@ def test_cancelled_sleep_does_not_delay_others() -> None:
 
 
 def test_restarted_sleeps_delay_others_for_a_limited_time() -> None:
-    """A task that restarts its sleep again and again delays others only for a limited time."""
+    """A task that restarts its sleep again and again delays other tasks only for a limited time."""
     clock = VirtualClock(0.0)
 
     async def main() -> int:

@@ -57,7 +57,7 @@ def test_token_is_read_back(name: str, response: str, metadata: str, trace: str)
 
 @given(texts, texts)
 def test_public_url_of_a_public_url_is_itself(before: str, after: str) -> None:
-    """The public address of a public address is the same text, and contains no user info."""
+    """A public address has no user info, and making it public again does not change it."""
     found = public_address(f"{before}@{after}")
     assert public_address("http://" + found) == public_address("http://" + found)
     assert "@" not in found.partition("/")[0] or "://" in found
@@ -105,7 +105,7 @@ def test_token_has_no_secret_of_the_server_url(url: str, public: str) -> None:
     ],
 )
 def test_invalid_token_is_refused(text: str, problem: str) -> None:
-    """The error about an invalid token says what is wrong."""
+    """The error about an invalid token names the mistake."""
     with pytest.raises(lro.InvalidArgument, match=problem) as caught:
         read_token(text)
     assert caught.value.field == "token"

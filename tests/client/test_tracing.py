@@ -52,7 +52,7 @@ class Spans:
 
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spans]:
-    """The spans of this test; patches ``get_tracer``, as a process can set only one provider."""
+    """The spans of this test; ``get_tracer`` is patched, as a process can set only one provider."""
     found = Spans()
     api = pytest.importorskip("opentelemetry.trace")
     monkeypatch.setattr(api, "get_tracer", found.provider.get_tracer)

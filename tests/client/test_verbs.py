@@ -142,7 +142,7 @@ def test_list_sends_the_parent_in_any_spelling(
 @settings(max_examples=40)
 @given(st.lists(st.text(min_size=1).filter(lambda s: "/" not in s), min_size=1, max_size=4))
 def test_percent_encoded_name_arrives_unchanged(segments: list[str]) -> None:
-    """A server that decodes paths by HTTP's rules reads the same name (spec §5.3, §5.15)."""
+    """A server that decodes paths by HTTP's rules gets the original name (spec §5.3, §5.15)."""
     name = "operations/" + "/".join(segments)
     coder = HttpCoder(Routes(), lro.TypeRegistry())
     try:
@@ -187,7 +187,7 @@ def test_wait_may_be_bound_without_a_body(method: str, face: Face, server: respx
 
 
 def test_given_http_client_is_used_and_not_closed(face: Face, server: respx.Router) -> None:
-    """A given HTTP client's base URL and headers are used. Closing our client leaves it open."""
+    """A given HTTP client's URL and headers are used, and closing our client leaves it open."""
     server.get().mock(return_value=reply(running()))
     http = face.http(base_url="http://test/own", headers={"authorization": "Bearer x"})
     client = face.client("", http=http)
@@ -277,7 +277,7 @@ def test_circular_redirects_are_an_error(face: Face, server: respx.Router) -> No
 
 
 def test_path_with_a_url_in_its_query_is_a_path(face: Face, server: respx.Router) -> None:
-    """A target is taken for a path even if its query contains a URL."""
+    """The target of a start is taken for a path even if its query contains a URL."""
     route = server.post(path="/v1/x:start").mock(return_value=reply(succeeded()))
     face.client().start("/v1/x:start?callback=http://other/", ResizeRequest(), **TYPES)
     assert route.called

@@ -217,7 +217,7 @@ def test_server_without_batch_get_is_unimplemented(
     ],
 )
 def test_reply_about_other_names_is_unreadable(body: Any, face: Face, server: respx.Router) -> None:
-    """A reply that is invalid or about other names raises UnreadableReply."""
+    """A reply that is invalid or about names that were not requested raises UnreadableReply."""
     server.post().mock(return_value=reply(body))
     with pytest.raises(UnreadableReply, match="is not what was asked for"):
         face.client().batch_get([NAME])

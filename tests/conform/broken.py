@@ -342,7 +342,7 @@ def acts_on_all(verb: str, method: str, *suffixes: str) -> Layer:
 
 
 def refuses_by_state(verb: str, done: bool, refused: Reply) -> Layer:
-    """Refuse a verb for operations that are done, or for operations that are not."""
+    """Refuse a verb for operations that are done, or for operations that are not done."""
 
     async def layer(asked: Asked) -> Reply:
         if asked.verb == verb:

@@ -83,7 +83,7 @@ def conform(call: Lro, *arguments: str) -> Ended:
 
 
 def test_correct_server_conforms(call: Lro, url: str, tmp_path: Path) -> None:
-    """The exit status is 0 and the last line says so; JSON and JUnit reports agree."""
+    """If a server conforms, the last line, the exit status, and JSON and JUnit reports say so."""
     ended = conform(call, url, *STARTS, *ONLY)
     assert ended.status == 0, ended.out
     assert ended.lines[0] == "1 check skipped: no credentials were given"
@@ -143,7 +143,7 @@ def test_exit_status_counts_musts_and_with_strict_shoulds(
 
 
 def test_both_transports_are_judged_with_a_start_command(call: Lro, tmp_path: Path) -> None:
-    """The command prints a name or an Operation, or nothing for a kind that it cannot start."""
+    """A start command prints a name or an Operation, or nothing for a kind that it cannot start."""
     script = tmp_path / "start.py"
     script.write_text(STARTING)
     with serving_handmade(Operations()) as address:

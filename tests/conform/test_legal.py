@@ -312,7 +312,7 @@ def test_server_whose_work_ends_at_once_fails_no_check() -> None:
 def test_slow_server_is_not_judged_late(
     monkeypatch: pytest.MonkeyPatch, usual: float, waits: float, failed: bool
 ) -> None:
-    """The delay of a Wait is compared with the duration of the server's other replies."""
+    """A Wait counts as late only if it takes longer than the server's other replies."""
     clock = SimpleNamespace(passed=0.0, monotonic=lambda: time.monotonic() + clock.passed)
     monkeypatch.setattr(_http, "time", clock)
 
@@ -350,7 +350,7 @@ def test_reply_of_wrong_types_does_not_crash_the_kit(
 
 
 def test_run_with_too_many_reply_bytes_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the replies, which the kit keeps, exceed a total size, the exit status is 2."""
+    """If the replies of a run, all of which the kit keeps, are too large, the exit status is 2."""
     monkeypatch.setattr("lro_conform.server._judge._MOST_BYTES", 1_000_000)
     heavy = each(lambda one: one["metadata"].update(more="x" * 100_000))
     report = judged(heavy, chosen("names", "states"))
@@ -397,7 +397,7 @@ def test_run_that_is_cancelled_leaves_no_operation() -> None:
 
 
 def test_parent_can_be_given() -> None:
-    """The default parent is that of the started operations."""
+    """A parent may be given; the default is the parent of the started operations."""
     seen = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:

@@ -105,7 +105,7 @@ def handles(handle: Handle) -> None:
 
 
 async def handles_async(handle: AsyncHandle) -> None:
-    """An async handle has the same types and can be awaited."""
+    """An async handle has the same types as a blocking handle, and can be awaited."""
     assert_type(await handle.result(), ResizeResponse)
     assert_type(await handle, ResizeResponse)
     assert_type(handle.metadata, ResizeMetadata | None)
@@ -142,7 +142,7 @@ def verbs(client: Client) -> None:
 
 
 async def verbs_async(client: AsyncClient) -> None:
-    """The verbs of the async client have the same types."""
+    """The verbs of the async client have the same types as the blocking verbs."""
     assert_type(await client.get("operations/a"), lro.Operation)
     assert_type(await client.wait("operations/a", timeout=2.5), lro.Operation)
     assert_type(await client.batch_get({"operations/a"}, view="FULL"), BatchGetOperationsResponse)

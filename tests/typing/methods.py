@@ -130,7 +130,7 @@ def handles(started: lro.Handle[ResizeResponse, ResizeMetadata]) -> None:
 async def handles_on_loop(
     service: lro.Service, method: lro.Method[ResizeRequest, ResizeResponse, ResizeMetadata]
 ) -> None:
-    """The async verbs of methods and handles, and ``start_many``, have the same types."""
+    """The async verbs of methods and handles, and ``start_many``, have the types of ``start``."""
     started = await method.start_async(ResizeRequest())
     assert_type(started, lro.Handle[ResizeResponse, ResizeMetadata])
     assert_type(await started.result_async(), ResizeResponse)

@@ -1,4 +1,4 @@
-"""The complaints about a client's run: which runs cause one, and its text."""
+"""The complaints about a client's run: the runs that cause a complaint, and its text."""
 
 from __future__ import annotations
 
