@@ -79,7 +79,7 @@ def request_of(counting: CountService, task: Any) -> Any:
     return counting.service.store.request(f"operations/{task.id}").payload
 
 
-# -- what is declared -------------------------------------------------------------------------
+# -- declarations -----------------------------------------------------------------------------
 
 
 def test_the_card_says_what_the_methods_are() -> None:

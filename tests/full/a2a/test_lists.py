@@ -71,7 +71,7 @@ def listed() -> Iterator[Listed]:
 
 
 def test_lists_are_of_the_caller_newest_first(listed: Listed) -> None:
-    """A list has only the caller's tasks, newest first, and counts only those (A2A 13.1)."""
+    """A list has only the caller's tasks, newest first, and counts no others (A2A 13.1)."""
     assert listed.found() == "late waiting stopped failed done"
     reply = listed.list()
     assert (reply.page_size, reply.total_size, reply.next_page_token) == (50, 5, "")

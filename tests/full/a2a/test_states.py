@@ -157,7 +157,7 @@ def test_each_state_is_shown_with_its_fields(agent: Agent, way: str, case: str) 
     assert ("metadata" in shown) == (case in ("reported", "completed"))
 
 
-# -- what a task does -------------------------------------------------------------------------
+# -- tasks ------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

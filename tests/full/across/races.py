@@ -148,9 +148,8 @@ def one_round(
 ) -> str:
     """Make all starts of a round at once, with one request id; return the operation's name.
 
-    The first request wins: starts with its text get the operation, and starts with a
-    different text get a conflict.
-    In each process, ``others`` starts have a different text.
+    The first request wins: starts with its text get the operation, and starts with a different text
+    get a conflict. In each process, ``others`` starts have a different text.
     """
     request_id = str(uuid.UUID(int=draw.getrandbits(128), version=4))
     shares = [len(range(one, CALLERS, len(parties))) for one in range(len(parties))]

@@ -171,7 +171,7 @@ def test_page_polls_if_streams_do_not_work(page: Page) -> None:
 
 
 def test_bad_input_gets_a_sentence_and_the_page_can_be_used_again(page: Page) -> None:
-    """Invalid JSON, an invalid field or an invalid file each get a message; Sample still works."""
+    """Invalid JSON, fields and files each get a message; the Sample button still works."""
     page.get_by_text("Options").click()
     status = page.get_by_role("status")
     for options, sentence in [("{", "JSON"), ('{"minSizePx": 1}', "min_size_px"), ("{}", "")]:

@@ -57,7 +57,7 @@ def minute(page: Page) -> list[str]:
 
 
 def test_visible_page_sends_at_most_18_requests_a_minute(page: Page) -> None:
-    """The list sends 12 to 18 requests a minute, one of them the stream; the overview 4 to 8."""
+    """The list sends 12 to 18 requests a minute, with the stream; the overview sends 4 to 8."""
     assert 12 <= len(asks := minute(page)) <= 18, asks
     page.get_by_role("link", name="Overview").click()
     expect(page.get_by_role("heading", name="Who holds leases")).to_be_visible()

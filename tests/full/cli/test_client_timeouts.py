@@ -36,7 +36,7 @@ def test_watch_shows_age_that_server_describes(drawing: Lro, asked: Asked) -> No
 def test_last_table_of_a_watch_stays_on_the_screen(
     drawing: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When ``watch`` ends, its last table stays, in the current width of the terminal."""
+    """When ``watch`` ends, its last table stays on the screen, as wide as the terminal is now."""
     monkeypatch.setattr("rich._console", Console(width=80))
     names = [over(harness, ResizeMetadata(40), FAILURE), over(harness, ResizeResponse())]
     found = drawing("watch", *names, started(harness), "operations/no", "--timeout", IN_TIME)

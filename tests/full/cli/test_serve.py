@@ -236,7 +236,7 @@ def test_several_processes_share_port_and_store(here: Path) -> None:
     arguments = ("work:service", "--workers", "2", "--grpc", grpc, "--starts", "--parent", "a/*")
     source = (here / "work.py").read_text(encoding="utf-8")
     with at_work(here, *arguments) as (server, client, name):
-        (here / "work.py").write_text("(", encoding="utf-8")  # as in the middle of a deployment
+        (here / "work.py").write_text("(", encoding="utf-8")  # as if a deployment were half done
         os.kill(begun(here)[0], signal.SIGKILL)
         server.host.says(re.compile("could not begin, .* another one begins in 2 s"))
         (here / "work.py").write_text(source, encoding="utf-8")
@@ -269,7 +269,7 @@ def test_signal_to_all_processes_lets_them_drain(here: Path, number: int, status
 
 
 def test_process_whose_supervisor_ends_before_it_serves_ends_too(here: Path) -> None:
-    """A process whose supervisor has ended before it serves exits with 0."""
+    """If the supervisor ends before its process serves, the process exits with 0."""
     write_service(here)
     ours, link = socket.socketpair()
     with socket.create_server(("127.0.0.1", 0)) as listener, link:
@@ -315,7 +315,7 @@ def test_stop_in_the_pause_after_a_crash_begins_no_process(monkeypatch: pytest.M
 
 
 def test_stopping_server_is_not_ready() -> None:
-    """While the server stops, ``/readyz`` is 503 for load balancers, ``/healthz`` still 200."""
+    """While the server stops, load balancers get 503 from ``/readyz``; ``/healthz`` returns 200."""
     with lro.Service(MemoryStore(), InlineExecutor()) as service:
         health = Health(service)
         health.stopping = True

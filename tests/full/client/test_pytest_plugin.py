@@ -136,7 +136,7 @@ def test_service_in_memory_reports_leftover_work() -> None:
 
 
 def test_service_in_memory_reports_open_wait() -> None:
-    """A task that still awaits a result when the test ends is reported; its wait is UNAVAILABLE."""
+    """A task that still awaits a result when the test ends is reported, and gets Unavailable."""
 
     async def main() -> None:
         fixture = service_in_memory(VirtualClock())

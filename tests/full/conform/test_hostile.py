@@ -59,7 +59,7 @@ def test_hostile_server_does_not_hang_or_crash_the_kit(
 
 
 def test_port_without_a_server_is_unreachable() -> None:
-    """The start gets no reply, so the run ends with ServerUnreachable."""
+    """If no server listens on the port, the run ends with ServerUnreachable."""
     with pytest.raises(ServerUnreachable, match="not start an operation: POST /start: no reply"):
         judged(f"http://127.0.0.1:{free_port()}", call_seconds=30)  # the machine may be busy
 

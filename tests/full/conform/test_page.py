@@ -77,7 +77,7 @@ def test_server_gets_the_counts_shown_on_the_page(
 def test_reference_server_passes_the_checks_of_the_main_rules(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Only the main rules are checked here; the page has the results of all rules."""
+    """The reference server passes the checks of the main rules; the page has all results."""
     caplog.set_level(logging.CRITICAL)
     checks = [one for one in CHECKS if one.area in ("names", "result", "any", "cancel", "errors")]
     with SERVERS["the reference server", "ASGI", "memory"]("ASGI", "memory") as served:

@@ -487,7 +487,10 @@ def test_only_calls_of_the_page_are_passed_on(other: OtherServer) -> None:
 def test_other_requests_get_an_error_with_the_usual_headers(
     other: OtherServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Other requests get an error with the usual headers; a body of unknown length is not read."""
+    """A request that the page never makes gets an error with the usual headers.
+
+    A body that is too long, or whose length is unknown, is not read.
+    """
     watch = "POST /s3cret/v1/operations:watch HTTP/1.1"
     with proxied(other.url) as client:
         for line in ("PUT /s3cret/session HTTP/1.1", "GET / x HTTP/1.1", "CONNECT x:1 HTTP/1.1"):

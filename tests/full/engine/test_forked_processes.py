@@ -74,7 +74,7 @@ def ended_program(program, *arguments):
 @pytest.mark.parametrize("executor", ["threads", "asyncio"])
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
 def test_parent_and_child_continue_after_a_fork(tmp_path, store, executor):
-    """The child has its own threads, connections and leases; the parent keeps its work."""
+    """A forked child has its own threads, connections and leases; the parent keeps its work."""
     where = "memory" if store == "memory" else str(tmp_path / "operations.db")
     ran = ended_program(PROGRAM, where, executor)
     assert (ran.returncode, ran.stderr) == (0, "")

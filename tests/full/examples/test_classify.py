@@ -106,7 +106,7 @@ def test_number_of_tiles_of_large_examples_is_bounded(monkeypatch: pytest.Monkey
 
 
 def test_a_large_picture_is_classified_on_a_copy() -> None:
-    """The response has the scale of the copy and the size of the original."""
+    """For a large picture, the response has the scale of the copy and the size of the original."""
     wide = np.tile(levels("brick.png")[256:384], (1, 5))
     found = run(wide)
     assert (found.scale, found.image_width, found.image_height) == (0.8, 2560, 128)

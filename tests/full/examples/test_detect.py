@@ -51,7 +51,7 @@ def test_two_faces_are_found_best_first() -> None:
 
 
 def test_box_of_a_face_is_in_pixels_of_the_large_original() -> None:
-    """The box is in pixels of the original of 9 MP, although a small copy is searched."""
+    """A face's box is in pixels of the original of 9 MP, although a small copy is searched."""
     found = run(saved(opened("astronaut.png").resize((3000, 3000)), "JPEG"))
     assert found.scale == pytest.approx(640 / 3000)
     factor = 3000 / 512

@@ -65,7 +65,7 @@ def levels(drawing: Drawing) -> npt.NDArray[np.uint8]:
 def test_each_result_is_drawn_on_its_picture(
     verb: str, analyses: dict[str, Analysis], drawings: dict[str, Drawing]
 ) -> None:
-    """Each analysis has a drawing with a title, which changes the picture, scaled to 960 pixels."""
+    """Each drawing has a title and changes its picture, whose longest side becomes 960 pixels."""
     drawing, picture = drawings[verb], decode(first_picture(analyses[verb].request), "image")
     assert drawing.title == TITLES[verb]
     assert drawing.size == picture.size
@@ -161,7 +161,7 @@ def test_result_without_findings_is_drawn_as_a_frame(result: Any, title: str, co
 
 
 def test_lost_box_is_red() -> None:
-    """In a frame without the object, its box is red and labelled "lost"."""
+    """If a frame lacks the object, the box is red and labelled "lost"."""
     position = m.TrackedPosition(bounding_box=BoundingBox(width=5, height=5), score=0.1)
     shape = draw(m.TrackResponse(positions=(position,), frame_count=1, **SIZE)).shapes[0]
     assert (shape.label, shape.color) == ("lost", RED)
@@ -200,7 +200,7 @@ def test_pictures_and_options_replace_those_of_the_sample() -> None:
 def test_unsupported_picture_or_option_is_refused(
     verb: str, count: int, options: str, field: str
 ) -> None:
-    """The error names the field of the unsupported picture or option."""
+    """An unsupported picture or option is refused with an error that names its field."""
     assert refused(lambda: request_of(verb, [flat(64, 64)] * count, options)).field == field
 
 

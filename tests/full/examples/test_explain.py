@@ -95,7 +95,7 @@ def test_heatmap_is_128_at_zero_and_255_or_1_at_the_heaviest_part() -> None:
 
 
 def test_a_large_picture_is_explained_on_a_copy() -> None:
-    """Boxes are in pixels of the original, and the heatmap is in pixels of the copy."""
+    """For a large picture, boxes are in pixels of the original, the heatmap in those of a copy."""
     wide = saved(np.tile(BRICK[256:391], (1, 5)))
     found = answer(ExplainRequest(image=wide, segment_count=4, sample_count=50))
     assert (found.scale, found.image_width, found.image_height) == (0.8, 2560, 135)

@@ -77,7 +77,7 @@ def test_values_beyond_the_bounds_are_refused(
 
 
 def test_error_of_open_bound_names_it() -> None:
-    """The error says whether the bound itself is allowed."""
+    """The error for a value beyond a bound says whether the bound itself is allowed."""
     error = refused(lambda: VerifyRequest(ratio=1.0))
     assert str(error) == "ratio: must be greater than 0.0 and less than 1.0, got 1.0"
     error = refused(lambda: VerifyRequest(max_error_px=math.nan))

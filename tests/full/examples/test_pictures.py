@@ -353,7 +353,7 @@ def test_each_page_is_measured_when_it_is_reached(image: Image, description: str
 
 
 def test_broken_second_page_is_named_in_the_error() -> None:
-    """The error has the number of the broken page."""
+    """If a page is broken, the error has the number of the page."""
     image = animation("TIFF", (30, 20), 2)
     start = int.from_bytes(image.content[4:8], "little")
     entries = int.from_bytes(image.content[start : start + 2], "little")

@@ -115,7 +115,7 @@ MIDDLE = attrs.evolve(START, stage="SCANNING", progress_percent=41, work_done=3,
 
 
 def test_only_success_reports_100_percent() -> None:
-    """After success the progress is 100 percent; after another end it stays where it was."""
+    """After success the progress is 100 percent; after any other end it stays where it was."""
     last = settle(MIDDLE, "SUCCEEDED")
     assert last == attrs.evolve(MIDDLE, stage="DONE", progress_percent=100, work_done=7)
     for state in ("FAILED", "CANCELLED"):

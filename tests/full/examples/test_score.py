@@ -98,6 +98,6 @@ def test_grey_as_rgb_scores_the_same() -> None:
 
 
 def test_a_large_picture_is_scored_on_a_copy() -> None:
-    """The response has the scale of the copy and the size of the upright original."""
+    """For a large picture, the response has its copy's scale and its upright original's size."""
     found = run(saved(PIL.Image.linear_gradient("L").resize((3000, 400))))
     assert (found.scale, found.image_width, found.image_height) == (2048 / 3000, 3000, 400)

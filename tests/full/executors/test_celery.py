@@ -152,7 +152,7 @@ def test_work_of_a_killed_worker_ends_or_runs_again(harness):
 
 
 def test_steps_that_a_killed_worker_has_completed_do_not_run_again(harness):
-    """Another worker skips the completed step and runs the interrupted step again."""
+    """After a kill, another worker skips the completed step and repeats the interrupted step."""
     gate = harness.gate("gate")
     with harness.worker("threads") as killed:
         name = harness.start("Steps", str(gate))
@@ -292,7 +292,7 @@ def test_start_fails_while_the_broker_is_unavailable(mortal, shaky, request_id):
 
 
 def test_stored_work_waits_while_the_broker_does_not_answer(mortal, shaky, monkeypatch):
-    """If the broker stops answering after its check, the name of the stored work is sent later."""
+    """If the broker stops answering after it was checked, the stored work's name is sent later."""
     monkeypatch.setattr(_celery_messages, "FRESH_SECONDS", PATIENCE)
     names = [shaky.start("Echo", "abc")]
     with mortal.frozen():

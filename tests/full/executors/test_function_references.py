@@ -326,7 +326,7 @@ def test_module_that_differs_in_the_child_fails_its_operations(module, service, 
 @pytest.mark.parametrize(
     ("start", "end"),
     [
-        ("os._exit(3)", LOST),  # ends the worker process
+        ("os._exit(3)", LOST),  # this ends the worker process
         ("import time; time.sleep(3600)", (Code.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED")),
     ],
 )

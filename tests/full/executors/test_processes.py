@@ -120,7 +120,7 @@ def gone(pid):
 
 @pytest.mark.parametrize("do", ["stepped", "await_stepped"])
 def test_completed_steps_do_not_run_again_after_the_death_of_a_child(harness, tmp_path, do):
-    """The next attempt, in another child, repeats only the interrupted step."""
+    """After a child dies, the next attempt, in a new child, repeats only the interrupted step."""
     awaits = do.startswith("await")
     service, method = harness(process_methods.async_task if awaits else process_methods.task)
     log = tmp_path / "log"
@@ -167,7 +167,7 @@ def test_invalid_option_of_the_process_executor_is_refused(options, error):
 
 
 def test_process_executor_is_refused_without_posix_signals(monkeypatch):
-    """A system without POSIX signals is refused."""
+    """On a system without POSIX signals, the process executor is refused."""
     monkeypatch.setattr(os, "name", "nt")
     with pytest.raises(DeclarationError, match="POSIX signals; this is nt"):
         ProcessExecutor()
@@ -380,7 +380,7 @@ def test_child_ignores_signals_of_the_terminal_and_supervisor(harness):
 
 
 def test_service_in_a_child_cannot_start_work(harness):
-    """A child refuses to start work: it would run a second service beside its parent's."""
+    """A child refuses to start work, as it would run a second service beside its parent's."""
     service, method = harness()
     operation = ended(service, method.start(request("start_more")))
     assert "starts none" in answer(service, operation)

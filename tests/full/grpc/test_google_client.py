@@ -116,7 +116,7 @@ def client(served: Served) -> Any:
 
 
 def future(started: Any, client: Any, result_type: Any = wrappers_pb2.StringValue) -> Any:
-    """Return Google's future for an operation, which polls every millisecond."""
+    """Return Google's future for an operation; the future polls every millisecond."""
     types = {"metadata_type": struct_pb2.Struct, "polling": QUICK}
     return operation.from_gapic(started, client, result_type, **types)
 
@@ -142,7 +142,7 @@ def afuture(started: Any, client: Any) -> Any:
 
 
 def test_google_client_gets_metadata_and_later_the_response(served: Served, client: Any) -> None:
-    """Google's client gets an operation with its metadata, and once it is done its response."""
+    """Google's client gets an operation's metadata, and its response once the operation is done."""
     started = served.start(percent=5.5)
     assert client.get_operation(started.name) == started
     served.complete(started, "ann")

@@ -84,7 +84,7 @@ def test_table_has_each_extra_with_its_packages() -> None:
 
 
 def test_imports_name_the_extra_that_they_need() -> None:
-    """Without extras, an import that needs one fails with a sentence that names the extra."""
+    """Without extras, an import that needs an extra fails with a sentence that names it."""
     imports = {extra: IMPORT.findall(purpose) for extra, (_, purpose) in TABLE.items()}
     wanted = {module: extra for extra, modules in imports.items() for module in modules}
     assert len(wanted) >= 17

@@ -68,7 +68,7 @@ def killed(folder: Path, *, at_most_once: bool = False) -> tuple[str, lro.Operat
 def test_work_of_a_killed_process_begins_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another process that declares the method retries the work, and logs the line on the page."""
+    """After a kill, another process with the method retries the work and logs the page's line."""
     name, ended = killed(tmp_path)
     assert ended.state == "SUCCEEDED"
     assert "attempt 2" in str(ended.metadata)

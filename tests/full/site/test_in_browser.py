@@ -128,7 +128,7 @@ def test_site_works_below_a_path(page: Page, built: Path, tmp_path: Path) -> Non
 def test_answer_is_two_clicks_or_one_search_away(
     page: Page, address: str, built: Path, asked: Mapping[str, Any]
 ) -> None:
-    """The answer is at most two clicks from the front page, or one search away."""
+    """Each question's answer is at most two clicks from the front page, or one search away."""
     page.goto(address)
     clicks = asked.get("clicks", ())
     assert len(clicks) <= 2

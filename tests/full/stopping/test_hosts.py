@@ -175,7 +175,7 @@ def skip_without(packages: tuple[str, ...]) -> None:
 
 @contextlib.contextmanager
 def begun(kind: Kind, folder: Path, port: int, log: str) -> Iterator[tuple[list[Host], Load]]:
-    """Start a kind's worker, if any, and its host; yield both and a load on the host."""
+    """Start a host, and its worker if it has one; yield the processes and a load on the host."""
     with contextlib.ExitStack() as stack:
         commands = {f"worker-{log}": kind.worker, log: kind.command}
         hosts = [
@@ -235,7 +235,7 @@ def check_left(hosts: Sequence[Host], folder: Path) -> None:
 
 
 def test_sigterm_under_load_loses_nothing(kind: Kind, folder: Path, port: int) -> None:
-    """Waits return 503 and the host stops; after a restart, all operations succeed."""
+    """After SIGTERM, waits return 503 and the host stops; a restart lets all operations succeed."""
     with begun(kind, folder, port, "first.log") as (first, load):
         held = [load.start(HELD) for _ in range(kind.held)]
         for number in range(kind.waits):

@@ -89,7 +89,10 @@ def refusal(store: PostgresStore) -> str:
 @pytest.mark.parametrize("mode", ["transaction", "statement"])
 @pytest.mark.parametrize("size", [1, TAKING_TURNS, 20])
 def test_pooler_in_statement_or_transaction_mode_is_refused(mode, size, clock):
-    """A pooler in either mode is refused with an explanation before a table or schema is made."""
+    """A pooler in statement or transaction mode is refused with an explanation.
+
+    The refused first use makes no table and no schema.
+    """
     server = shared_server()
     before = public_tables(server.url)  # other tests of this run may have made tables there
     schemas = [server.fresh_schema() for _ in "ab"]

@@ -102,7 +102,7 @@ def proxied(server, proxy, make, clock, schema):
 
 
 def kill_backends(plain):
-    """End all other connections, as an operator can."""
+    """End all connections except ``plain``, as an operator can."""
     plain.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
         " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
@@ -382,7 +382,7 @@ def test_update_or_removal_whose_answer_is_lost_is_applied_once(proxied, proxy, 
 
 @pytest.mark.parametrize("limit", [None, 9])
 def test_claim_whose_answer_is_lost_returns_its_work_or_fails(proxied, proxy, clock, limit):
-    """An executed claim returns its work; a lost claim fails, and its work stays queued."""
+    """After a lost reply a claim returns its work; after a lost request its work stays queued."""
     for unique_id in "abc":
         insert(proxied, waiting(clock, unique_id))
     for what, wanted in (("answer", ["a", "b"]), ("question", ["c"])):

@@ -62,7 +62,7 @@ def said_by(program, place, count):
 
 
 def test_counts_of_several_processes_add_up(place):
-    """Counts of four processes add up exactly, in whatever order each adds its methods."""
+    """Counts of four processes add up exactly, in whatever order each process adds methods."""
     with contextlib.closing(place.open()) as store:
         said_by(ADDER, place, 4)
         wanted = {f"M{n}": {"n": 200, "s.sum": 25.0} for n in range(4)}

@@ -58,7 +58,7 @@ def broker(tmp_path):
 
 
 def test_worker_of_celery_links_to_the_start(broker, tmp_path, monkeypatch, spans, traced):
-    """The trace context comes from the store; the message has only the operation's name."""
+    """A Celery worker reads the trace context from the store; its message has only a name."""
     from tests.executors.celery_workers import Harness
     from tests.telemetry import celery_app
 
@@ -69,7 +69,7 @@ def test_worker_of_celery_links_to_the_start(broker, tmp_path, monkeypatch, span
         with harness.worker("prefork", celery_app.__name__):
             name = harness.start("Echo", "abc")
             ended(harness.service, name)
-            (process,) = until(lambda: read_spans(written))  # written soon after the end
+            (process,) = until(lambda: read_spans(written))  # spans are written soon after the end
     finally:
         harness.close()
     start = spans.only("PRODUCER")
