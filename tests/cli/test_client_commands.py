@@ -73,7 +73,7 @@ def test_get_prints_json_as_received(call: Lro, harness: Harness) -> None:
 
 
 def test_get_exits_with_the_status_of_the_worst_state(call: Lro, harness: Harness) -> None:
-    """``--check`` sets the status by the worst state. A missing operation hides no other one."""
+    """``--check`` sets the status by the worst state. Operations after a missing one are shown."""
     done, failed = over(harness, ResizeResponse()), over(harness, FAILURE)
     assert call("get", "--check", done).status == Exit.DONE
     assert call("get", "--check", done, failed).status == Exit.FAILED

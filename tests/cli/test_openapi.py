@@ -33,7 +33,7 @@ failing = Own(lambda: 1 / 0)
 
 @pytest.fixture
 def module(here, request):
-    """The name of a module in the current folder with a service and an application."""
+    """The name of a module with a service and an application, in the current folder."""
     name = f"openapi_{abs(hash(request.node.nodeid))}"
     (here / f"{name}.py").write_text(MODULE)
     yield name

@@ -276,7 +276,7 @@ def test_filters_know_the_fields_of_scripted_messages(making: Making) -> None:
 
 
 def test_batch_get_gives_operations_and_missing_names() -> None:
-    """The reply has the operations that exist, and the names of those that do not (spec §3.11)."""
+    """BatchGet returns the operations that exist, and the names of missing operations (§3.11)."""
     server = ScriptedServer(batch_get=True)
     server.operation(NAME, ends_after=None)
     url = server.url + "/v1/operations:batchGet"
