@@ -362,7 +362,7 @@ class Consumer:
 
 
 def test_ready_worker_starts_maintenance_in_its_main_process():
-    """A ready worker starts maintenance in its main process, if its app's service wants it."""
+    """A ready worker starts its app's maintenance, if there is any, in its main process."""
     app, begun = app_on("memory://"), []
     executor = CeleryExecutor(app)
     executor.attach(print, None, lambda: begun.append(1))

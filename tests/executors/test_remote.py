@@ -112,7 +112,7 @@ def test_name_claimed_by_another_worker_is_ignored(make_service, store, sending,
 
 
 def test_name_of_an_unknown_method_is_left_to_others(service, make_service, store, caplog):
-    """A worker that does not know the method logs an error and leaves the work in the queue."""
+    """A worker that does not know a name's method logs an error and leaves the work queued."""
     name = service.start(NAME, WorkRequest()).name
     stranger = make_service(store, Sending())
     with caplog.at_level(logging.ERROR, "lro"):
@@ -215,7 +215,7 @@ def test_start_during_a_stop_is_stored(service, sending, store):
 
 @pytest.mark.parametrize(("refusal", "left"), [("error", 5), ("late_error", 60)])
 def test_name_is_sent_again_when_the_broker_is_back(service, sending, clock, store, refusal, left):
-    """After a failed send, no other process sends the name until the redelivery time has passed."""
+    """A name is resent soon after the broker is back, or in a minute if the send itself failed."""
     name = service.start(NAME, WorkRequest()).name
     for error, seconds in ((Unavailable("the broker is away"), 60), (None, left)):
         setattr(sending, refusal, error)

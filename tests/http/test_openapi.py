@@ -311,7 +311,7 @@ def refuse(headers: Mapping[str, str]) -> str:
 
 @INSIDE
 def test_document_is_served_without_authentication(application: Application, inside: Any) -> None:
-    """The document needs no authentication, but is served only if the option is set."""
+    """The document needs no authentication, but is served only if ``openapi`` is set."""
     counting = build()
     starts = {PATH: counting.count}
     app = application(counting.service, starts=starts, authenticate=refuse, openapi=Document())

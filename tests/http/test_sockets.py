@@ -106,7 +106,7 @@ def uvicorn() -> Iterator[Server]:
 def test_a_caller_who_disconnects_frees_the_waiter(
     uvicorn: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """After a disconnect the waiter is gone, the operation goes on, nothing is logged (§4.8)."""
+    """After a disconnect its waiter is gone, the operation continues, nothing is logged (§4.8)."""
     name = uvicorn.counting.start()
     leaving = [uvicorn.line().send("POST", f"/v1/{name}:wait") for _ in range(5)]
     staying = uvicorn.line().send("POST", f"/v1/{name}:wait", b'{"timeout": "50s"}')

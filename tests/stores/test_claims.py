@@ -392,7 +392,7 @@ def test_other_processes_are_notified_of_queued_work(remote: Any, clock: ManualC
 def test_all_processes_are_notified_after_the_application_commits(
     remote: Any, clock: ManualClock
 ) -> None:
-    """Only when the application commits are all processes notified of work, also the sender's."""
+    """When the application commits, and not before, all processes are notified, also the sender."""
     import psycopg
 
     one, two = remote(clock), remote(clock)

@@ -93,7 +93,7 @@ def test_tables_made_concurrently_by_another_process_are_used(path, clock, wire,
 
 @pytest.mark.parametrize("version", [0, SCHEMA_VERSION])
 def test_foreign_tables_are_refused(tmp_path, version):
-    """A file in which another program's table has our table's name is refused and unchanged."""
+    """If another program's table in a file has the name of ours, the file is refused unchanged."""
     for table in TABLES:
         path = tmp_path / f"{table}.db"
         with plain(path) as other:
