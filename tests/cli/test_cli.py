@@ -87,7 +87,7 @@ def test_finding_is_printed_on_one_line_after_its_position(command: Lro) -> None
 
 
 def test_lines_of_a_pipe_are_not_padded(command: Lro) -> None:
-    """In a pipe, lines are not padded. Without source information, a position is only a file."""
+    """Lines of a pipe are not padded. Without source information, a position is a file name."""
     far = Declared("Import", ("ExportResponse", "Metadata"), output="acme.v1.Metadata")
     Path("bad").write_bytes(packed(proto(BARE, far, Declared("Add"))))
     lines = command("lint", "bad", status=1).lines

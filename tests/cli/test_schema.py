@@ -62,7 +62,7 @@ def test_file_is_shown_and_made(here: Path, here_lro: Lro) -> None:
 
 
 def test_service_is_shown_by_its_store(here: Path, here_lro: Lro) -> None:
-    """``schema`` shows the SQLite file of a service and refuses a MemoryStore, without tables."""
+    """``schema`` shows a service's SQLite file, and refuses a MemoryStore, which has no tables."""
     write_service(here, SQLITE)
     shown = [f"{here / 'operations.db'}: version {SCHEMA_VERSION}, as this release uses it"]
     assert here_lro("schema", "work:service").lines == shown

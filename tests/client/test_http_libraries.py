@@ -299,7 +299,10 @@ def test_unparsable_entries_of_no_proxy_are_ignored(
 def test_unusable_environment_variable_is_named_in_the_error(
     making: Making, monkeypatch: pytest.MonkeyPatch, name: str, value: str, why: str
 ) -> None:
-    """Making a client fails if a variable is unusable. Certificates matter only for HTTPS."""
+    """Making a client fails if an environment variable is unusable; the error names the variable.
+
+    The variable for certificates matters only if the base URL has the scheme https.
+    """
     monkeypatch.setitem(sys.modules, "socksio", None)
     monkeypatch.setenv(name, value)
     with pytest.raises(lro.DeclarationError, match=f"^{name}: .*{why}") as caught:
