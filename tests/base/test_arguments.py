@@ -253,7 +253,7 @@ def test_at_most_once_with_retries_is_refused():
 
 
 def test_retry_with_more_attempts_than_the_operation_is_refused():
-    """A retry needs ``max_attempts`` to be as large, as the operation would end early otherwise."""
+    """A retry with more attempts than ``max_attempts`` is refused: it could not make them all."""
     text = r"^retry: allows 21 attempts, and max_attempts 20: raise max_attempts$"
     with pytest.raises(lro.DeclarationError, match=text):
         lro.Options(retry=lro.Retry(attempts=21))
@@ -306,7 +306,7 @@ def service():
 @pytest.mark.parametrize("value", [None, 5, b"a", ["a"], {"a": 1}])
 @pytest.mark.parametrize("name", ["request_id", "parent", "target", "caller", "validate_only"])
 def test_argument_of_a_start_of_wrong_type_is_an_invalid_argument(service, name, value):
-    """A start's argument may come from a caller, and the error names the argument's field."""
+    """A start's wrong argument, which may come from a caller, is an error that names the field."""
     wanted = "True or False" if name == "validate_only" else "a text"
     with pytest.raises(lro.InvalidArgument, match=f"{name}: must be {wanted}, got ") as caught:
         service.start(WORK, WorkRequest(), **{name: value})
@@ -316,7 +316,7 @@ def test_argument_of_a_start_of_wrong_type_is_an_invalid_argument(service, name,
 
 @pytest.mark.parametrize("call", [lambda s, n: s.get(n), lambda s, n: s.reporter(n)])
 def test_operation_name_that_is_not_a_string_is_an_invalid_argument(service, call):
-    """A wrong operation name may come from a caller, and its error is one for callers."""
+    """A wrong operation name, which may come from a caller, is an error that callers can get."""
     with pytest.raises(lro.errors.InvalidOperationName, match="must be a text, got 5"):
         call(service, 5)
 

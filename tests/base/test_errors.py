@@ -132,7 +132,7 @@ def test_error_has_one_error_info_and_each_detail_type_once(error):
 
 @EACH
 def test_error_message_contains_every_fact_of_its_metadata(error):
-    """Every fact in the metadata of an error occurs in its message."""
+    """Every fact in an error's metadata occurs in its message."""
     if type(error) is LroError:
         assert str(error) == ""
         return
@@ -194,7 +194,7 @@ def test_ctrl_c_passes_while_a_value_is_quoted():
 
 
 def test_error_of_an_enum_is_not_taken_for_an_interrupt() -> None:
-    """A ValueError of Enum's code is no interrupt. Default signal handlers are enum members."""
+    """A ValueError of an enum is no interrupt, although signal handlers are enum members."""
     with pytest.raises(ValueError, match="not a valid Code") as found:
         Code(99)
     assert not errors.interrupts(found.value)

@@ -87,7 +87,7 @@ def test_unlisted_http_status_has_the_code_of_its_class(http, name):
 
 
 def test_http_only_statuses_keep_the_name_of_their_code():
-    """The HTTP statuses 405, 413 and 415, which are no codes, keep the name of a code (§5.12)."""
+    """The HTTP statuses 405, 413 and 415, which have no code of their own, keep a code's name."""
     body = error_body(Status(Code.UNIMPLEMENTED, "no"), TYPES, 405)
     assert body == {"error": {"code": 405, "message": "no", "status": "UNIMPLEMENTED"}}
 
@@ -149,6 +149,6 @@ def test_reply_without_error_body_has_the_code_of_its_status(body):
 
 
 def test_error_body_in_a_list_is_read():
-    """Some servers wrap the error of a streaming method in a list."""
+    """The error of a streaming method, which some servers wrap in a list, is read."""
     body = json.loads('[{"error": {"status": "NOT_FOUND", "message": "gone", "details": 7}}]')
     assert status_from_error_body(404, body, TYPES) == Status(Code.NOT_FOUND, "gone")

@@ -26,7 +26,7 @@ ID = "6f1c3b62-3c5e-4a53-9c1f-2b7f9a4d1e01"
 
 
 def method_of(service: Service, body: Any = None, **options: Any) -> Any:
-    """Register a method that returns the result of `body` or, without it, the request's text."""
+    """Register a method that returns `body`'s result or, if there is none, the request's text."""
 
     def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
         found = None if body is None else body(request, job)
@@ -67,7 +67,7 @@ def raising(error: BaseException) -> Callable[..., Any]:
 
 
 def once(part: Any, name: str, act: Callable[..., object], *, after: bool = False) -> None:
-    """Before (or after) the next call of ``part.name``, call `act` once with its arguments."""
+    """Call `act` once before (or after) the next call of ``part.name``, with the same arguments."""
     whole = getattr(part, name)
 
     def call(*arguments: Any, **options: Any) -> Any:
@@ -130,7 +130,7 @@ class FakeWork:
         """Do nothing, because there is no work to release."""
 
     def announce_work(self) -> None:
-        """Do nothing, because nobody claims work."""
+        """Do nothing, because no worker claims work."""
 
 
 def maintenance_over(

@@ -112,7 +112,10 @@ class Odd(BaseException):
     "error", [cls("hunter2") for cls in (ValueError, SystemExit, Odd, GeneratorExit)]
 )
 def test_function_that_raises_ends_with_internal(service, colour, error, caplog):
-    """A function's error fails only its own operation, and is logged but hidden from callers."""
+    """If a function raises, only its operation fails.
+
+    The error is logged, but callers do not see it.
+    """
     method = method_of(service, colour, raising(error))
     with caplog.at_level(logging.INFO, "lro"):
         operation = method.start(WorkRequest())
@@ -183,7 +186,7 @@ class Odder(StatusError):
     ],
 )
 def test_error_that_cannot_be_described_is_internal(make_service, colour, part, given, caplog):
-    """If the error's own methods raise, the operation still fails, and the worker keeps working."""
+    """If an error's methods raise, the operation still fails, and the worker keeps working."""
     service = make_service()
     method = method_of(service, colour, raising(Odder(part, given)))
     found = ended(service, method.start(WorkRequest()))
@@ -207,7 +210,7 @@ def test_error_details_with_surrogates_are_escaped():
 
 @EACH
 def test_error_detail_without_json_ends_operation_with_internal(service, colour):
-    """If an error detail has no JSON form, the operation fails. A reporter refuses the error."""
+    """If an error detail has no JSON form, the operation fails. Reporters refuse such an error."""
     odd = StatusError(
         Code.ABORTED, "odd", [AnyMessage("type.googleapis.com/acme.v1.Odd", {"a": {1}})]
     )
@@ -252,7 +255,7 @@ def test_result_that_cannot_be_encoded_ends_with_internal(service, colour, body,
 
 @pytest.mark.parametrize("error", [ValueError("hunter2"), InvalidArgument("", "hunter2")])
 def test_result_that_cannot_be_written_ends_with_internal(make_service, error, caplog):
-    """If only the write of the result fails, the operation still ends with INTERNAL."""
+    """If the store refuses a result, the operation still ends, with the code INTERNAL."""
 
     class Picky(MemoryStore):
         def update(self, name, change):
@@ -604,7 +607,7 @@ def test_result_is_retried_until_the_store_is_available(
 def test_work_is_left_to_others_if_the_store_is_unavailable_until_close(
     make_service, no_patience, monkeypatch, caplog, failing
 ):
-    """If the store stays unavailable, a close stops the function but leaves work in progress."""
+    """If the store stays unavailable, a close stops the function. The work stays in progress."""
     store, step, raised = Failing(), Step(), []
     service = make_service(store, ThreadExecutor(1))
 
@@ -654,7 +657,7 @@ def test_job_metadata_begins_with_what_callers_see(quick, metadata, wanted):
 
 
 def test_async_work_is_dropped_if_no_loop_can_be_made(make_service, monkeypatch):
-    """If no event loop can be created, the worker drops the work for another process."""
+    """If no event loop can be created, the worker drops the work. Another process can run it."""
     tried = threading.Event()
 
     def no_loop(coroutine):
@@ -672,7 +675,10 @@ def test_async_work_is_dropped_if_no_loop_can_be_made(make_service, monkeypatch)
 
 
 def test_stop_listener_is_called_at_once(monkeypatch):
-    """A stop calls each listener at once, for remote executors. The end of a pause calls none."""
+    """A stop calls each listener at once, even a listener that is added after the stop.
+
+    Remote executors need this. A pause leaves no listener behind when it ends.
+    """
     woken = []
     patch_threads(monkeypatch, threading.Event, "set", lambda _: woken.append("pause"))
     control = JobControl(

@@ -138,7 +138,7 @@ def test_other_errors_of_a_hook_are_raised_unchanged(make_service, call, error):
 
 @EACH_STORE
 def test_other_peoples_operations_are_missing(store, make_service):
-    """With ``owner_only``, other callers' operations are missing and use none of the byte limit."""
+    """With ``owner_only``, operations of other callers are missing and count for no byte limit."""
     limits = Limits(page_bytes=2000)
     service = make_service(store, InlineExecutor(), owner_only=True, limits=limits)
     harness = Harness(service)

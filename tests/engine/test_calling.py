@@ -40,7 +40,7 @@ def test_call_of_a_method_returns_the_function_result(service):
 
 
 def test_function_without_job_is_called_as_by_a_start(service):
-    """In a direct call, a None result becomes the empty response. Metadata get their defaults."""
+    """In a direct call, a None result becomes the empty response. Metadata begin with defaults."""
 
     @service.method("acme.v1.Works.Pass")
     def passing(request: WorkRequest) -> None: ...

@@ -23,7 +23,7 @@ from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 
 class Shared(MemoryStore):
-    """A store shared with other processes; the test decides which notifications arrive."""
+    """A store shared with other processes. The test decides which notifications arrive."""
 
     shared = True
 
@@ -99,7 +99,7 @@ class Process:
             self.here.wait(name)
 
     def waiting(self, *names):
-        """Start threads that wait for these operations; return once all of them are waiting."""
+        """Start threads that wait for these operations, and return once all threads are waiting."""
         before = listeners(self.here)
         threads = [threading.Thread(target=self.wait, args=(name,)) for name in names]
         for thread in threads:
@@ -143,7 +143,7 @@ def test_named_changes_end_waits_without_a_full_read(process):
 
 
 def test_names_that_come_when_a_full_read_is_due_are_notified(make_service):
-    """Notified names are passed on even before a full read, which would not find new metadata."""
+    """Notified names reach listeners even before a full read, which would not find new metadata."""
     service = make_service(Shared(), InlineExecutor())
     name, heard = declared(service).start(WorkRequest()).name, []
     service.edges.runtime.updater.notifier.listen(name, heard.append)
@@ -159,7 +159,7 @@ def test_work_of_another_process_is_claimed_after_a_notification(make_service, s
     store = Shared()
     here = make_service(store, InlineExecutor(), maintenance=True)
     there = make_service(store, InlineExecutor())
-    method = work(there, name="acme.v1.Works.Held", concurrency=1)  # stored unclaimed
+    method = work(there, name="acme.v1.Works.Held", concurrency=1)  # stored work is unclaimed
     work(here, name="acme.v1.Works.Held", concurrency=1)
     here.edges.start_maintenance()
     until(lambda: store.subscriptions and store.subscriptions[0].waits)
@@ -367,7 +367,7 @@ def test_listener_may_close_the_service(listening, process):
 
 
 def test_start_succeeds_if_the_listener_cannot_start(listening, make_service, monkeypatch, caplog):
-    """A start succeeds even if the listener's thread cannot start; the next start tries again."""
+    """A start succeeds even if the listener's thread cannot start. The next start tries again."""
     service = make_service(Shared())
     method, whole = work(service), threading.Thread.start
 

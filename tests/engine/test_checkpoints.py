@@ -311,7 +311,7 @@ def test_checkpoint_key_must_be_a_printable_string(key: Any, make_service: MakeS
 
 
 def test_limits_bound_a_value_and_all_of_an_operation(make_service: MakeService) -> None:
-    """The byte limit of all checkpoints spans all attempts. A replaced value no longer counts."""
+    """The byte limit of all checkpoints covers all attempts. A replaced value no longer counts."""
     limits = Limits(checkpoint_bytes=200, checkpoints_bytes=1000)
     service = make_service(executor=InlineExecutor(), limits=limits)
 
@@ -466,7 +466,7 @@ def test_checkpoint_is_retried_until_the_store_is_available(
 
 
 def test_blocking_checkpoint_call_on_a_loop_is_refused(make_service: MakeService) -> None:
-    """A blocking checkpoint call raises RuntimeError on the loop, but not in another thread."""
+    """A blocking checkpoint call on an event loop raises RuntimeError. In a thread it succeeds."""
     service, said = make_service(executor=AsyncioExecutor()), list[str]()
 
     @service.method(NAME)
@@ -499,7 +499,7 @@ def test_a_step_of_a_plain_function_takes_no_coroutine_function() -> None:
 
 
 def test_a_cancelled_step_of_a_coroutine_runs_again(make_service: MakeService) -> None:
-    """A cancel interrupts the step at its ``await``, so the step's result is not stored."""
+    """A step that a cancel interrupts at its ``await`` is not stored, and runs again."""
     store = Counting()
     service, begun = make_service(store, AsyncioExecutor()), threading.Event()
 

@@ -258,7 +258,10 @@ def test_get_and_list_show_the_flag_after_a_cancel(service, first):
 
 @pytest.mark.parametrize("metadata", [Flagless, Requiring])
 def test_metadata_that_cannot_show_the_request_stay_absent(service, metadata):
-    """If their class cannot show a cancel request, metadata stay absent. Filters still match."""
+    """Metadata stay absent if their class cannot show a cancel request.
+
+    The filter ``cancel_requested()`` still finds the operation.
+    """
     name = declared(service, metadata=metadata).start(WorkRequest()).name
     service.cancel(name)
     assert service.get(name).metadata is None

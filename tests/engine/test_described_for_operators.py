@@ -189,7 +189,7 @@ def test_list_has_no_fields_for_operators(make_service: MakeService) -> None:
 
 
 def test_hook_that_fails_ends_the_call(make_service: MakeService) -> None:
-    """The call raises the hook's error, or HookFailed if the hook returns no bool."""
+    """A FULL view raises the hook's error, or HookFailed if the hook returns no bool."""
     plain = make_service(executor=InlineExecutor())
     name = failing(plain)
     errors: list[Any] = [ValueError("broken"), lro.errors.Unavailable("no directory")]

@@ -56,7 +56,7 @@ def echo(service: lro.Service) -> lro.Method[WorkRequest, WorkResponse, WorkMeta
 
 
 def test_result_of_finished_work_is_response(service, ask):
-    """A handle's result is of the response class, and its properties show the last state."""
+    """A handle's result is an instance of the response class. Properties show the last state."""
     started = echo(service).start(WorkRequest("a"))
     assert ask(started, "result", timedelta(seconds=PATIENCE)) == WorkResponse("a")
     assert started.done
@@ -154,7 +154,9 @@ def test_failure_of_operation_is_raised_with_its_status(service, ask):
 
 
 def test_failure_without_details_has_reason_of_its_code(service, ask):
-    """Without details, the code's name is the reason. Details of an unknown class stay packed."""
+    """A failure without details has its code's name as reason. Details of an unknown class stay
+    packed.
+    """
     started = declared(service).start(WorkRequest())
     odd = lro.AnyMessage("type.googleapis.com/other.v1.Odd", {"a": 1})
     service.reporter(started.name).fail(lro.Status(lro.Code.ABORTED, "no", (odd,)))

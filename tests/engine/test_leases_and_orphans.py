@@ -182,7 +182,7 @@ def test_work_that_its_worker_does_not_know_is_recovered(hung, store, clock):
 
 
 def test_an_idle_worker_recovers_work_that_it_does_not_know(make_service, build, store, clock):
-    """If the reply to a claim was lost, an idle worker recovers the work and is not lost."""
+    """If the reply to a claim was lost, an idle worker recovers the work and stays alive."""
     executor = Held(busy=True)
     idle, other = make_service(store, executor), build(executor=Held(busy=True))
     method = method_of(idle)
@@ -336,7 +336,7 @@ def test_work_that_loses_too_many_workers_ends(hung, build, store, clock):
 
 
 def test_work_with_too_many_attempts_ends(store, make_service):
-    """Stopped attempts count towards the limit, which also ends work that is evicted repeatedly."""
+    """Stopped attempts count towards ``max_attempts``, so that repeated evictions end the work."""
     name, steps = "", [Step(), Step()]
     for step in steps:
         service = make_service(store, ThreadExecutor(1))
@@ -497,7 +497,7 @@ def kept(make_service, store):
 
 @pytest.mark.parametrize("taken", [False, True])
 def test_ended_or_lost_work_is_not_released(kept, store, clock, taken):
-    """At a close, work that has ended, was deleted or was claimed elsewhere is left alone."""
+    """A close leaves work alone that has ended, was deleted or was claimed elsewhere."""
     if taken:
         store.update(kept.name, lose(1, clock(), clock()))
         store.update(kept.name, claim("them", clock() + LEASE, clock()))
@@ -584,7 +584,7 @@ def test_deletion_of_work_of_an_unknown_method_frees_its_target(make_service, st
             store.get(name)
     for text in ("waiting", "cancelled"):
         assert not method.start(WorkRequest(text)).done
-    one.run_maintenance()  # registers this service as a worker that declares the method
+    one.run_maintenance()  # this service is now a worker that declares the method
     alive = method.start(WorkRequest("alive")).name
     other.delete(alive)
     known_too = (alive, "alive")
@@ -701,7 +701,7 @@ def away(clock):
 
 
 class Pair:
-    """Two services on one store: one has claimed an operation, the other scans for orphans."""
+    """Two services on one store. One has claimed an operation, and the other scans for orphans."""
 
     def __init__(self, away, make_service, clock):
         self.clock, self.store = clock, away
@@ -739,7 +739,7 @@ def test_leases_are_renewed_before_orphan_scan_after_store_outage(away, pair, cl
                 service.run_maintenance()
     away.away = False
     pair.scanner.run_maintenance()  # for a third of a lease plus a second, nothing counts as lost
-    pair.worker.run_maintenance()  # the last renewal of this worker
+    pair.worker.run_maintenance()  # the worker does not renew its lease after this
     assert pair.taken_over_after(6, 9, 1) == [False, False, True]
 
 
@@ -777,7 +777,7 @@ def test_outage_ends_with_a_successful_write(away, make_service, clock, caplog):
 
 
 def test_scan_that_waited_for_a_lock_declares_no_worker_lost(away, pair, clock):
-    """After a scan that waited for a lock, the grace period restarts, as renewals may wait, too."""
+    """After a scan that waited for a lock, the grace period restarts. Renewals may wait, too."""
     assert pair.taken_over_after(15) == [False]
     once(away, "orphans", lambda *_: clock.advance(0.6))
     assert pair.taken_over_after(1, 1) == [False, True]
@@ -855,7 +855,7 @@ def test_waiting_work_begins_as_soon_as_its_method_is_declared(waiting, make_ser
 
 @pytest.fixture
 def suspect(waiting, store, clock):
-    """A suspect: an operation that waits after the loss of two workers."""
+    """An operation that waits after the loss of two workers (a suspect)."""
     for attempt in (1, 2):
         store.update(waiting, claim("gone", clock() + LEASE, clock()))
         store.update(waiting, lose(attempt, clock(), clock()))
@@ -863,7 +863,7 @@ def suspect(waiting, store, clock):
 
 
 def test_suspect_is_begun_before_other_work(suspect, make_service, build, store):
-    """Work that has lost two workers begins before other work, so that its wait has an end."""
+    """Work that has lost two workers begins before other work, which might delay it for ever."""
     method_of(make_service(store, Held(busy=True)), never).start(WorkRequest())
     executor = Held()
     build(never, executor).run_maintenance()
@@ -928,7 +928,7 @@ def test_failed_claim_of_a_suspect_is_retried_in_a_second(suspect, build, store,
     ],
 )
 def test_maintenance_thread_survives_errors(make_service, caplog, error, said, pause):
-    """The maintenance thread logs an error and continues soon after it."""
+    """The maintenance thread logs an error and soon continues."""
     turns = []
 
     class Failing(MemoryStore):

@@ -29,7 +29,7 @@ def made(**options: object) -> tuple[Service, object]:
 
 
 def maintenance_of(service):
-    """Return the part that owns the maintenance thread."""
+    """Return the part of the service that owns the maintenance thread."""
     return service.edges.background.maintenance
 
 
@@ -90,7 +90,7 @@ USES = {
 
 @pytest.mark.parametrize("use", USES)
 def test_maintenance_begins_with_the_first_use(use):
-    """A new service starts no thread before its first use, so that a master can preload it."""
+    """A new service starts no thread before its first use. A master process can preload it."""
     service, method = made()
     with contextlib.closing(service):
         assert thread_of(service) is None

@@ -31,13 +31,13 @@ def service(make_service: MakeService) -> lro.Service:
 
 
 def start(service: lro.Service, count: int, **options: Any) -> list[str]:
-    """Start operations of a method without a function; return their names."""
+    """Start operations of a method without a function, and return their names."""
     method = declared(service, f"acme.v1.Works.Many{len(service.edges.specs)}")
     return [one.name for one in method.start_many([WorkRequest()] * count, **options)]
 
 
 def left(service: lro.Service, wanted: str = "", parent: str = "") -> int:
-    """Return how many operations match a filter, at most a thousand."""
+    """Return how many operations match a filter, counting at most a thousand."""
     found = service.list(ListOperationsRequest(name=parent, filter=wanted, page_size=1000))
     return len(found.operations)
 
@@ -132,7 +132,7 @@ def test_operations_started_during_delete_all_are_kept(
 
 
 def test_outage_during_delete_all_is_raised(service: lro.Service) -> None:
-    """Deletions made before the outage stay. The next call deletes the remaining operations."""
+    """Deletions before an outage stay. The next call deletes the remaining operations."""
     start(service, 3)
     store: Any = service.store
     once(store, "page", raising(Unavailable("away")))
@@ -145,7 +145,7 @@ def test_outage_during_delete_all_is_raised(service: lro.Service) -> None:
 
 
 def test_empty_filter_for_all_operations_is_refused(service: lro.Service) -> None:
-    """An empty filter, which would match all operations, is refused. The error names ``name:*``."""
+    """An empty filter, which would match all operations, is refused in favour of ``name:*``."""
     start(service, 1)
     for verb in (service.cancel_all, service.delete_all, service.rerun_all):
         for empty in ("", "  "):

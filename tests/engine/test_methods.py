@@ -133,7 +133,7 @@ def model(request: Model) -> WorkResponse: ...
     ],
 )
 def test_annotation_that_is_not_a_message_class_is_refused(function, where, instead, make_service):
-    """The error about an annotation names method and function, and says what to write instead."""
+    """The error about an annotation names the method and the function, and suggests a class."""
     metadata = None if function is progress else WorkMetadata
     with pytest.raises(DeclarationError) as caught:
         make_service().method("acme.v1.Works.Odd", metadata=metadata)(function)
@@ -198,7 +198,7 @@ def test_stamp_fills_in_what_the_record_knows():
 
 @pytest.mark.parametrize("own", ["get", "list_async", "cancel", "start"])
 def test_service_with_verbs_of_its_own_is_refused(own):
-    """A subclass that overrides verbs is refused, because edges would skip the checks in them."""
+    """A subclass that overrides verbs is refused, because servers would skip the overrides."""
     with pytest.raises(DeclarationError, match=f"Mine: overrides {own}, which edges do not call"):
         type("Mine", (Service,), {own: lambda *_: None})
     with pytest.raises(DeclarationError, match=f"Mine: overrides {own}, "):

@@ -72,7 +72,7 @@ def test_each_end_has_a_pending_notification(store, make_service, clock, end, st
 
 
 def test_reporter_end_has_a_pending_notification(store, make_service):
-    """Each way to end an operation with a reporter notifies. A second end changes nothing."""
+    """Each way in which a reporter ends an operation notifies. A second end changes nothing."""
     notifier = RecordingNotifier()
     service = make_service(store, webhooks=notifier)
     method = declared(service)
@@ -129,7 +129,7 @@ def test_delete_is_logged_with_caller_and_pending_webhooks(store, make_service, 
 
 
 def test_a_start_keeps_its_endpoints(store, make_service):
-    """Endpoints of a start are stored in the record but not shown to callers."""
+    """Webhook endpoints of a start are stored in the record but not shown to callers."""
     service = make_service(store, InlineExecutor(), webhooks=RecordingNotifier())
     method = work(service)
     name = method.start(WorkRequest(), notify=(ENDPOINT,)).name
@@ -140,13 +140,13 @@ def test_a_start_keeps_its_endpoints(store, make_service):
     for none in ((), []):
         assert store.get(method.start(WorkRequest(), notify=none).name).notify == ""
     first = method.start(WorkRequest(), request_id=ID, notify=[ENDPOINT])
-    assert method.start(WorkRequest(), request_id=ID).name == first.name  # endpoints stay
+    assert method.start(WorkRequest(), request_id=ID).name == first.name  # the endpoints stay
     assert store.get(first.name).notify == json.dumps([ENDPOINT.url])
 
 
 @pytest.mark.parametrize("wrong", ["https://hooks.acme.test", [1], None, 5])
 def test_invalid_endpoint_is_refused(store, make_service, wrong):
-    """An invalid endpoint is refused, even without webhooks, and nothing is stored."""
+    """An invalid endpoint is refused, even by a service without webhooks, and nothing is stored."""
     notifier = RecordingNotifier()
     for webhooks in (notifier, None):
         method = work(make_service(store, InlineExecutor(), webhooks=webhooks))

@@ -90,7 +90,7 @@ def observed(make_service, store, recorder):
 
 
 def test_life_of_an_operation_is_observed_and_logged_in_order(observed, recorder, clock, caplog):
-    """Each event has the operation's name, method and times. The first one also has the caller.
+    """Each event has the operation's name, method and times. The first event has the caller, too.
 
     Log lines begin with the name and have the same facts as attributes. They contain no text of
     messages.
@@ -124,7 +124,10 @@ def test_life_of_an_operation_is_observed_and_logged_in_order(observed, recorder
 
 
 def test_repeated_and_refused_starts_are_observed(observed, recorder):
-    """A repeated start's event names the first operation. A refused start's has only a code."""
+    """The event of a repeated start has the name of the first operation.
+
+    The event of a refused start has an error code but no name.
+    """
     service = observed(InlineExecutor())
     method = work(service)
     first = method.start(WorkRequest("a"), request_id=ID)
@@ -385,7 +388,7 @@ def test_lost_work_that_does_not_wait_again_is_observed_as_failed(
 
 
 def test_renewals_and_expiry_are_observed(observed, recorder, clock, step):
-    """A renewal event has the seconds left of the lease. An expiry event has counts by method."""
+    """A renewal event has the lease's remaining seconds. An expiry event has counts by method."""
     service = observed(lease=timedelta(seconds=15), keep_for=timedelta(days=1))
     name = work(service, step).start(WorkRequest()).name
     step.reached()
@@ -650,7 +653,7 @@ def test_name_of_a_caller_forges_no_line(make_service, caplog):
 
 
 def test_successes_are_counted_with_their_times(make_service, store, clock):
-    """Times are counted in numbered buckets, and summed up in seconds."""
+    """Durations are counted in numbered buckets, and summed up in seconds."""
     service = make_service(store, InlineExecutor())
 
     def body(request: WorkRequest, _: object) -> None:

@@ -257,7 +257,7 @@ async def test_a_repeated_start_finds_the_first(make_service, store):
 
 
 def started_together(work: Any, how: str, requests: Any, **options: Any) -> list[Any]:
-    """Call ``start_many`` in a thread or on an event loop; return its results."""
+    """Call ``start_many`` in a thread or on an event loop, and return its results."""
     if how == "thread":
         return list(work.start_many(requests, **options))
     return list(asyncio.run(work.start_many_async(requests, **options)))
@@ -368,7 +368,7 @@ class Slow(MemoryStore):
 async def test_start_whose_caller_disconnects_during_the_commit_is_run(
     make_service, clock, caplog, when, error
 ):
-    """If the caller leaves during the commit, the operation exists, and its function runs.
+    """If the caller disconnects during the commit, the operation exists, and its function runs.
 
     If the write fails, the error is logged, and the worker is free again.
     """
@@ -403,7 +403,7 @@ async def test_start_whose_caller_disconnects_during_the_commit_is_run(
 
 @on_a_loop
 async def test_caller_who_disconnects_before_the_write_starts_nothing(make_service, clock):
-    """If the caller leaves while a hook runs, nothing is stored."""
+    """If the caller disconnects while a hook runs, nothing is stored."""
     asked = asyncio.Event()
 
     async def authorize(caller: str, verb: str, name: str) -> None:
@@ -464,7 +464,7 @@ def test_a_start_whose_loop_ends_is_released(make_service, clock):
 
 
 def test_a_start_on_a_loop_that_is_closed_is_carried_through(make_service, clock):
-    """If a closed loop's task is garbage collected during a start, the operation is still run."""
+    """A start whose task is garbage collected after its loop was closed is still run."""
     store, executor = Slow(clock), ThreadExecutor(1)
     service = make_service(store, executor)
     work = method_of(service)
@@ -489,7 +489,7 @@ def test_a_start_on_a_loop_that_is_closed_is_carried_through(make_service, clock
 
 @on_a_loop
 async def test_cancel_ends_a_report_that_waits_for_the_store(make_service, clock, monkeypatch):
-    """A cancel ends a report that waits for the store; the report is never written."""
+    """A cancel ends a report that waits for the store, and the report is never written."""
     monkeypatch.setattr(attempt, "_FIRST_PAUSE_SECONDS", 3600.0)
     store, refused = MemoryStore(clock), []
     store.writes_block = True

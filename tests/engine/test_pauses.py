@@ -81,7 +81,7 @@ def test_running_work_of_a_paused_method_continues(make_service: MakeService, st
 
 
 def test_work_under_an_alias_is_paused_too(make_service: MakeService) -> None:
-    """A method's alias and its name both pause and resume its work. ``paused`` lists the name."""
+    """A method's alias and name both pause and resume its work. ``paused`` lists the name."""
     before = make_service(executor=Held(busy=True))
     name = method_of(before).start(WorkRequest()).name
     service = make_service(before.store, InlineExecutor())

@@ -36,7 +36,7 @@ def named(cls: Any) -> Any:
 
 
 def attrs_class(**given):
-    """Create an attrs class. A value is a field's default; a type makes the field required."""
+    """Create an attrs class. A value is a field's default, and a type makes the field required."""
     fields = {
         name: attrs.field(type=one)
         if isinstance(one, type)
@@ -247,7 +247,10 @@ def test_request_with_an_unknown_enum_value_fails_the_operation(
 
 @pytest.mark.parametrize("library", ["pydantic", "msgspec"])
 def test_request_without_a_newly_required_field_fails_the_operation(library, make_service, clock):
-    """A stored request without a newly required field fails the operation. No zero is made up."""
+    """A stored request without a newly required field fails the operation.
+
+    The field is not read as zero, which nobody has sent.
+    """
     store = MemoryStore(clock)
     if library == "pydantic":
         before = pydantic_class(title="")
@@ -265,7 +268,7 @@ def test_request_without_a_newly_required_field_fails_the_operation(library, mak
 
 
 def requests_acted_upon(make_service, clock, first, second, request):
-    """Store a request of class `first`; return the requests that `second`'s function gets."""
+    """Store a request of class `first`, and return the requests that `second`'s function gets."""
     store, seen = MemoryStore(clock), []
     handed_back(store, make_service, first, request)
     service, _ = release(

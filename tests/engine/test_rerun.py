@@ -63,7 +63,7 @@ def text_of(service: lro.Service, operation: lro.Operation) -> str:
 def test_failed_operation_starts_again_with_its_request(
     store: Store, make_service: MakeService, work: Failing
 ) -> None:
-    """The new operation has the same parent and caller; the failed operation does not change."""
+    """The new operation has the same parent and caller. The failed operation does not change."""
     service = make_service(store, InlineExecutor(), owner_only=True)
     method = method_of(service, work)
     failed = method.start(WorkRequest("a"), parent="projects/p", caller="ann").operation
@@ -232,7 +232,7 @@ def test_callers_need_the_verb_and_permission(make_service: MakeService, work: F
 
 
 def post(service: lro.Service, name: str, body: object, **headers: str) -> HttpReply:
-    """Return the reply to a rerun over HTTP; the operation may have a parent."""
+    """Return the reply to a rerun over HTTP. The operation may have a parent."""
     edge = OperationsEdge(service, parents=["projects/*"])
     return edge.handle(ask("POST", f"/v1/{name}:rerun", body, **headers))
 

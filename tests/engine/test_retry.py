@@ -60,7 +60,7 @@ class Outcomes(Observer):
 def raising(
     service: Service, *errors: BaseException, is_async: bool = False, **options: Any
 ) -> tuple[Any, list[int]]:
-    """Register a method that raises one error per attempt; return the method and its attempts."""
+    """Register a method that raises one error per attempt. Return the method and its attempts."""
     attempts: list[int] = []
 
     def body(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:

@@ -251,7 +251,7 @@ def test_a_tick_is_on_time_for_a_minute() -> None:
 
 
 def test_operation_says_which_schedule_has_started_it() -> None:
-    """A scheduled operation's origin is its schedule, also for callers. Others have no origin."""
+    """An operation's origin is the schedule that started it, also for callers, or is not set."""
     reports = reports_at(NOON, MINUTE, caller="ann")
     reports.run_until(NOON + MINUTE)
     service = reports.service
@@ -366,7 +366,7 @@ def test_a_tick_is_started_once_whoever_is_killed(
 
 
 def test_a_tick_that_another_process_has_begun_is_left_to_it_for_a_second() -> None:
-    """A tick begun by another process is started here after a second, with the same request id."""
+    """A tick that another process has begun is started here after a second, with the same id."""
     reports = reports_at(NOON, timedelta(hours=1))
     store = reports.service.store
     tick = reports.clock.advance(hours=1)

@@ -147,7 +147,11 @@ class Apart(Held):
 
 @pytest.mark.parametrize("case", ["it goes on", "it is over", "it has the thread"])
 def test_start_time_of_claimed_work_is_stored(store, make_service, case):
-    """One write stores the start time: soon, at once (in the claiming thread) or with the end."""
+    """One write stores the start time of claimed work.
+
+    The write comes soon after the claim, at once if the work has the claiming thread, or with the
+    end of the work.
+    """
     executor, seconds = (Held if case == "it has the thread" else Apart)(busy=True), [0.0]
     service = make_service(store, executor, clock=lambda: seconds[0])
     name = service.method(NAME)(nap).start(WorkRequest()).name
@@ -184,7 +188,7 @@ def test_start_time_is_stored_after_an_outage(store, make_service):
 
 
 def test_start_time_that_is_stored_again_holds_up_no_other(store, make_service):
-    """After an outage, a start time is stored five seconds later, and newer work's before it."""
+    """After an outage, a start time is stored five seconds later, after those of newer work."""
     executor, seconds = Apart(busy=True), [0.0]
     service = make_service(store, executor, clock=lambda: seconds[0])
     start, calls = service.method(NAME)(nap).start, []
@@ -298,7 +302,7 @@ def test_a_lease_that_is_nearly_over_is_renewed_at_once(store, make_service, clo
 
 
 def in_thread(call, *arguments):
-    """Make a call in a thread and return the thread; its list ``found`` gets the result."""
+    """Make a call in a thread and return the thread, whose list ``found`` gets the result."""
     thread = threading.Thread(target=lambda: thread.found.append(call(*arguments)))
     thread.found = []
     thread.start()
@@ -562,7 +566,7 @@ def test_work_begun_since_a_count_does_not_count_for_the_queue(make_service, clo
         name = start(WorkRequest()).name
 
         def looked(name=name):
-            service.run_maintenance()  # again if the worker was not free yet
+            service.run_maintenance()  # repeated if the worker was not free yet
             return service.get(name).done
 
         until(looked)

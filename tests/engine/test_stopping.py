@@ -60,7 +60,7 @@ def in_child(check: Callable[[], object]) -> None:
 
 
 def in_thread(action: Callable[[], object]) -> Callable[[], object]:
-    """Call `action` in a thread; return a function that waits for its result or its error."""
+    """Call `action` in a thread. Return a function that waits for its result or its error."""
     results: queue.Queue[tuple[object, BaseException | None]] = queue.Queue()
 
     def run() -> None:
@@ -264,7 +264,7 @@ def test_close_does_not_wait_for_work_that_runs_in_the_thread_of_claims(
 
 @pytest.mark.parametrize("make", [InlineExecutor, lambda: ThreadExecutor(1), AsyncioExecutor])
 def test_start_is_refused_when_the_service_stops(make):
-    """The UNAVAILABLE error of a stopping service has a delay, to retry with another process."""
+    """A stopping service refuses a start as UNAVAILABLE, with a delay for a retry elsewhere."""
     service = Service(MemoryStore(), make(), maintenance=False)
     method = work(service)
     service.close()
@@ -304,7 +304,7 @@ def left():
 
 @pytest.mark.parametrize("threads", [True, False])
 def test_exit_closes_all_services_at_once(threads, left, monkeypatch, caplog):
-    """Services close in parallel, or one by one if no thread can start. A failure is logged."""
+    """At exit, services close in parallel, or one by one without threads. Failures are logged."""
     together = threading.Barrier(3)
     given = []
 
@@ -367,7 +367,7 @@ def test_closed_or_collected_service_is_not_closed_at_exit(left):
 
 
 def test_end_waits_ends_the_waits_of_threads():
-    """Present and later waiters get UNAVAILABLE. A wait for an ended operation succeeds."""
+    """``end_waits`` ends present and later waits with UNAVAILABLE, except for ended operations."""
     service = build()
     name, done = (service.start(NAME, WorkRequest()).name for _ in range(2))
     service.reporter(done).complete(WorkResponse())
@@ -448,7 +448,7 @@ def test_signal_ends_waits_and_reaches_the_server(number, handlers):
 
 
 def test_waits_that_cannot_be_ended_are_logged_and_others_still_are(handlers, caplog):
-    """An error in one service is logged. Other waits still end, and a later signal tries again."""
+    """An error in one service is logged. Other waits end, and a later signal tries again."""
     handlers(handle, handle)
     signals, broken, waited = StopSignals(), Waited(), Waited()
     once(broken, "end_waits", raising(ValueError("broken")))
@@ -475,7 +475,7 @@ def test_signals_that_no_server_handles_are_left_alone(handlers, term):
 
 
 def test_signals_cannot_be_handled_in_another_thread(handlers):
-    """Outside the main thread, where Python allows no signal handlers, the call does nothing."""
+    """Outside the main thread, where Python allows no signal handlers, none are installed."""
     handlers(handle, handle)
     in_thread(lambda: StopSignals().end_waits_of(Waited()))()
     assert signal.getsignal(signal.SIGTERM) is handle

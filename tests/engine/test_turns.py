@@ -41,7 +41,7 @@ class Odd(tzinfo):
 
 
 def noting(service: Service, **options: Any) -> tuple[Any, list[str]]:
-    """Register a method; return it and a list that collects the texts of its requests."""
+    """Register a method. Return it and a list that collects the texts of its requests."""
     seen: list[str] = []
 
     def body(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
@@ -203,7 +203,7 @@ def test_delay_and_priority_of_a_call_hold_for_all_its_starts(
 def test_invalid_option_of_a_call_fails_each_of_its_starts(
     make_service: MakeService, awaited: bool
 ) -> None:
-    """Each start returns the error of an invalid option. Unknown arguments raise."""
+    """Each start returns the error of an invalid option. An unknown argument raises an error."""
     method, seen = noting(make_service(executor=InlineExecutor()))
     found = started(method, "ab", awaited=awaited, priority=101)
     assert [str(one) for one in found] == [str(found[0])] * 2
@@ -249,7 +249,10 @@ def test_the_highest_priority_begins_first(
 def test_work_that_has_not_begun_in_time_ends(
     make_service: MakeService, store: Store, clock: ManualClock
 ) -> None:
-    """Late work ends with DEADLINE_EXCEEDED, reason EXPIRED. The time counts from the due time."""
+    """Work that begins too late ends with DEADLINE_EXCEEDED and the reason EXPIRED.
+
+    The time counts from the moment at which the work is due.
+    """
     executor = Held()
     executor.busy = True
     service = make_service(store, executor)
@@ -312,7 +315,7 @@ def test_an_expiry_that_is_asked_for_during_a_scan_is_looked_for(
 def test_a_scan_that_was_asked_for_is_due_until_it_succeeds(
     make_service: MakeService, clock: ManualClock
 ) -> None:
-    """If a scan that was due for an expiry fails, the next scan finds the late work."""
+    """If a scan that was due for an expiry fails, the next scan finds the expired work."""
     service = make_service(None, Held(busy=True))
     service.run_maintenance()
     name = noting(service)[0].start(WorkRequest(), expires=MINUTE / 60).name
@@ -327,7 +330,7 @@ def test_a_scan_that_was_asked_for_is_due_until_it_succeeds(
 def test_late_work_that_cannot_be_ended_is_tried_again_with_the_next_scan(
     make_service: MakeService, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Late work that cannot be ended is retried with the next scan, and not in a busy loop."""
+    """Expired work that cannot be ended is retried with the next scan, and not in a busy loop."""
     service = make_service(None, Held(busy=True))
     name = noting(service)[0].start(WorkRequest(), expires=MINUTE).name
     service.run_maintenance()
@@ -401,7 +404,7 @@ def test_a_limit_holds_for_each_key(make_service: MakeService, store: Store) -> 
 
 @EACH_STORE
 def test_keys_take_turns(make_service: MakeService, store: Store, clock: ManualClock) -> None:
-    """Keys take turns even without a limit, so that much work of one customer delays no other."""
+    """Keys take turns even without a limit, so that a busy customer does not delay others."""
     service = make_service(store, InlineExecutor())
     method, seen = noting(
         service, concurrency_key=lambda request: request.text[0], rate=(99, MINUTE)

@@ -1,4 +1,4 @@
-"""Waits: the test vectors in virtual time; threads, store reads and cleanup of waiters."""
+"""Waits: the test vectors in virtual time, threads, store reads and cleanup of waiters."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Wait:
         assert self.seconds() <= latest + TICK
         events = [at for at, _ in self.events if at <= latest]
         if expected.get("done") is False and not events and latest:
-            assert self.seconds() >= latest * 0.9 - TICK  # it is not much too early
+            assert self.seconds() >= latest * 0.9 - TICK  # the outcome is not much too early
 
 
 @pytest.mark.parametrize("case", CASES, ids=by_id)
@@ -160,7 +160,7 @@ def test_invalid_timeout_of_wait_is_refused(service, wrong):
 
 @virtually
 async def test_wait_returns_before_the_deadline(make_service):
-    """A wait returns 0.25 s before the deadline, or after nine tenths of it (spec §4.4)."""
+    """A wait returns 0.25 s before the deadline, or after nine tenths of the time (spec §4.4)."""
     loop = asyncio.get_running_loop()
     service = make_service(MemoryStore(ManualClock()), InlineExecutor())
     operation = declared(service).start(WorkRequest())
@@ -286,7 +286,7 @@ async def test_ends_are_read_on_the_loop_where_that_does_not_block(service, stor
 
 
 async def waits(service, store, *names):
-    """Start tasks that wait for these operations; return once each task has read its operation."""
+    """Start tasks that wait for these operations. Return once each task has read its operation."""
     tasks = []
     for name in names:
         tasks.append(asyncio.create_task(service.wait_async(name)))
@@ -368,7 +368,7 @@ def test_threads_can_wait_with_events_of_gevent(service, monkeypatch):
 
 @virtually
 async def test_cancelled_waiter_leaves_no_listener(service):
-    """A cancelled waiter is freed at once; other waiters and the operation stay (spec §4.8)."""
+    """A cancelled waiter is freed at once. Other waiters and the operation stay (spec §4.8)."""
     name = start(service)
     tasks = [asyncio.create_task(service.wait_async(name)) for _ in range(3)]
     await settle()
@@ -406,7 +406,7 @@ def test_end_between_first_read_and_listening_ends_the_wait(service, store, colo
     once(store, "get", complete if event == "complete" else delete, after=True)
 
     async def main():
-        # Not through the service, whose permission check would read the store first.
+        # The service is not used, because its permission check would read the store first.
         return await service.edges.waiters.wait_async(name, 3600)
 
     def wait():

@@ -62,7 +62,7 @@ class Harness:
 
     @contextlib.asynccontextmanager
     async def watched(self, names, idle_seconds=60):
-        """Watch these operations; yield an iterator of batches."""
+        """Watch these operations, and yield an iterator of batches."""
         stream = await self.service.watch(names)
         self.store.finds.clear()  # the first read comes before the stream begins
         async with contextlib.aclosing(stream.batches(idle_seconds)) as batches:
@@ -123,7 +123,7 @@ EVENTS = st.one_of(
 @settings(max_examples=40)
 @given(st.lists(EVENTS, max_size=40))
 def test_watch_reports_the_last_state_of_each_name(events):
-    """The last sighting of a name is its last state. None is repeated, and none follows an end."""
+    """The last sighting of a name is its last state. No sighting is repeated or follows an end."""
     with services(ManualClock()) as make_service:
         harness = Harness(make_service, ManualClock())
         names = harness.start(4)

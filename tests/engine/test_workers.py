@@ -120,7 +120,7 @@ def test_lost_worker_is_listed_only_with_all(service: lro.Service, clock: Manual
 def test_silent_worker_is_listed_for_a_minute_and_two_leases(
     service: lro.Service, clock: ManualClock, lease: timedelta
 ) -> None:
-    """How long a silent worker is listed depends on its own lease, not on the lister's."""
+    """A silent worker is listed for a time that depends on its own lease, not on the lister's."""
     service.store.renew(said(clock, "a", alive_until=clock() + lease))
     clock.advance((timedelta(minutes=1) + 2 * lease).total_seconds())
     assert owners(service) == ["a"]

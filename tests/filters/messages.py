@@ -50,7 +50,7 @@ class Window:
 @message("lrofix.v1.ExportMetadata")
 @attrs.frozen
 class ExportMetadata:
-    """Metadata of an export; filters treat the members of its one-of as optional fields."""
+    """Metadata of an export. Filters treat the members of its one-of as optional fields."""
 
     create_time: datetime | None = None
     end_time: datetime | None = None

@@ -87,7 +87,7 @@ def test_names_of_every_type_are_suggested() -> None:
 
 
 def test_of_several_types_a_wrong_value_says_more_than_a_wrong_operator() -> None:
-    """If only one of the types allows the operator, the error is about the wrong value."""
+    """If only one of two types allows the operator, the error is about the wrong value."""
     one = registered("acme.v1.One", x=attrs.field(default=False, type=bool))
     other = registered("acme.v1.Other", x=attrs.field(default=0, type=Int32))
     for both in ([*one, *other], [*other, *one]):
@@ -115,7 +115,7 @@ def test_filter_error_is_one_short_line_despite_long_names() -> None:
 
 
 def test_the_nearest_name_is_sought_among_two_thousand() -> None:
-    """The search for a similar name is bounded: of 2040 fields only the first 2000 are compared."""
+    """The search for a similar name is bounded. Of 2040 fields only the first 2000 are compared."""
     fields = {f"field_{number}": attrs.field(default="", type=str) for number in range(2040)}
     big = registered("acme.v1.Big", **fields)
     assert refusal("metadata.FIELD_1999 = x", big).endswith("did you mean field_1999?")

@@ -43,7 +43,7 @@ def test_dynamic_value_compares_by_its_json_type(field: str, test: str, expected
 @pytest.mark.parametrize(
     ("text", "payload", "expected"),
     [
-        # A Value may hold null; elsewhere a null means unset (spec §1.8(3)).
+        # A Value may hold null. In other fields, null means unset (spec §1.8(3)).
         ("metadata.value = null", {"value": None}, True),
         ("metadata.value:*", {"value": None}, True),
         ("metadata.value:*", {}, False),
@@ -60,7 +60,7 @@ def test_dynamic_value_compares_by_its_json_type(field: str, test: str, expected
         ("metadata.lists:a", {"lists": [["a"]]}, False),
         ("metadata.structs.k:v", {"structs": [{}, {"k": "v"}]}, True),
         ("metadata.structs:*", {"structs": [{}]}, True),
-        # ``Mapping[str, object]`` is a Struct: its keys can be tested, but not the whole Struct.
+        # ``Mapping[str, object]`` is a Struct. Its keys can be tested, but not the whole Struct.
         ("metadata.open:a", {"open": {"a": None}}, True),
         ("metadata.open.a.b = c", {"open": {"a": {"b": "c"}}}, True),
         ("metadata.open:*", {}, False),

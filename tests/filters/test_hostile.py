@@ -48,7 +48,7 @@ SEEDS: Final = sorted(
     {case["filter"] for cases in CASES for case in cases if len(case["filter"]) < 1000}
 )
 ODD: Final = "\x00\x1f\x7f\ud800\udfff\u0130ß\ufb03\u0345\u202e\u200d\u0301\u2028\ufeff\U000e0001🙂"
-"""Control characters, lone surrogates, invisible characters, and some that fold to several."""
+"""Control characters, lone surrogates, invisible characters, and some with longer foldings."""
 
 TOKENS: Final = (
     *("AND", "OR", "NOT", "-", "(", ")", "()", " ", "  ", "\t\n", ".", ",", ":", "=", "!=", "<="),
@@ -239,7 +239,7 @@ FILTERS: Final[Mapping[str, Callable[[int], str]]] = {
 def test_parsing_takes_time_linear_in_the_filter(kind: str) -> None:
     """A filter twice as long takes at most twice the work to parse, even if it is invalid."""
     make = FILTERS[kind]
-    read(make(16))  # work that is done only once is not counted
+    read(make(16))  # this call does the work that is done only once
     check_linear({size: work(lambda size=size: read(make(size))) for size in (200, 400, 800)})  # type: ignore[misc]  # a default keeps the size
 
 

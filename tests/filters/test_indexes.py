@@ -215,7 +215,7 @@ def test_caller_has_an_index_key() -> None:
     ],
 )
 def test_path_that_cannot_be_indexed_is_refused(path: str, why: str) -> None:
-    """Declaring a path that cannot be indexed fails; the error names the path and the type."""
+    """The declaration of a path that cannot be indexed fails. The error names path and type."""
     with pytest.raises(DeclarationError, match=r"cannot be an index of lrofix\.v1\.E") as e:
         service(MemoryStore(), path)
     assert why in str(e.value)
@@ -305,7 +305,7 @@ def test_records_stay_ordered_when_their_expiry_changes(clock: ManualClock) -> N
 
 
 def found(store: Store) -> list[str]:
-    """Return the IDs that have the wanted key. A scan of only one row must also find some IDs."""
+    """Return the IDs that have the wanted key. A scan of only one row must find some of them."""
     assert ids(store.page("", None, 99, WANTED, 1).records) != []
     return ids(store.page("", None, 99, WANTED).records)
 
@@ -317,7 +317,7 @@ def fill(store: Store, clock: ManualClock) -> None:
 
 
 def test_an_index_is_made_in_a_file_with_records(tmp_path: Path, clock: ManualClock) -> None:
-    """An index is created once, in a file with records. Without it, a list scans all records."""
+    """An index is created once in a file that has records. Without it, a list scans all records."""
     path = tmp_path / "operations.db"
 
     def version() -> Any:
@@ -409,7 +409,7 @@ def test_an_index_is_made_once_while_others_write(make, plain, schema, clock) ->
     with under_way(schema):
         store.index({"k1"})
         sees(plain, AT_WORK, "CREATE INDEX")
-        other.index({"k1"})  # finds the index after a wait for the first store
+        other.index({"k1"})  # waits for the first store and then finds its index
         sees(plain, TRIED, "SELECT pg_try_advisory_lock")
         insert(store, record_of(clock, "e", keys=KEYED))
         store.update("operations/a", lambda record: record.next_version(caller="y"))

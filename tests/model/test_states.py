@@ -122,7 +122,7 @@ def test_end_sets_result_times_and_metadata_in_one_change():
 
 
 def test_result_decides_the_final_state():
-    """The error's code decides the final state (§2.1). A worker may cancel its operation (§2.3)."""
+    """An error's code decides the final state (§2.1). A worker may cancel its operation (§2.3)."""
     for result, state in (
         (DONE, State.SUCCEEDED),
         (None, State.SUCCEEDED),

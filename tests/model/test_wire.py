@@ -37,7 +37,7 @@ def read(case):
     """Read a case's operation as a server reads a request, or as a client reads a reply.
 
     A client ignores unknown fields, and does not read the messages inside a reply until a caller
-    asks for them; this function reads them as well.
+    asks for the messages. This function reads them as well.
     """
     text = case["input_text"] if "input_text" in case else json.dumps(case["input"])
     value = loads_strict(text)
@@ -77,7 +77,7 @@ def test_invalid_operation_is_refused(case):
 
 
 def test_canonical_json_is_read_as_the_same_operation():
-    """Canonical JSON of an operation, parsed or as text, is read as the same operation."""
+    """The canonical JSON of an operation is read from text as the same operation."""
     for case in CASES:
         if case["expect"]["parse"] == "ok":
             operation = read(case)
@@ -135,7 +135,7 @@ def test_binary_payload_of_unregistered_type_is_a_server_error():
 
 
 def test_status_survives_json():
-    """The details of a status may be of special and unknown types. Empty fields are left out."""
+    """A status with details of special and unknown types survives JSON without its empty fields."""
     details = (
         AnyMessage("x/google.protobuf.Duration", "1s"),
         AnyMessage("x/foreign.Type", {"a": 1}),
@@ -158,7 +158,7 @@ def test_batch_survives_json():
 
 
 def test_page_survives_json():
-    """A page may have a token or no token. Unknown fields of a page are ignored (spec §1.8(5))."""
+    """A page with or without a token survives JSON. Unknown fields are ignored (spec §1.8(5))."""
     page = ListOperationsResponse((Operation(name="operations/a"), Operation(done=True)), "t")
     for one in (page, ListOperationsResponse()):
         assert page_from_json(page_to_json(one, TYPES), TYPES) == one
