@@ -19,7 +19,7 @@ from tests.patching import patch_threads
 
 @pytest.fixture
 def call_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[CallThreads]:
-    """A pool of call threads for one test, whose threads end with the test."""
+    """A pool of call threads for one test; the threads end with the test."""
     monkeypatch.setattr(drivers, "MAX_IDLE_SECONDS", 60.0)
     before, made = {*threading.enumerate()}, CallThreads()
     first_idle = made._idle

@@ -27,7 +27,7 @@ from tests.client.test_groups import client_of, plan
 
 
 def test_one_of_many_single_waits_ends_when_its_operation_is_gone() -> None:
-    """One of eight waits fails because its operation is gone; the others return results."""
+    """One of eight waits fails because its operation is gone; the other waits return results."""
     server = ScriptedServer(batch_get=True)
     names = plan(server, 8, ends_after=5.0)
     server.operation(names[7], ends_after=None, gone_after=3.0)

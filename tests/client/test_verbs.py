@@ -260,7 +260,7 @@ def test_redirects_within_a_server_are_followed(
 def test_redirects_to_another_server_are_not_followed(
     there: str, face: Face, server: respx.Router
 ) -> None:
-    """A redirect to another server is an error, which has the target without secrets."""
+    """A redirect to another server is an error, which has the redirect's target without secrets."""
     http = face.http(params={"key": "s3cr3t"})
     server.get().mock(return_value=page_of_a_proxy(307, location=there))
     with pytest.raises(CallError, match="redirects to another origin, http") as caught:

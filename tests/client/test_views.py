@@ -126,7 +126,7 @@ def test_names_are_read_with_one_call_per_collection(face: Face, server: respx.R
 
 
 def test_more_than_a_thousand_names_take_several_calls(face: Face, server: respx.Router) -> None:
-    """A call takes at most 1000 names, and the caller gets one result for all."""
+    """A call takes at most 1000 names, and the caller gets one result for all names."""
     server.post().mock(side_effect=echo)
     names = [f"operations/{number}" for number in range(2001)]
     found = face.client().batch_get(iter(names))
