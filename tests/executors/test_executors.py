@@ -468,7 +468,7 @@ def test_an_executor_survives_a_fork(module, name, warm):
 
 
 def test_a_function_waits_until_a_thread_can_be_started(monkeypatch):
-    """If no thread can be started for a function, it waits for one and is not lost."""
+    """A function for which no thread can be started waits for a thread, and is not lost."""
     monkeypatch.setattr(asyncio_executor, "_RETRY_SECONDS", 0.0)
     executor = AsyncioExecutor(2)
     executor.reserve().release()  # starts the loop's own thread

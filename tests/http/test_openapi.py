@@ -117,7 +117,7 @@ def test_document_has_the_enabled_verbs(off: Sequence[str]) -> None:
 
 
 def test_start_in_the_document_has_request_response_and_metadata_type() -> None:
-    """A start has its method's types in body, reply and AEP-151 extension, and its docstring."""
+    """The document has a start's types in body, reply and AEP-151 extension, and its docstring."""
     document = valid(describe(service_of_all()))
     start = document["paths"]["/v1/things:scale"]["post"]
     assert (start["summary"], start["description"]) == ("Scale things.", "All of them at once.")

@@ -106,7 +106,7 @@ def uvicorn() -> Iterator[Server]:
 def test_a_caller_who_disconnects_frees_the_waiter(
     uvicorn: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """After a disconnect its waiter is gone, the operation continues, nothing is logged (§4.8)."""
+    """If a caller disconnects, only the waiter is removed, and nothing is logged (spec §4.8)."""
     name = uvicorn.counting.start()
     leaving = [uvicorn.line().send("POST", f"/v1/{name}:wait") for _ in range(5)]
     staying = uvicorn.line().send("POST", f"/v1/{name}:wait", b'{"timeout": "50s"}')
@@ -171,7 +171,7 @@ def test_unexpected_body_of_get_or_delete_is_ignored(server: Server) -> None:
 
 
 def test_only_headers_with_a_meaning_are_checked(server: Server) -> None:
-    """Of all headers, the edge refuses only Content-Type and X-Server-Timeout for odd values."""
+    """Odd values of Content-Type and X-Server-Timeout are refused; other headers are ignored."""
     for status, *headers in (
         (415, "Content-Type: ;;;=\xff"),
         (400, "X-Server-Timeout: 1", "X-Server-Timeout: 2"),

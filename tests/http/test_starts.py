@@ -258,7 +258,7 @@ def test_raw_body_of_another_media_type_is_read_by_the_application(counting: Cou
 
 
 def test_json_is_accepted_beside_raw_bodies() -> None:
-    """A path with raw bodies also accepts JSON, with or without a media type, in the same limit."""
+    """A path for raw bodies also takes JSON, with or without a media type, up to the same size."""
     edge = edge_of(build(), raw=read_image, max_body=20)
     for body, kind, status, reason in (
         (b'{"steps": 1}', "application/json", 200, ""),

@@ -415,7 +415,7 @@ def records_of(chance: Chance, clock: ManualClock, wanted: Sequence[str]) -> Ite
 
 
 def compare(kinds: Sequence[str], seed: int) -> int:
-    """Compare random filters over one set of records; return how many filters matched one."""
+    """Compare random filters over one set of records; return how many filters matched a record."""
     chance, clock = Chance(seed), ManualClock()
     indexes = {
         name: tuple(chance.sample(paths, chance.randrange(5))) for name, paths in PATHS.items()

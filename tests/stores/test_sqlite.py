@@ -512,7 +512,7 @@ class Listener(threading.Thread):
 
 
 def test_subscription_reports_commits_of_other_stores(subscription, file_store, other, clock, wire):
-    """A subscription ignores its own store's commits; several commits of others are one report."""
+    """A subscription ignores its own store's commits, and reports several other commits once."""
     insert(file_store, record_of(clock))
     file_store.notify_others("operations/a")
     assert subscription.next_changes(0) == ()
