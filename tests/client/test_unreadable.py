@@ -253,7 +253,7 @@ GONE = {
 def test_wrong_base_url_is_not_reported_as_a_gone_operation(
     answer: httpx.Response, wait_first: bool, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """If the base URL is wrong, the error names the URL that is not served, and what to check."""
+    """If the base URL is wrong, the error names the unserved URL and the settings to check."""
     server.route().mock(return_value=answer)
     client = face.client(f"{URL}/wrong", clock=clock, polling=Polling(wait_first=wait_first))
     for ask in (client.operation(NAME, **TYPES).result, lambda: client.get(NAME)):
