@@ -27,7 +27,7 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("repeatable")
 
-gc.disable()  # nearly all objects made during collection are kept
+gc.disable()  # pytest keeps nearly all objects that it makes while it collects tests
 
 # glibc keeps freed memory in one arena per thread, up to 60 MB in all; one arena is enough
 M_ARENA_MAX = -8
@@ -84,7 +84,7 @@ def free_memory() -> Iterator[None]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """Remove tracebacks from errors that are parameters of tests, as they keep frames alive."""
+    """Remove the tracebacks, which keep frames alive, from errors that are parameters of tests."""
     for value in getattr(item, "callspec", item).__dict__.get("params", {}).values():
         if isinstance(value, BaseException):
             value.__traceback__ = value.__context__ = None

@@ -1,7 +1,7 @@
 """Type-check the Python code of all pages of the README and the docs with mypy and pyright.
 
 ``python -m tests.docs_types`` prints the findings by page and line, and exits with 1 if there are
-any. This check is not in ``tests/test_docs.py``, because it takes longer than all tests in it.
+any. This check is not in ``tests/test_docs.py``, as it is slower than all tests in that file.
 """
 
 from __future__ import annotations

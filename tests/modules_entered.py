@@ -76,7 +76,7 @@ class Entered:
 
     @contextlib.contextmanager
     def noting(self) -> Iterator[None]:
-        """Record the modules that are entered by threads that have the hook, during this block."""
+        """During this block, record the modules that threads with the hook enter."""
         self.calls.clear()
         self._noting = True
         try:

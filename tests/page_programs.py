@@ -28,7 +28,7 @@ from tests.services.postgres import shared_server
 
 PORT: Final = re.compile(r"<!--.*\bserved\b.* on port (\d+)\s*-->")
 TESTS: Final = re.compile(r"<!--\s*run by pytest\s*-->")
-"""Marks a block of tests, which run after the page's program."""
+"""The comment that marks a block of tests, which run after the page's program."""
 SERVING: Final = """
 import atexit, socket, subprocess, sys, threading, time, urllib.request, uvicorn
 

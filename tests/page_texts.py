@@ -19,12 +19,12 @@ PAGES: Final = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 
 NOT_RUN: Final = re.compile(r"<!--\s*not run(?::\s*(?P<reason>.*?))?\s*-->", re.DOTALL)
 SERVED: Final = re.compile(r"<!--\s*served on port (?P<port>\d+)\s*-->")
-"""Marks a block that makes an ``app``, which later blocks call on this port."""
+"""The comment that marks a block with an ``app``, which later blocks call on this port."""
 FILE: Final = re.compile(
     r"<!--\s*file: (?P<path>[\w/.]+)"
     r"(?:, served by `(?P<command>lro serve \S+)` on port (?P<port>\d+))?\s*-->"
 )
-"""Marks a block that is a file; other blocks import the file or call it as a server."""
+"""The comment that marks a block as a file, which other blocks import or call as a server."""
 
 
 @functools.lru_cache(1)

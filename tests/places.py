@@ -45,7 +45,7 @@ class Muffled:
         self._store = store
         self.deaf = False
         self.plugged = threading.Event()
-        """Set when a subscription waits while the store is deaf."""
+        """An event that is set when a subscription waits while the store is deaf."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)

@@ -28,7 +28,7 @@ class Source:
     docstrings: Sequence[tuple[str, str]]
     """The name and docstring of each function and class."""
     functions: Sequence[tuple[str, int, int]]
-    """The name, parameters (a number, without ``self`` and ``cls``) and lines of each function."""
+    """Each function's name, parameter count (without ``self`` and ``cls``) and line count."""
 
 
 @functools.cache

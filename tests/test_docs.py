@@ -104,7 +104,7 @@ def anchors(page: Path) -> set[str]:
 
 @functools.cache
 def missing() -> set[str]:
-    """Return the names that pages cite but that are missing; a child does the many imports."""
+    """Return the missing names that pages cite; a child process does the many imports."""
     tokens_of_pages = itertools.chain.from_iterable(tokens(page) for page in LINKED)
     codes = (
         child.content

@@ -47,7 +47,10 @@ def form(text: str) -> tuple[str, list[str]]:
 
 
 def test_blocking_client_equals_the_generated_one() -> None:
-    """After a failure run ``python -m tests.blocking_client``, then ``ruff format src``."""
+    """The blocking client equals the client that is generated from the async client.
+
+    After a failure, run ``python -m tests.blocking_client``, then ``ruff format src``.
+    """
     assert form(TARGET.read_text("utf-8")) == form(blocking(SOURCE.read_text("utf-8")))
     with pytest.raises(ValueError, match="does not occur"):
         blocking(TARGET.read_text("utf-8"))

@@ -53,7 +53,7 @@ PUBLIC: Final = {"__init__", "errors", "types", "wire", "protobuf"}
 """Modules of ``lro`` that ``lro_client`` may import, besides those in ``SERVERS``."""
 
 DEPTH_AT_MOST: Final = 12
-"""The most packages, of both distributions, in a chain in which each imports the next."""
+"""The most packages, of all distributions, in a chain of packages that import the next one."""
 
 SERVERS: Final = {("lro_client", "lro", "testing"), ("lro_client", "lro", "cli")}
 """Modules of the client that may import all of ``lro``: the test server and the command."""

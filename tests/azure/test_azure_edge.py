@@ -60,7 +60,7 @@ def check_error(reply: httpx.Response, status: int, code: str, canonical: Code) 
 
 @each_kind
 def test_start_is_answered_202_with_the_monitor(make_media: MakeMedia) -> None:
-    """The reply to a start has the monitor's URL, absolute and with the API version, and its id."""
+    """The reply to a start has the monitor's absolute URL, with the API version and the id."""
     media = make_media()
     reply = media.start("wait", f"{PATH}?api-version=2026-11-01")
     body = monitor(reply)

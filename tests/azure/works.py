@@ -127,7 +127,7 @@ MakeMedia = Callable[..., Media]
 
 
 each_kind = pytest.mark.parametrize("make_media", list(APPS), indirect=True)
-"""Runs a test with the ASGI and the WSGI application."""
+"""A mark that runs a test with the ASGI and the WSGI application."""
 
 
 @pytest.fixture

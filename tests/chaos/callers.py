@@ -1,4 +1,7 @@
-"""Callers of the servers: they start, cancel, delete, wait and list, and record the replies."""
+"""Callers of the servers: they start, cancel, delete, wait and list, and record the replies.
+
+A story is one start request, with all that callers know of its operation.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ LIST_SECONDS: Final = 0.2
 WAIT_SECONDS: Final = 2.0
 """The timeout of a Wait, in seconds."""
 HUNG_SECONDS: Final = 60.0
-"""A Wait without a reply for this many seconds after its timeout hangs, even on a busy machine."""
+"""A Wait with no reply this many seconds after its timeout is hung, even on a busy machine."""
 _NO_ANSWER: Final = frozenset({lro.Code.UNAVAILABLE, lro.Code.DEADLINE_EXCEEDED})
 
 

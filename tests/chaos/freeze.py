@@ -118,7 +118,7 @@ class _Attempt:
 
     @property
     def under_way(self) -> bool:
-        """Whether the attempt was stopped, maybe by one more late write: a refused report."""
+        """Whether the attempt was stopped and may have made one more late write, a report."""
         return self.lost and self.did[-1] == "stopped"
 
 

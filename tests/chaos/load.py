@@ -1,4 +1,4 @@
-"""The load on a server, chosen by the seed."""
+"""The load on a server, chosen by the seed; each story is the start of an operation."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Sent:
 
 @attrs.frozen
 class Run:
-    """A line of the log, about a run of a step; ``before`` is the result of the step before."""
+    """A line of the log, about a run of a step; ``before`` is the result of the preceding step."""
 
     operation: str
     step: str
@@ -100,7 +100,7 @@ def service_on(place: str, log: Path, executor: str) -> tuple[lro.Service, Any]:
 
     def effect(job: lro.Job[Any], step: str, before: str) -> str:
         run, facts = uuid.uuid4().hex, f"{job.attempt} {os.getpid()} {time.monotonic():.4f}"
-        os.write(file, f"{job.name} {step} {run} {before} {facts}\n".encode())  # lines never mix
+        os.write(file, f"{job.name} {step} {run} {before} {facts}\n".encode())  # one write
         return run
 
     def run(job: lro.Job[Any], step: str, before: str) -> str:

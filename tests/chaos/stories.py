@@ -1,4 +1,4 @@
-"""Callers' requests and the replies to them; all that concerns one operation is a story."""
+"""Callers' requests and the replies to them; a story is all that concerns one operation."""
 
 from __future__ import annotations
 

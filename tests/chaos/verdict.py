@@ -26,7 +26,7 @@ class Facts:
     - ``awake``: when the frozen server was thawed.
     - ``since``: when a server that could take over the work was ready.
     - ``limit``: how long callers may wait for the state of the work after ``death`` and ``since``.
-    The seconds that ``stalled`` returns do not count.
+      The seconds that ``stalled`` returns do not count.
     """
 
     folder: Path
@@ -215,7 +215,7 @@ class _Judged:
     # -- when callers knew ------------------------------------------------------------------------
 
     def seconds_to_truth(self) -> float | None:
-        """Return the seconds from a death to the first news of lost work; None if none was lost."""
+        """Return the seconds from a death to the news of lost work; None if no work was lost."""
         story, death = self._story, self._facts.death
         fatal = [effect.at for effect in self._log if effect.what == "died"]
         if fatal and death == math.inf:  # only a child died

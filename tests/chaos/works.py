@@ -25,7 +25,7 @@ from tests.chaos.traps import SERVER, Moment, Point, Trap, arm, step_on
 FOLDER: Final = "LRO_CHAOS_FOLDER"
 """The environment variable with the folder of the logs."""
 TRAP: Final = "LRO_CHAOS_TRAP"
-"""The environment variable with the server's trap, for its child processes."""
+"""The environment variable with the server's trap, for the server's child processes."""
 BRIEF_SECONDS: Final = 0.4
 """The seconds for which the record of a brief operation is kept."""
 MAX_LOST: Final = 3
@@ -84,7 +84,7 @@ def answer_to(text: str) -> tuple[str, ...]:
 class Effect:
     """A line of the log: what an attempt did, when, and in which process of which server.
 
-    Times are monotonic; ``born`` is the start of the process.
+    Times are monotonic. ``born`` is the time at which the process started.
     """
 
     what: str
@@ -230,7 +230,7 @@ def alone(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
 def declare(
     service: lro.Service, *, awaits: bool = False
 ) -> dict[str, lro.Method[WorkRequest, WorkResponse, WorkMetadata]]:
-    """Register the methods, as async functions if ``awaits``; return them by their short names."""
+    """Register the methods (coroutines if ``awaits`` is set); return them by their short names."""
     alone_on: dict[str, Any] = {"exclusive_target": lambda request: request.target}
     options: dict[Any, dict[str, Any]] = {
         once: {"at_most_once": True},

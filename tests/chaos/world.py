@@ -82,7 +82,7 @@ class World:
 
     @property
     def remote(self) -> bool:
-        """Whether the work is done by other processes than those that are called."""
+        """Whether the processes that do the work differ from the processes that are called."""
         return self.ground.executor == "celery"
 
     def _callable(self) -> list[Server]:

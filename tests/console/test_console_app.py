@@ -322,7 +322,7 @@ def test_wrong_pause_is_refused(kind: str) -> None:
 
 
 def test_pause_needs_both_service_and_console(made: Counting) -> None:
-    """A pause needs the verb in the service, the action in the console, and the hook's consent."""
+    """A pause needs the service's verb, the console's action, and the consent of ``allow``."""
     wanted: Any = {"method": COUNT}
     with console("uvicorn", made) as client:
         assert "pause" not in client.get("/session").json()["actions"]
@@ -356,7 +356,7 @@ def test_read_only_console_refuses_actions_in_its_api(kind: str, made: Counting)
 
 
 def test_allow_hook_decides_for_each_caller_and_operation(made: Counting) -> None:
-    """The hook ``allow`` decides on each call, and on each button with an empty operation name."""
+    """The hook ``allow`` decides on each call and each button; for a button, the name is empty."""
     mine, other = (made.count.start(CountRequest(steps=-1)).name for _ in range(2))
     asked = []
 
@@ -422,7 +422,7 @@ def test_redaction_that_fails_shows_nothing(wrong: Any, made: Counting) -> None:
 
 
 def test_session_has_the_parents_that_the_caller_may_list(kind: str) -> None:
-    """The session lists the parents that the caller may list, without those that are patterns."""
+    """The session lists the parents that the caller may list, except patterns."""
 
     def authorize(caller: str, verb: str, name: str) -> bool:
         return caller == "ann" and name != "projects/b"
@@ -584,7 +584,7 @@ def test_wrong_console_declaration_is_refused_at_construction() -> None:
 
 
 def test_service_with_owners_needs_authentication(tmp_path: Path) -> None:
-    """A console of a service with owners needs authentication, and hides the work of others."""
+    """A console of a service with owners needs authentication, and hides other callers' work."""
     made = counting(owner_only=True, store=SQLiteStore(tmp_path / "operations.db"))
     with pytest.raises(DeclarationError, match="authenticate"):
         ConsoleEdge(made.service)

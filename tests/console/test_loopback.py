@@ -24,7 +24,7 @@ ELSEWHERE: list[tuple[dict[str, str], str]] = [
     ({"host": "192.0.2.7"}, "for the host"),
     ({"host": "localhost.evil.example"}, "for the host"),
     ({"host": "127.0.0.1:x"}, "for the host"),
-    ({"x-forwarded-for": "192.0.2.7"}, "192.0.2.7"),  # for uvicorn, the peer's address
+    ({"x-forwarded-for": "192.0.2.7"}, "192.0.2.7"),  # uvicorn takes it as the peer's address
     ({"x-forwarded-host": "localhost"}, "sends x-forwarded-host"),
     ({"forwarded": "for=127.0.0.1"}, "sends forwarded"),
     ({"via": "1.1 proxy"}, "sends via"),

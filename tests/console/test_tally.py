@@ -214,7 +214,7 @@ class AskedStore(MemoryStore):
 
 @pytest.mark.parametrize("minutes", [60, 360, 4000])
 def test_later_reads_of_a_window_read_only_its_end(minutes: int) -> None:
-    """A later read of a window reads only its end, but returns the same as a read of all of it."""
+    """A later read of a window reads only its end, but returns the same as a complete read."""
     clock, draw = ManualClock(), random.Random(minutes)
     store = AskedStore(clock)
     made = counting(store=store)

@@ -218,7 +218,7 @@ def test_a_dict_has_no_form_over_grpc(server: Server) -> None:
 
 
 def test_the_proto_file_has_the_messages(server: Server) -> None:
-    """In the proto file a required field is ``optional``, so that a zero is sent."""
+    """In the proto file, a required field has the label ``optional``, so that a zero is sent."""
     (text,) = proto_sources(server.service).values()
     required = "int64" if server.kind.request is DictRequest else "optional int64"
     assert f"  {required} pages = 1" in text

@@ -401,7 +401,7 @@ def test_grpc_and_http_refuse_callers_alike(verb: str, places: Callable[[str], P
 
 @pytest.mark.parametrize("verb", ["WaitOperation", "Start"])
 def test_stopping_service_refuses_alike_in_all_ways(verb: str) -> None:
-    """While the service stops, HTTP and gRPC refuse Wait and starts as UNAVAILABLE in one way."""
+    """While the service stops, Wait and starts get UNAVAILABLE and RetryInfo by HTTP and gRPC."""
     counting = build()
     fields = {"name": counting.start()} if verb == "WaitOperation" else {}
     with served(counting) as place:

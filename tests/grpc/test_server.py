@@ -82,7 +82,7 @@ def request(**fields: Any) -> bytes:
 
 
 def test_bytes_that_are_not_a_message_are_an_invalid_argument(kind: str) -> None:
-    """Bytes that are not a message, or are too many, are INVALID_ARGUMENT (spec §1.7(6))."""
+    """A request that is not a message or is too large gets INVALID_ARGUMENT (spec §1.7(6))."""
     wrong = [*((path, b"\xff") for path in (*VERBS, COUNT)), (VERBS[0], b"\x07")]
     with serving(kind, build().service, max_request=100) as address:
         for path, payload in (*wrong, (COUNT, b"\x12\x05x")):
@@ -211,7 +211,7 @@ def own(cls: type, seen: Callable[[Any], None]) -> lro.Service:
 
 
 def test_request_id_and_validate_only_of_the_request_are_honoured(kind: str) -> None:
-    """If the request class has the two fields, they are honoured and the method sees them."""
+    """A message's own ``request_id`` and ``validate_only`` count, and the method sees them."""
     seen: list[OwnRequest] = []
     service = own(OwnRequest, seen.append)
     message = OwnRequest("00000000-0000-0000-0000-000000000007")
@@ -285,7 +285,7 @@ def test_circular_imports_are_refused() -> None:
 def test_errors_have_no_details_after_a_late_circular_import(
     kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If circular imports appear after ``add_to``, errors lose their details; a log says so."""
+    """If circular imports appear after ``add_to``, errors lose their details, and a log says so."""
     service = build().service
     with serving(kind, service) as address:
         for cls in (One, Two, Three):
@@ -334,7 +334,7 @@ def test_defects_are_logged_once_and_refusals_are_not(
 
 
 def test_encoded_small_operations_are_cached() -> None:
-    """A small operation is encoded once; a large, copied or long unused operation again."""
+    """A small operation is encoded once; large, copied and long unused operations are not."""
     types = lro.TypeRegistry(CountMetadata)
     writer = OperationWriter(types, "acme")
     small = lro.Operation(name="operations/a", metadata=types.pack(CountMetadata(percent=1)))

@@ -134,7 +134,7 @@ class OddRequest:
 
 
 def test_request_with_an_id_field_gets_the_id_there(asking: Asking) -> None:
-    """If the request class has the fields, a start sets request ID and ``validate_only`` there."""
+    """A start sets ``request_id`` and ``validate_only`` in its message if the class has them."""
     odd, client = asking(replying(name=NAME))
     client.start("a.B.C", OwnRequest(), **TYPES, request_id=ID, validate_only=True)
     client.start("a.B.C", OwnRequest("cd"), **TYPES)

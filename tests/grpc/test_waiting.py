@@ -87,7 +87,7 @@ def test_wait_returns_present_state_at_its_timeout(timeout: Duration, served: Se
 def test_a_deadline_shorter_than_the_timeout(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The service gets a Wait's deadline, and before it returns the unfinished operation."""
+    """A Wait returns the unfinished operation before its deadline, which the service gets."""
     service, seen = served.counting.service, []
     wait_async = service.wait_async
 

@@ -266,7 +266,7 @@ CODES = {
 
 
 def test_exception_of_the_framework_refuses_in_our_format(served: Served) -> None:
-    """An exception of the framework in ``caller`` gives the reply its status and text."""
+    """If ``caller`` raises a framework's exception, the reply has its status and text."""
     for status in served.refuses:
         headers = {"x-refuse": str(status)}
         reply = served.http.get(f"{served.prefix}/v1/operations/x", headers=headers)

@@ -45,7 +45,7 @@ def test_invalid_console_option_is_refused(shared: Counting) -> None:
 
 
 def test_endpoint_of_the_application_may_start_by_get(make_counting: Any) -> None:
-    """A cross-site GET may start an operation: applications must protect their own endpoints."""
+    """A cross-site GET may start an operation, so applications must protect their endpoints."""
     counting = make_counting(owner_only=False)
     edge = OperationsEdge(counting.service, authenticate=lambda headers: "ann")
     headers = {"sec-fetch-site": "cross-site"}

@@ -63,7 +63,7 @@ def wsgi_app() -> Any:
 
 
 def test_view_that_has_read_a_form_starts_an_operation(served: Served) -> None:
-    """A view that has read an uploaded file passes a message; the body is not parsed again."""
+    """If a view has read an uploaded file, ``start`` takes its message and parses no body."""
     reply = served.http.post("/upload", files={"file": b"12345"}, headers=ANN)
     assert reply.status_code == 200, reply.text
     assert served.wait(reply.json()["name"])["response"]["total"] == 5

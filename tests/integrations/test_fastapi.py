@@ -180,7 +180,7 @@ def violations(reply: Any) -> list[str]:
 
 
 def test_body_that_fastapi_reads_starts_an_operation(client: TestClient) -> None:
-    """A start gets message, parent and metadata from the endpoint, and its ID from the body."""
+    """A start gets message, parent and metadata from the endpoint, the request ID from the body."""
     body = {"steps": 3, "requestId": "6f1c3b62-3c5e-4a53-9c1f-2b7f9a4d1e01"}
     first, again = (client.post("/v1/read:count", json=body).json() for _ in "ab")
     assert first["name"].startswith("projects/p/operations/")
@@ -412,7 +412,7 @@ class Tag(enum.Enum):
 
 
 def test_routers_of_one_application_have_distinct_operation_ids(counting: Counting) -> None:
-    """A router's operation IDs begin with its first tag, and end with a number if necessary."""
+    """A router's operation IDs begin with its first tag, and get a number if they are taken."""
     operations = FastAPIOperations(counting.service, caller=lambda: "ann")
     app = FastAPI()
     app.include_router(operations.router(starts={"/v1/a:count": counting.box}), prefix="/a")

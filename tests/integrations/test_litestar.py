@@ -147,7 +147,7 @@ def test_body_that_litestar_reads_starts_an_operation(client: Client) -> None:
 
 
 def test_validation_error_of_litestar_has_our_format(client: Client) -> None:
-    """The reply names the invalid field; errors of other endpoints keep Litestar's format."""
+    """A refused start gets our format and names the field; other errors keep Litestar's format."""
     reply = client.post("/v1/read:count", json={"steps": "x"})
     assert reason(reply, 400) == "INVALID_ARGUMENT"
     assert reply.json()["error"]["details"][1]["fieldViolations"][0]["field"] == "steps"

@@ -29,7 +29,7 @@ def codes(*sets: bytes, **options: Any) -> list[str]:
 
 
 def test_finding_has_its_position_in_the_new_set() -> None:
-    """A finding has its position in the new set; only a removed method's is in the old set."""
+    """A finding has its position in the new set, or in the old set if a method was removed."""
     old = packed(located(proto(GOOD), 6, 2))
     (removed,) = breaking(old, packed(located(proto(BARE), 9, 4)))
     assert (removed.code, removed.line, removed.column) == ("operation-info-removed", 10, 5)
@@ -80,7 +80,7 @@ def test_added_missing_import_is_not_a_change() -> None:
 
 
 def test_omitted_operations_interface_is_not_a_removal() -> None:
-    """If the new set lacks an imported file of the old set, its methods do not count as removed."""
+    """If the new set lacks an imported file of the old set, no method counts as removed."""
     assert breaking(packed(proto(GOOD), interface_file()), packed(proto(GOOD))) == []
 
 
@@ -95,7 +95,7 @@ def numbered(*numbers: int, method: Declared = GOOD) -> bytes:
 
 
 def test_changed_field_number_is_a_finding() -> None:
-    """A changed field number is a finding, in nested messages too, as old callers misread it."""
+    """A changed field number is a finding, also in a nested message: old callers misread it."""
     (found,) = breaking(numbered(1, 1, 1, 1), numbered(2, 3, 4, 5))
     assert found.code == "field-number-changed"
     assert found.message == (
@@ -192,13 +192,13 @@ def test_an_unused_entry_is_a_warning(entry: str) -> None:
     ],
 )
 def test_a_malformed_entry_is_refused(entry: str, why: str) -> None:
-    """The error quotes the malformed entry and lists the valid forms or codes."""
+    """The error for a malformed entry quotes the entry and lists the valid forms or codes."""
     with pytest.raises(InvalidArgument, match=f"allow: .*{why}"):
         lint(DATA, allow=[entry])
 
 
 def test_single_string_as_allow_list_is_refused() -> None:
-    """A single string is refused; as a list, each of its letters would be an entry."""
+    """A single string is refused, because each of its letters would be an entry."""
     with pytest.raises(InvalidArgument, match="pass a list of entries"):
         lint(DATA, allow="*:response-type-missing")
 

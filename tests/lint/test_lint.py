@@ -132,7 +132,7 @@ def test_a_package_of_many_parts_takes_little_memory() -> None:
     [
         (packed(proto(BARE)), ["x"], "targets: no file 'x' in the set; .* acme/v1/books"),
         (packed(proto()), ["x"], "no file 'x' in the set; none has services"),
-        (b"", None, "descriptor_set: holds no file"),  # empty sets are not correct
+        (b"", None, "descriptor_set: holds no file"),  # an empty set is an error
         (b"syntax = 'proto3';", None, "bytes that are not a FileDescriptorSet.*protoc.*buf"),
         (b"\x0a\x02\x0a", None, "bytes that are not a FileDescriptorSet.*protoc.*buf"),  # cut short
         (b"\x0a\x04\x0a\x02\xff\xff", None, "bytes that are not a FileDescriptorSet"),  # bad UTF-8
@@ -173,7 +173,7 @@ def test_a_delete_of_many_or_one_may_respond_with_empty(
 
 
 def test_file_may_be_in_the_set_twice() -> None:
-    """Joined sets repeat their imports; the copies may differ in their source positions."""
+    """A set may have a file twice, as joined sets do, even with different source positions."""
     assert codes(lint(packed(proto(BARE)) + packed(located(proto(BARE), 1, 1)))) == [
         "missing-operation-info"
     ]
@@ -246,13 +246,13 @@ def cases(name: str) -> list[Any]:
 
 
 def facts_of(finding: Finding, *names: str) -> dict[str, object]:
-    """Return the named attributes of a finding that are not None."""
+    """Return the attributes of a finding with these names, without None values."""
     facts = {name: getattr(finding, name) for name in names}
     return {name: fact for name, fact in facts.items() if fact is not None}
 
 
 def names_of(info: OperationInfo) -> dict[str, str]:
-    """Return the response and metadata type names of a declaration that are not empty."""
+    """Return the response and metadata type names of a declaration, without empty names."""
     named = {"response_type": info.response_type, "metadata_type": info.metadata_type}
     return {field: name for field, name in named.items() if name}
 

@@ -1,4 +1,4 @@
-"""Skips the tests of this folder if protobuf is not installed."""
+"""Skip the tests of this folder if protobuf is not installed."""
 
 import pytest
 

@@ -53,7 +53,7 @@ def seen(service, name):
 
 
 def test_times_and_cancel_flag_are_filled_in(service, clock):
-    """Metadata gets the record's times and cancel flag, as with attrs classes (spec §9.6)."""
+    """Protobuf metadata gets a record's times and cancel flag, like attrs metadata (spec §9.6)."""
     began = clock()
     name = service.start("acme.v1.Kept.Keep", KEPT(), metadata=KEPT(text="a")).name
     assert seen(service, name).create_time.ToDatetime(began.tzinfo) == began

@@ -293,7 +293,7 @@ def test_a_class_of_protobuf_is_registered_by_its_own_name():
 
 
 def test_built_in_messages_may_be_of_protobuf_or_our_class():
-    """For built-in messages, protobuf's own class and ours can both be used."""
+    """For a built-in message, protobuf's class and this library's class can both be used."""
     types = TypeRegistry(empty_pb2.Empty, error_details_pb2.ErrorInfo)
     packed = types.pack(error_details_pb2.ErrorInfo(reason="R"))
     assert types.unpack(packed, ErrorInfo) == ErrorInfo(reason="R")
@@ -550,7 +550,7 @@ def test_bytes_that_are_not_a_file_set_are_refused(wrong, said):
 
 
 def test_protobuf_class_has_the_shape_of_its_attrs_class():
-    """The shape of a protobuf class equals that of its attrs class, except for Python types."""
+    """A protobuf class has the shape of its attrs class, except for Python types."""
     ours, theirs = of_attrs(), of_protobuf()
     for name in ("lrofix.v1.ExportMetadata", "lrofix.v1.ImportMetadata", "lrofix.v1.Book"):
         expected, found = ours.codec(name).shape, theirs.codec(name).shape

@@ -283,7 +283,7 @@ def test_extension_of_another_message_is_an_unknown_field():
 
 
 def test_message_too_deep_for_the_binary_form_is_refused(types):
-    """A Struct of 32 levels is read; one of 1,000 levels is refused (spec §1.8(8))."""
+    """A Struct of 32 levels is read; a Struct of 1,000 levels is refused (spec §1.8(8))."""
     value = {}
     for _ in range(32):
         value = {"a": value}
@@ -305,7 +305,7 @@ def test_message_too_deep_for_the_binary_form_is_refused(types):
     ],
 )
 def test_registered_well_known_protobuf_class_is_returned(cls, value):
-    """A well-known type whose protobuf class is registered is read as that class, not ours."""
+    """A well-known type whose protobuf class is registered is read as the protobuf class."""
     types = TypeRegistry(cls)
     found = types.load(value, cls)
     assert type(found) is cls

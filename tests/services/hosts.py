@@ -44,7 +44,7 @@ class Answer:
 
     @property
     def stopping(self) -> bool:
-        """Return whether this is the library's complete reply to calls while it stops."""
+        """Return whether this is the complete reply with which a stopping service refuses calls."""
         if self.status != 503 or not isinstance(self.body, dict):
             return False
         error = self.body["error"]

@@ -25,7 +25,7 @@ LANGUAGES: Final = ("@grpc/grpc-js@1.14.7", "@grpc/proto-loader@0.8.1")
 MCP: Final = ("@modelcontextprotocol/ext-tasks@0.2.2",)
 """The package of the specification's repository, with zod schemas of the messages."""
 MCP_SUITE: Final = ("@modelcontextprotocol/conformance@0.2.0-alpha.12", "node@22.23.3")
-"""The conformance suite, and Node 22, which it needs and not every system has."""
+"""The conformance suite, and Node 22, which the suite needs and some systems lack."""
 WEBHOOKS: Final = ("standardwebhooks@1.1.1",)
 
 SETS: Final = (A2A, AZURE, LANGUAGES, MCP, MCP_SUITE, WEBHOOKS)
@@ -68,7 +68,7 @@ def run_node(home: Path, script: str, *arguments: str) -> str:
 
 
 def reason_without_registry(npm: str) -> str | None:
-    """Return the reason why npm cannot reach its registry, or None."""
+    """Return the reason why npm cannot reach its registry, or None if npm can."""
     limits = ["--fetch-timeout=3000", "--fetch-retries=0"]
     try:
         found = subprocess.run(

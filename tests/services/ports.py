@@ -17,7 +17,7 @@ def free_port() -> int:
     """
     while True:
         with socket.socket() as probe:
-            port = secrets.choice(_OURS)  # Hypothesis gives ``random`` the same seed everywhere
+            port = secrets.choice(_OURS)  # Hypothesis seeds ``random`` equally in each process
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:  # the port is in use

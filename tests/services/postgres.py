@@ -225,7 +225,7 @@ def _binaries() -> Path | None:
 
 
 def as_other_user(folder: Path) -> Sequence[str]:
-    """Return a prefix that runs commands as a user other than root, who gets the folder."""
+    """Return a prefix that runs commands as an unprivileged user; give the folder to this user."""
     if os.geteuid() != 0:
         return ()
     user = _other_user()

@@ -41,7 +41,7 @@ def post(service: Service, headers: Mapping[str, str], over: str = "asgi") -> in
 
 @pytest.mark.parametrize("over", OVER)
 def test_start_is_a_child_of_the_span_that_its_caller_sends(make_service, spans, traced, over):
-    """The start's parent is the span in the caller's headers; only chosen baggage is stored."""
+    """A start span's parent is the span in the caller's headers; only chosen baggage is stored."""
     service = make_service(None, InlineExecutor(), telemetry=traced(baggage=["tenant"]))
     work(service, path=PATH)
     headers = {"traceparent": REMOTE, "tracestate": "a=1", "baggage": "tenant=acme,secret=x"}

@@ -138,7 +138,7 @@ def test_work_done_outside_has_a_start_alone(make_service, store, spans, traced)
 def test_attempt_may_be_a_child_of_the_start_or_apart(
     make_service, store, spans, traced, propagation
 ):
-    """With "child", the attempt's span is a child of the start's; with "none", it is a root."""
+    """With "child", the attempt's span has the start's span as parent; with "none", no parent."""
     service = make_service(store, InlineExecutor(), telemetry=traced(propagation=propagation))
     name = work(service).start(WorkRequest()).name
     start, process = spans.ours()

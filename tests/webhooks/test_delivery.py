@@ -93,7 +93,7 @@ def test_endpoints_get_only_the_events_and_methods_that_they_want(here: Here) ->
 
 
 def test_endpoint_wants_a_method_by_its_new_name_or_by_an_old_one(here: Here) -> None:
-    """An operation that was started by a method's old name is sent with the new name."""
+    """An operation that was started under a method's old name is sent with the new name."""
     classes = {"request": WorkRequest, "response": WorkResponse, "metadata": WorkMetadata}
     store = MemoryStore(here.clock)
     old = here.make_service(store).declare("acme.v1.Works.Old", **classes)
@@ -326,7 +326,7 @@ def test_looked_up_endpoint_is_looked_up_again_for_the_next_try(here: Here) -> N
 
 @pytest.mark.parametrize("way", ["endpoints", "lookup"])
 def test_event_for_an_endpoint_of_another_release_is_left_to_it(way: str, here: Here) -> None:
-    """A release that lacks an endpoint or lookup leaves its delivery to a release that has it."""
+    """If one release lacks an endpoint or a lookup, another release makes the delivery."""
     store, answer = MemoryStore(here.clock), Reply(500)
     with receiver(lambda _: answer) as new:
         one = endpoint(new.url, id="new")
@@ -483,7 +483,7 @@ def test_hanging_hosts_do_not_delay_one_that_answers(hosts: int, here: Here) -> 
 
 @pytest.mark.usefixtures("short_stop")
 def test_hanging_hosts_of_one_caller_do_not_delay_those_of_another(here: Here) -> None:
-    """While the hosts of one caller hang, a connection is kept for the webhooks of others."""
+    """While the hosts of one caller hang, a connection is kept for webhooks of other callers."""
     holding = Holding()
     with receiver() as good, serving(holding) as slow:
         port, fine = slow.rpartition(":")[2], good.url.rpartition(":")[2].partition("/")[0]

@@ -93,7 +93,7 @@ def test_receiver_that_hangs_or_drips_is_cut_at_the_time_limit(
 
 
 def test_body_of_a_reply_is_not_waited_for(transport: MakeTransport) -> None:
-    """An endless body is not read; without the headers of a reply, the request has failed."""
+    """An endless body is not read; a request without the headers of a reply has failed."""
     broken = WebhookReply(0, "the connection failed: RemoteProtocolError")
     for talk, wanted in (
         (receivers.endless_body, WebhookReply(200)),
@@ -123,7 +123,7 @@ def test_further_addresses_of_a_host_are_tried(transport: MakeTransport) -> None
     ["http://127.0.0.1:{}/", "http://localhost:{}/", "http://127.1:{}/", "http://2130706433:{}/"],
 )
 def test_loopback_address_is_not_connected_to(url: str, transport: MakeTransport) -> None:
-    """The resolved address is checked, so the spelling of the host does not matter."""
+    """A loopback address is refused after it is resolved, however the host is spelt."""
     with receiver() as inside:
         reply = transport(allow_private=False).send(url.format(inside.port), {}, b"")
         assert reply.why in (
