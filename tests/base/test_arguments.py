@@ -244,7 +244,7 @@ def test_argument_of_a_call_of_wrong_type_is_refused_by_its_name(call, name, wan
 
 
 def test_at_most_once_with_retries_is_refused():
-    """``at_most_once`` and ``retry`` contradict each other."""
+    """``at_most_once`` with ``retry`` is refused, because the options contradict each other."""
     text = r"^at_most_once: means that .* begun: leave out retry, or at_most_once$"
     with pytest.raises(lro.DeclarationError, match=text):
         lro.Options(at_most_once=True, retry=lro.Retry())

@@ -143,7 +143,7 @@ def test_error_message_contains_every_fact_of_its_metadata(error):
 
 @EACH
 def test_error_has_the_details_of_its_code(error):
-    """In addition to ErrorInfo, spec §6.3(2) requires certain details for some codes."""
+    """Errors with some codes have the details that spec §6.3(2) requires besides ErrorInfo."""
     wanted = {
         Code.INVALID_ARGUMENT: BadRequest,
         Code.UNAVAILABLE: RetryInfo,

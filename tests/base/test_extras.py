@@ -38,7 +38,7 @@ def with_parts(name: str) -> list[str]:
 def test_import_without_the_optional_library_names_the_extra(
     module: str, library: str, part: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The import raises MissingExtra, which names the extra."""
+    """Without the optional library, an import raises MissingExtra, which names the extra."""
     for name in with_parts(library):
         monkeypatch.setitem(sys.modules, name, None)
     for name in with_parts(module):

@@ -82,7 +82,7 @@ def test_the_vectors_are_all_used():
     ("http", "name"), [(418, "FAILED_PRECONDITION"), (599, "INTERNAL"), (600, "UNKNOWN")]
 )
 def test_unlisted_http_status_has_the_code_of_its_class(http, name):
-    """Spec §11.8(2) defines the code of each class of HTTP statuses."""
+    """An HTTP status that has no code of its own has the code of its class (spec §11.8(2))."""
     assert code_from_http(http).name == name
 
 

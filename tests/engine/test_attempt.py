@@ -150,7 +150,7 @@ LINK = Help((HelpLink("more", "https://example.test"),))
     ],
 )
 def test_lro_error_of_a_function_is_the_result(quick, colour, error, wanted, text):
-    """A `StatusError` that the function raises reaches callers with its code, text and details."""
+    """A `StatusError` that a function raises reaches callers with its code, text and details."""
     found = method_of(quick, colour, raising(error)).start(WorkRequest()).operation
     assert (reason(found), found.error.message) == (wanted, text)
     assert (LINK in map(quick.types.unpack_any, found.error.details)) == ("picture" in text)

@@ -274,7 +274,7 @@ def test_unused_subscription_is_closed(process, monkeypatch):
 
 
 def test_subscription_stays_open_if_needed_while_it_closes(process, monkeypatch):
-    """The subscription stays open if a caller begins to wait just before it would be closed."""
+    """A subscription stays open if a caller begins to wait just before it would be closed."""
     monkeypatch.setattr(change_listener, "LINGER_SECONDS", 0.0)
     answers = []
 

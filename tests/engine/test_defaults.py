@@ -38,7 +38,7 @@ def service(store, make_service):
 
 
 def test_default_metadata_shows_verb_version_and_times(service):
-    """Verb and version come from the method's name. A success sets the progress to 100 percent."""
+    """Metadata show the verb and version of the method. A success sets the progress to 100."""
 
     @service.method(NAME)
     def resize(request: WorkRequest, job: lro.Job) -> WorkResponse:

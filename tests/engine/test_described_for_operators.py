@@ -119,7 +119,7 @@ def test_worker_that_is_not_known_is_left_out(store: Store, make_service: MakeSe
 
 
 def test_callers_see_when_waiting_work_expires(make_service: MakeService) -> None:
-    """The expiry is shown until the first attempt begins. An operation never expires in a retry."""
+    """An expiry is shown until the first attempt begins. An operation never expires in a retry."""
     service = make_service(executor=InlineExecutor())
     method = method_of(service, raising(ConnectionError("away")), retry=Retry(**FIRST))
     waiting = service.get(

@@ -136,7 +136,7 @@ def test_service_bounds_on_callers_do_not_bind_handles(make_service, store, ask)
 
 
 def test_failure_of_operation_is_raised_with_its_status(service, ask):
-    """The error has the code, message and details that a caller would get over HTTP or gRPC."""
+    """A handle's error has the code, message and details that a caller gets over HTTP or gRPC."""
     started = declared(service).start(WorkRequest())
     detail = ErrorInfo(reason="NO_PAPER", domain="acme.test")
     error = lro.StatusError(lro.Code.ABORTED, "the printer is out of paper", why="NO_PAPER")

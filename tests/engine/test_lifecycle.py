@@ -134,7 +134,7 @@ class Life:
     ("store", "maintained"), [("sqlite", False), ("memory", True)], indirect=["store"]
 )
 def test_state_changes_follow_the_model(case, store, clock, make_service, maintained):
-    """Each step has the expected effect and reply, even if maintenance runs after each step."""
+    """Each step of a case has the expected effect and reply, even if maintenance runs after it."""
     life = Life(case, store, clock, make_service)
     for step in case["steps"]:
         life.step(step)
@@ -211,7 +211,7 @@ class Walk:
 
 @pytest.mark.parametrize("case", CONTENT["cases"], ids=by_id)
 def test_page_walk_follows_the_model(case, store, clock, make_service):
-    """Each page has the expected operations, and a page token if and only if more follow."""
+    """Each page has the expected operations, and has a token if and only if more pages follow."""
     service = make_service(store, InlineExecutor())
     declared(service)
     walk = Walk(service, clock)
@@ -231,7 +231,7 @@ def test_page_constants_match_the_vectors():
 
 
 def test_a_filter_walks_on_through_what_does_not_match(store, make_service, clock):
-    """Matches that are far apart are all found, each exactly once (spec §3.4(7))."""
+    """Matches of a filter that are far apart are all found, each exactly once (spec §3.4(7))."""
     service = make_service(store, InlineExecutor())
     method = declared(service)
     names = []
@@ -252,7 +252,7 @@ def test_a_filter_walks_on_through_what_does_not_match(store, make_service, cloc
 
 
 def test_walk_of_short_pages_ends(store, make_service, clock):
-    """The list ends even if the store returns one record at a time."""
+    """A walk through all pages ends even if the store returns one record at a time."""
     service = make_service(store, InlineExecutor(), clock=lambda: 0.0)
     method = declared(service)
     for _ in range(60):

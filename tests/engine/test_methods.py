@@ -70,7 +70,7 @@ def test_operation_info_has_full_type_names():
     ],
 )
 def test_unregistered_types_are_refused(name, info, why):
-    """If spec §8.2 has a code for a refused declaration, the error contains it."""
+    """If spec §8.2 has a code for a refused declaration, the error contains the code."""
     methods = OperationInfoRegistry()
     methods.register("acme.v1.Works.Do", OperationInfo("DoResponse", "M"))
     with pytest.raises(DeclarationError, match=why):

@@ -63,7 +63,7 @@ def text_of(service: lro.Service, operation: lro.Operation) -> str:
 def test_failed_operation_starts_again_with_its_request(
     store: Store, make_service: MakeService, work: Failing
 ) -> None:
-    """The new operation has the same parent and caller. The failed operation does not change."""
+    """A rerun's operation has the same parent and caller. The failed operation does not change."""
     service = make_service(store, InlineExecutor(), owner_only=True)
     method = method_of(service, work)
     failed = method.start(WorkRequest("a"), parent="projects/p", caller="ann").operation

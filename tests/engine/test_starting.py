@@ -405,7 +405,7 @@ WRONG = [
 @pytest.mark.parametrize("validate_only", [False, True])
 @pytest.mark.parametrize(("wrong", "error", "field"), WRONG)
 def test_wrong_argument_of_a_start_is_refused(quick, wrong, error, field, validate_only):
-    """The error names the argument, and nothing is stored, even with ``validate_only`` (§9.7)."""
+    """The error names a wrong argument, and nothing is stored, even by a validation (§9.7)."""
     calls = []
     method = method_of(quick, lambda *_: calls.append(1), validate=refuse_big)
     arguments = {"request": WorkRequest(), **wrong}
@@ -469,7 +469,7 @@ def test_validate_that_returns_no_bool_fails_the_start(make_service, validate, e
 
 
 def test_repeated_start_returns_the_same_operation(quick):
-    """A repeat returns the current state, whatever the case of its request id (spec §9.1)."""
+    """A repeated start returns the current state, whatever the case of its id (spec §9.1)."""
     calls = []
 
     def body(request, job):

@@ -471,7 +471,7 @@ def test_concurrency_key_is_freed_after_the_start(make_service: MakeService) -> 
 def test_start_raises_the_error_of_an_option_function(
     make_service: MakeService, name: str, error: type[BaseException], raised: type[Exception]
 ) -> None:
-    """A start raises the error of the option's function, or HookFailed instead of SystemExit."""
+    """A start raises the error of an option's function, or HookFailed instead of SystemExit."""
     service = make_service()
 
     def fail(request: WorkRequest) -> str:

@@ -88,7 +88,7 @@ def harness(make_service, clock):
 
 
 async def one(batches):
-    """Return the only sighting of the next batch."""
+    """Return the only result of the next batch."""
     (found,) = await anext(batches)
     return found
 
@@ -123,7 +123,7 @@ EVENTS = st.one_of(
 @settings(max_examples=40)
 @given(st.lists(EVENTS, max_size=40))
 def test_watch_reports_the_last_state_of_each_name(events):
-    """The last sighting of a name is its last state. No sighting is repeated or follows an end."""
+    """The last result for a name is its last state. No result is repeated or follows an end."""
     with services(ManualClock()) as make_service:
         harness = Harness(make_service, ManualClock())
         names = harness.start(4)
@@ -198,7 +198,7 @@ def test_a_lone_change_is_reported_at_once(harness):
 
 @virtually
 async def test_slow_reader_gets_only_the_last_state(harness):
-    """The store is not read again until the reader asks for the next batch."""
+    """The store is not read again until the reader of a watch asks for the next batch."""
     names = harness.start(BATCH + 7)
 
     async with harness.watched(names) as batches:

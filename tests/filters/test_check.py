@@ -97,7 +97,7 @@ def test_of_several_types_a_wrong_value_says_more_than_a_wrong_operator() -> Non
 
 
 def test_filter_error_is_one_short_line_despite_long_names() -> None:
-    """The error is one line under 200 characters, even if the names of a type are very long."""
+    """A filter's error is one line under 200 characters, even if a type has very long names."""
     many = enum.Enum("Many", {"N" * 150: 0, "M": 1})  # type: ignore[misc]  # made here
     long = "long_" * 12
     fields = {

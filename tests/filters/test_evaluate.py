@@ -110,7 +110,7 @@ def test_dynamic_value_compares_by_its_json_type(field: str, test: str, expected
     ],
 )
 def test_test_of_a_field_matches(text: str, payload: Json | bytes, expected: bool) -> None:
-    """The filter matches or not, as the field's type and value require (spec §7.7 to §7.12)."""
+    """A filter matches or not, as the field's type and value require (spec §7.7 to §7.12)."""
     assert matches(text, payload) is expected
 
 
@@ -242,7 +242,7 @@ FAILED = Row(done=True, error=Status(3, "Bad Ä", (AnyMessage(),)), cancel_reque
     ],
 )
 def test_own_field_or_function_matches(text: str, on_failed: bool, on_running: bool) -> None:
-    """The filter has the expected result for a failed and for a running operation."""
+    """Each filter has the expected result for a failed and for a running operation."""
     assert compiled(text).matches(FAILED) is on_failed
     assert compiled(text).matches(Row(method="acme.v2.Data.Move")) is on_running
 

@@ -358,7 +358,7 @@ LONG: Final = {"verb": "a" * MEGABYTE}
     ids=range(13),
 )
 def test_hostile_filters_end_in_time(text: str, payload: Json) -> None:
-    """The worst filter of each kind ends in time on a megabyte of data."""
+    """The worst filter of each kind is evaluated in time on a megabyte of data."""
     subject = Row(metadata=AnyMessage(url(EXPORT), payload))
     began = time.process_time()
     wanted = compiled(text, METADATA, RESPONSE)

@@ -168,7 +168,7 @@ class Second:
     ],
 )
 def test_index_finds_records_of_an_earlier_release(text: str, payload: Json) -> None:
-    """Records are found after a release changed a field's kind or the name of an enum value."""
+    """An index finds records after a release changed a field's kind or an enum value's name."""
     store = MemoryStore()
     earlier, later = (service(store, "value", "stage", metadata=cls) for cls in (First, Second))
     operation = reported(earlier, payload, "acme.v1.Changing")

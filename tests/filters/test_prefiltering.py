@@ -204,7 +204,7 @@ GROUPS = [
 
 @pytest.mark.parametrize(("text", "wanted"), OWN_FIELDS + TEXTS + GROUPS)
 def test_prefilter_has_the_conditions_of_every_match(text: str, wanted: str) -> None:
-    """The prefilter tests conditions that every match meets. Exact conditions can be negated."""
+    """A prefilter tests conditions that every match meets. Exact conditions can be negated."""
     assert said(prefilter(text)) == wanted
 
 
@@ -263,7 +263,7 @@ def test_numbers_that_are_not_prefiltered_as_ranges(text: str) -> None:
 def test_prefilter_has_the_hash_of_an_indexed_value(
     text: str, path: str, values: list[str]
 ) -> None:
-    """The prefilter tests for the hash of the value, and for ABSENT if the default matches."""
+    """A prefilter tests for the hash of an indexed value, and for ABSENT if the default matches."""
     assert f"KeyIn({path}, {' '.join(sorted(values))})" in said(prefilter(text))
 
 

@@ -93,7 +93,7 @@ def test_text_is_a_parent_exactly_if_adding_an_id_gives_a_name(name: str) -> Non
 
 @given(NEAR_NAMES, NEAR_NAMES)
 def test_joined_name_is_split_into_its_parts(above: str, unique_id: str) -> None:
-    """The joined name has the given parts, or ``join_name`` refuses the parts."""
+    """A joined name has the given parts, or ``join_name`` refuses the parts."""
     try:
         name = join_name(above, unique_id)
     except (InvalidOperationName, InvalidParent):

@@ -105,14 +105,14 @@ def test_canonical_json_is_read_as_the_same_operation():
     ],
 )
 def test_error_has_the_path_of_the_wrong_field(value, field):
-    """The error about an operation has the path of the wrong field."""
+    """The error about the JSON of an operation has the path of the wrong field."""
     with pytest.raises(InvalidArgument) as caught:
         operation_from_json(value, TYPES, strict=True)
     assert caught.value.field == field
 
 
 def test_null_field_of_an_operation_is_unset():
-    """A field that is null counts as unset."""
+    """A field of an operation that is null counts as unset."""
     nothing = dict.fromkeys(("name", "metadata", "done", "error", "response"))
     assert operation_from_json(nothing, TYPES, strict=True) == Operation()
 
@@ -183,6 +183,6 @@ def test_invalid_batch_or_page_is_refused(read, values):
 
 
 def test_error_body_with_status_ok_gets_the_code_of_the_http_status():
-    """If the error in a body has the status OK, the HTTP status decides the code."""
+    """If the error in a reply's body has the status OK, the HTTP status decides the code."""
     body = {"error": {"code": 404, "message": "odd", "status": "OK"}}
     assert status_from_error_body(404, body, TypeRegistry()).code == Code.NOT_FOUND
