@@ -49,7 +49,7 @@ class Entered:
 
     def __init__(self) -> None:
         self.calls: dict[tuple[int, str], str] = {}
-        """Maps a thread and a module to the first function called there."""
+        """A map from a thread and a module to the first function that the thread calls there."""
         self._noting = False
 
     def __call__(self, frame: FrameType, event: str, _: object) -> None:

@@ -29,7 +29,7 @@ FILE: Final = re.compile(
 
 @functools.lru_cache(1)
 def tokens(page: Path) -> Sequence[Token]:
-    """Return the tokens of a page, as CommonMark with tables."""
+    """Return the tokens of a page, parsed as CommonMark with tables."""
     from markdown_it import MarkdownIt  # not installed in all test environments
 
     return MarkdownIt("commonmark").enable("table").parse(page.read_text(encoding="utf-8"))

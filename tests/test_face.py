@@ -62,7 +62,7 @@ def test_all_has_exactly_the_public_names_of_the_package(face: str) -> None:
 
 
 def test_server_package_has_few_public_names() -> None:
-    """``lro`` has at most 35 names, enough for a first server; other names are in its modules."""
+    """``lro`` has at most 35 names, enough for a first server; its modules have further names."""
     assert len(importlib.import_module("lro").__all__) <= 35
     program = "import lro; print(lro.adapters, lro.errors, lro.types, lro.wire)"
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)

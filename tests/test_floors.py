@@ -50,7 +50,7 @@ OUTER: Final = {
 """The outer ring of ``lro``, to which ``lro_conform`` and ``pytest_lro`` belong too."""
 
 PUBLIC: Final = {"__init__", "errors", "types", "wire", "protobuf"}
-"""Modules of ``lro`` that ``lro_client`` may import, besides those in ``SERVERS``."""
+"""Modules of ``lro`` that every module of ``lro_client`` may import."""
 
 DEPTH_AT_MOST: Final = 12
 """The most packages, of all distributions, in a chain of packages that import the next one."""

@@ -14,10 +14,10 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 PATIENCE: Final = 120.0
-"""Seconds after which a condition that has not been met is an error."""
+"""The seconds after which a condition that has not been met is an error."""
 
 PAUSE_SECONDS: Final = 0.005
-"""The pause between two checks of a condition."""
+"""The pause between two checks of a condition, in seconds."""
 
 
 def until(look: Callable[[], T], holds: Callable[[T], object] = bool) -> T:

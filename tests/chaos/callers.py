@@ -21,7 +21,7 @@ from tests.chaos.stories import Journal, Sight, Story
 from tests.chaos.works import WorkMetadata, WorkRequest, WorkResponse
 
 LIST_SECONDS: Final = 0.2
-"""The pause between two List calls."""
+"""The pause between two List calls, in seconds."""
 WAIT_SECONDS: Final = 2.0
 """The timeout of a Wait, in seconds."""
 HUNG_SECONDS: Final = 60.0

@@ -44,11 +44,11 @@ class Moment(enum.StrEnum):
     """The moment at which a trap springs, relative to the commit of the write."""
 
     BEFORE = "before"
-    """Before the store is called."""
+    """The trap springs before the store is called."""
     WITHIN = "within"
-    """Inside the transaction, which is then never committed."""
+    """The trap springs inside the transaction, which is then never committed."""
     AFTER = "after"
-    """After the store has returned, before any other code sees the result."""
+    """The trap springs after the store has returned, before any other code sees the result."""
 
 
 class Deed(enum.StrEnum):

@@ -67,7 +67,7 @@ def test_id_and_flag_beside_the_message_are_read_back(
 def test_id_and_flag_of_the_call_go_over_those_of_the_message(
     label: str, own_id: str, request_id: str, own_flag: bool, validate_only: bool
 ) -> None:
-    """A start's options override the fields ``request_id`` and ``validate_only`` of its message."""
+    """Options of a start, if set, override ``request_id`` and ``validate_only`` of the message."""
     payload = start(Own(label, own_id, own_flag), request_id, validate_only)
     found, beside = read_start(payload, Own, TYPES)
     assert found == Own(label, request_id or own_id, validate_only or own_flag)

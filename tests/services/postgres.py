@@ -27,7 +27,7 @@ UNHURRIED: Final = {"connect_seconds": PATIENCE, "statement_seconds": PATIENCE}
 
 _DEBIAN: Final = Path("/usr/lib/postgresql")
 _GUARD: Final = 'read _; kill -QUIT "$0" && kill -CONT "$0" && sleep 1; rm -rf -- "$1"'
-"""A script that stops the server and removes its folder when its input ends with the test run."""
+"""A script that stops the server and removes its folder when the end of the tests closes stdin."""
 
 _READY: Final = "ready to accept connections"
 _LOCALE: Final = ("-E", "UTF8", "--locale", "C")

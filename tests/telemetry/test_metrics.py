@@ -118,7 +118,7 @@ def test_outcomes_and_codes_are_counted(numbers):
 
 
 def test_gauges_report_the_present_state(make_service, numbers, measured, clock):
-    """Gauges report running work, its highest age, waiting callers, and the executor's use."""
+    """Gauges report running work, its highest age, waiting callers, and executor use and limit."""
     service, step = make_service(None, ThreadExecutor(1), telemetry=measured()), Step()
     method = work(service, lambda *_: step())
     service.declare("acme.work.v1.Works.Other", request=WorkRequest, response=WorkResponse)
