@@ -46,7 +46,7 @@ class Block:
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """Yield the fenced blocks of a page, including those inside lists and quotes."""
+    """Yield the fenced blocks of a page, also from inside lists and quotes."""
     before = None
     for token in tokens(page):
         if token.type == "fence" and token.map:

@@ -57,7 +57,7 @@ def hashed(name: str) -> str:
 
 @pytest.mark.parametrize("kind", SERVERS)
 def test_page_and_files_come_with_their_headers(kind: str) -> None:
-    """The page is revalidated at each load; scripts and style sheets are cached for a year."""
+    """The console's page is revalidated at each load; its other files are cached for a year."""
     with console(kind) as client:
         page = client.get("/")
         assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
@@ -100,7 +100,7 @@ def test_file_is_compressed_if_gzip_is_accepted(accepted: str, packed: bool) -> 
 
 
 def test_unknown_paths_and_methods_are_refused(kind: str) -> None:
-    """Errors have a message and the security headers; HEAD and OPTIONS work as usual."""
+    """A console's errors have a message and security headers; HEAD and OPTIONS work as usual."""
     with console(kind) as client:
         head = client.head("/session")
         assert (head.status_code, head.content) == (200, b"")
@@ -274,7 +274,7 @@ PAUSING = (*VERBS, "PauseMethod")
 
 
 def test_methods_are_paused_and_resumed(kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A caller whom both hooks allow can pause and resume a method; each call is logged."""
+    """A caller whom ``authorize`` allows can pause and resume a method; each call is logged."""
     asked = []
 
     def authorize(caller: str, verb: str, name: str) -> bool:
@@ -555,7 +555,7 @@ async def allow_all(caller: str, action: str, name: str) -> bool:
 
 
 def test_wrong_option_of_the_console_is_refused_at_construction() -> None:
-    """A wrong option raises an error when the application is created, not at the first request."""
+    """A wrong console option raises an error when the application is made, not at a request."""
     made = counting()
     for options, named in WRONG:
         with pytest.raises(DeclarationError, match=named):

@@ -58,7 +58,7 @@ def test_every_code_has_a_section() -> None:
 def test_corrected_lint_example_of_the_page_has_no_finding(
     code: str, tmp_path: Path, imports: list[str]
 ) -> None:
-    """The wrong example has only the finding of its section; the corrected examples have none."""
+    """A section's wrong example has only the section's finding; corrected examples have none."""
     wrong, *mended = SECTIONS[code]
     (found,) = lint(compiled(wrong, tmp_path, imports), targets=[NAME])
     assert (found.code, found.file, found.line) == (code, NAME, FRAME.count("\n"))
@@ -70,7 +70,7 @@ def test_corrected_lint_example_of_the_page_has_no_finding(
 def test_breaking_example_of_the_page_has_only_its_finding(
     code: str, tmp_path: Path, imports: list[str]
 ) -> None:
-    """The change from the first half of the example to the second has only one finding."""
+    """The change from the first half of an example to the second half has only one finding."""
     (example,) = SECTIONS[code]
     _, before, after = re.split(r"^// (?:before|after)\n", example, flags=re.M)
     old, new = compiled(before, tmp_path, imports), compiled(after, tmp_path, imports)

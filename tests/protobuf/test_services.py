@@ -128,7 +128,7 @@ def imported(folder, name, monkeypatch):
 
 
 def test_the_files_compile_and_read_our_replies(service, tmp_path, monkeypatch):
-    """The files compile, and the generated classes decode response and metadata."""
+    """A service's proto files compile, and the generated classes decode response and metadata."""
     sources = protobuf.proto_sources(service)
     assert list(sources) == ["acme/google/v1/google.proto"]
     pb = imported(compiled(sources, tmp_path), *sources, monkeypatch)

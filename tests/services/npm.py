@@ -44,7 +44,7 @@ def folder(packages: tuple[str, ...]) -> Path:
 
 
 def node_modules(packages: tuple[str, ...]) -> Path:
-    """Return the folder with a set's ``node_modules``, or skip the test if there is none."""
+    """Return the folder with a set's ``node_modules``; skip the test if the set is missing."""
     home = folder(packages)
     if shutil.which("node") is None or not (home / "installed").exists():
         names = ", ".join(packages)

@@ -347,7 +347,7 @@ def test_method_without_waiting_work_reports_zero(make_service, numbers, measure
 
 
 def test_paused_methods_are_measured(make_service, numbers, measured, clock):
-    """The gauge of pauses is 1 for a method that is paused in the store, and 0 for others."""
+    """The gauge of pauses is 1 for a paused method, and 0 for every other known method."""
     store = MemoryStore(clock)
     service = make_service(store, InlineExecutor(), telemetry=measured())
     work(service, aliases=["acme.work.v1.Works.Old"]).start(WorkRequest())

@@ -198,7 +198,7 @@ def test_function_on_the_loop_of_the_application_runs_in_the_span_of_its_attempt
 def test_lost_work_that_is_retried_has_a_span_and_another_attempt(
     make_service, spans, traced, clock, tmp_path
 ):
-    """A takeover has a span; the first attempt ends as superseded, and the second succeeds."""
+    """A takeover has a span; the first attempt is superseded, and the second attempt succeeds."""
     path, step = tmp_path / "operations.db", Step()
     dead = make_service(SQLiteStore(path, clock=clock), telemetry=traced())
     name = work(dead, lambda *_: step()).start(WorkRequest()).name
