@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import webbrowser
 from collections.abc import Callable, Iterator, Sequence
@@ -137,7 +136,8 @@ def main(arguments: list[str]) -> None:
         with suppress(KeyboardInterrupt), serving() as url:
             console.print(f"The demo page is at [bold]{url}/[/]; Ctrl-C ends the server")
             webbrowser.open(f"{url}/")
-            threading.Event().wait()
+            while True:  # a signal that comes just before a sleep does not interrupt the sleep
+                time.sleep(1)
         return
     with serving() as url, Client(url) as client:
         console.print(f"The reference server answers at [bold]{url}[/]\n")

@@ -33,7 +33,7 @@ _NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_URL, "https://aip.dev/151")
 
 
 def failed_by_service(error: Status, types: TypeRegistry, domain: str) -> bool:
-    """Return True if an operation failed by a fault of the service, not by an error of the work.
+    """Return True if a fault of the service made an operation fail, not an error of the work.
 
     The ErrorInfo of such an error has the service's own domain, and its reason is a crash of the
     method, a lost worker, a timeout or the like. Every other error was raised by a method on
@@ -54,9 +54,10 @@ def rfc3339(moment: datetime) -> str:
 
 
 def request_id_of(protocol: str, foreign: str) -> str:
-    """Return the request id (spec §9.2) for a protocol's id of a start; empty for an empty id.
+    """Return the request id (spec §9.2) for the id that another protocol gives to a start.
 
-    A UUID stays as it is. Any other text is converted to a UUID; equal texts give equal UUIDs.
+    An empty id stays empty, and a UUID stays as it is. Any other text is converted to a UUID;
+    equal texts give equal UUIDs.
     """
     if not foreign:
         return ""
@@ -68,7 +69,7 @@ def request_id_of(protocol: str, foreign: str) -> str:
 
 @contextlib.contextmanager
 def hidden(name: str) -> Iterator[None]:
-    """In the block, turn errors for invalid names and hidden operations into OperationNotFound."""
+    """In the block, turn errors for invalid names and denied access into OperationNotFound."""
     try:
         yield
     except (InvalidOperationName, PermissionDenied) as exc:

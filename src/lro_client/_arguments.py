@@ -34,7 +34,7 @@ _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*", re.DOTALL)
 _HOST: Final = re.compile(r"""[^\s%"<>\\^`{|}]+""")
 _SCHEMES: Final = ("http", "https")
 _NOWHERE: Final = frozenset({"", ".", ".."})
-"""Segments that change the path in HTTP libraries, proxies or servers."""
+"""Segments that make HTTP libraries, proxies or servers change the path."""
 
 _FILTER: Final = re.compile(r"""["]|[=:]'|\s(?:[<>!]?=|[<>:]|AND|OR)\s""")
 """Matches a filter that was passed as a parent by mistake.
@@ -102,12 +102,13 @@ def check_class(name: str, cls: object, types: TypeRegistry) -> None:
 
 
 def _may_be_message(cls: type, types: TypeRegistry) -> bool:
-    # A class of another library passes if it has a full name. The registry looks for a codec later.
+    # A class of a library that lro does not know passes if it has a full name. The registry looks
+    # for its codec later.
     return types.knows(cls) or is_message_class(cls) or full_name(cls) is not None
 
 
 def _way_out(value: object) -> str:
-    """Return a hint on how to correct a wrong message or class, or an empty text without a hint."""
+    """Return a hint on how to correct a wrong message or class; empty if there is none."""
     cls = value if isinstance(value, type) else type(value)
     if not isinstance(value, type) and (is_message_class(cls) or full_name(cls) is not None):
         return f"; give the class itself: {cls.__name__}"
@@ -136,7 +137,7 @@ def check_function(name: str, value: object) -> None:
 
 
 def base_url_of(base_url: object, http: Any) -> str:
-    """Return a server's address without the white space around it.
+    """Check a server's address, and return it without the white space around it.
 
     The address may be empty if the HTTP client ``http`` has a base URL.
 
@@ -163,7 +164,7 @@ def base_url_of(base_url: object, http: Any) -> str:
 
 
 def check_blocks(name: str, value: object, twin: str) -> None:
-    """Check that a transport or an HTTP client blocks."""
+    """Check that the calls of a transport or an HTTP client block."""
     fine = _sends(value) and not _is_awaited(value)
     check(name, value, f"one whose calls block, such as {twin}", fine=fine)
 
@@ -215,9 +216,9 @@ def starting(
     the arguments (AIP-155).
 
     Raises:
-        DeclarationError: An argument has the wrong type, or the message's class is not a message
-            class. The request id of the message differs from the argument, or the message has
-            one field in both spellings, such as ``request_id`` and ``requestId``.
+        DeclarationError: An argument has the wrong type, the message's class is not a message
+            class, the message's request id differs from the argument, or the message has a field
+            in both spellings, such as ``request_id`` and ``requestId``.
     """
     check("target", target, "a text", fine=isinstance(target, str))
     wanted = "a path such as /v1/images:resize, or the name of a method over gRPC"
@@ -272,7 +273,7 @@ def field_of(message: object, name: str, json_name: str) -> object:
 def listing(
     request: str | ListOperationsRequest, wanted: str | Expression, page_size: int, page_token: str
 ) -> ListOperationsRequest:
-    """Return the request of a list of the operations that match ``wanted``."""
+    """Return the request that lists the operations that match ``wanted``."""
     if not isinstance(wanted, str):
         from lro_client.filters import Expression  # already loaded if ``wanted`` is an expression
 

@@ -2,7 +2,8 @@
 
 Ribeiro, Singh, Guestrin (2016), "Why should I trust you?" (LIME): switch parts of the picture off
 at random, watch the classifier, and fit a linear model to its results. A part is switched off
-*exactly*, by leaving its patterns out of the count: a patch painted grey would be a texture itself.
+*exactly*: its local patterns are left out of the counts that the classifier gets. If it were
+painted grey instead, the grey patch would be a texture itself.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ def _regions(weights: Floats, size: tuple[int, int], side: int) -> tuple[RegionW
 
 
 def _heatmap(weights: Floats, size: tuple[int, int], side: int) -> Image:
-    """Draw the weights as a picture of the working size."""
+    """Draw the weights as a picture with the size of the working copy."""
     largest = float(np.abs(weights).max())
     shares = weights / largest if largest > _NO_WEIGHT else np.zeros_like(weights)
     levels = np.rint(128 + 127 * shares).astype(np.uint8).reshape(side, side)

@@ -19,7 +19,7 @@ from lro._base.errors import LONGEST, DeclarationError, HookFailed, got, interru
 
 
 def check(name: str, value: object, wanted: str, *, fine: bool) -> None:
-    """Raise an error that says how an argument must be (``wanted``), unless ``fine`` is true.
+    """Raise an error that says what an argument must be (``wanted``), unless ``fine`` is true.
 
     Raises:
         DeclarationError: ``fine`` is false.
@@ -52,7 +52,7 @@ def check_class(name: str, value: object, wanted: str = "a class") -> None:
     """Check that a value is a class.
 
     Raises:
-        DeclarationError: The value is not a class but, for instance, an instance of a class.
+        DeclarationError: The value is not a class; it may be an instance of one.
     """
     check_instance(name, value, type, wanted)
 
@@ -104,7 +104,7 @@ def check_count(name: str, value: object, *, least: int = 1, most: int | None = 
 
 
 def check_seconds(name: str, value: object, *, zero: bool = False, most: float = math.inf) -> None:
-    """Check a number of seconds: finite, above zero (from zero with ``zero``), at most ``most``.
+    """Check a finite number of seconds above 0, at most ``most``; ``zero`` allows 0 too.
 
     Raises:
         DeclarationError: The value is not a number, or is out of bounds.
@@ -122,7 +122,7 @@ def check_seconds(name: str, value: object, *, zero: bool = False, most: float =
 def check_span(
     name: str, value: object, *, zero: bool = False, least: timedelta = timedelta()
 ) -> None:
-    """Check a timedelta: ``least`` to a hundred years, above zero (from zero with ``zero``).
+    """Check a timedelta from ``least`` to a hundred years; only ``zero`` allows a timedelta of 0.
 
     Raises:
         DeclarationError: The value is not a timedelta, or is out of bounds.

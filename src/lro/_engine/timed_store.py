@@ -15,7 +15,7 @@ Called: TypeAlias = Callable[[str, float, str], None]
 """Called with the verb of a call, its seconds, and the type of its error or an empty text."""
 
 _NOT_TIMED: Final = frozenset(("close", "listen", "notify_others", "now", "secret"))
-"""Verbs that read and write no records."""
+"""Verbs that neither read nor write records."""
 _LATER: Final = frozenset(("insert_later", "update_later", "checkpoint_later"))
 """Verbs that return before their work is done, and call their last argument when it is done."""
 

@@ -18,7 +18,7 @@ EVENTS: Final = ("operation.succeeded", "operation.failed", "operation.cancelled
 
 @attrs.frozen(kw_only=True)
 class Endpoint:
-    """A URL to which the ends of operations are sent, and how to call it.
+    """A URL to which a webhook is sent when an operation ends, and how to call it.
 
     ``id`` names the endpoint in stored and signed data; by default it is derived from the URL.
     ``secrets`` (``whsec_...``) sign each request; while you replace a secret, give the old and the
@@ -91,11 +91,11 @@ class WebhookSender(Protocol):
         ...
 
     def wake(self) -> None:
-        """Wake the thread: a notification may be due. Any thread calls this; it never blocks."""
+        """Wake the thread: a webhook may be due. Any thread may call this; it never blocks."""
         ...
 
     def run_due(self) -> float:
-        """Send the due notifications, and return the seconds until the next one is due.
+        """Send the webhooks that are due, and return the seconds until the next one is due.
 
         Raises:
             Unavailable: The store cannot be reached.
@@ -107,5 +107,5 @@ class WebhookSender(Protocol):
         ...
 
     def reset_after_fork(self) -> None:
-        """Start again without a thread: threads do not survive a fork."""
+        """Forget the thread, and start afresh: threads do not survive a fork."""
         ...

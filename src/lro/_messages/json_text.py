@@ -29,7 +29,7 @@ MAX_DEPTH: Final = 100
 MAX_MESSAGE_DEPTH: Final = 32
 """The deepest nesting of a packed message (spec §1.8(8)).
 
-In binary form an object in a Struct takes three levels, and protobuf reads 100 levels. With this
+In binary form an object in a Struct takes three levels, and protobuf reads at most 100. With this
 limit, every message with a JSON form also has a readable binary form, even inside the few levels
 that replies and stores add.
 """
@@ -39,7 +39,7 @@ _NO_BRACKETS: Final = bytes(set(range(256)) - set(b'[]{}"'))
 _LONG_TEXT: Final = 50_000
 _DIGITS: Final = bytes.maketrans(b"123456789", b"000000000")
 _LONG_NUMBER: Final = b"0" * 19
-"""An integer of so many digits may have more than 64 bits, and orjson would read it as a float."""
+"""An integer of this many digits may exceed 64 bits, and orjson would read it as a float."""
 _BEYOND_DOUBLE: Final = b"0" * 309
 _EXPONENT: Final = re.compile(rb"0e-?0+(?:[,\]}]|\Z)")
 """Matches an exponent, in a text whose digits are all replaced by 0.
@@ -47,7 +47,7 @@ _EXPONENT: Final = re.compile(rb"0e-?0+(?:[,\]}]|\Z)")
 orjson and the standard library write numbers with an exponent differently.
 """
 MAX_LISTS: Final = 100_000
-"""The most lists in a request: to parse them takes about 50 ms, in which the GIL is held."""
+"""The most lists in a request: parsing them takes about 50 ms, during which the GIL is held."""
 
 MAX_VALUES: Final = 2_000_000
 """The most values in a JSON text. A comma counts as one; an object, list, string or key as two.
@@ -56,7 +56,10 @@ A byte of JSON can take many bytes of memory, so a limit of bytes does not bound
 """
 _OF_MANY_BYTES: Final = 2
 _TOKENS: Final = re.compile(rb'(?P<comma>,)|[\[{]|"(?:[^"\\]++|\\.)*+"?+', re.DOTALL)
-"""Matches one token. An unterminated string is one, or its escaped quotes would start new scans."""
+"""Matches one token.
+
+An unterminated string is a token too. Otherwise each escaped quote in it would start a new scan.
+"""
 
 
 def dumps(value: Json) -> bytes:

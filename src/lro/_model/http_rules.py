@@ -42,7 +42,7 @@ def percent_decode(text: str, field: str) -> str:
     if bad := _BAD_ESCAPE.search(text):
         raise MalformedRequest(field, f"{bad[0]!r} is not a percent-escape")
     try:
-        text.encode()  # fails for lone surrogates, which edges make of bytes that are not UTF-8
+        text.encode()  # fails for lone surrogates, which edges make from bytes that are not UTF-8
         return unquote(text, errors="strict")
     except UnicodeError:
         raise MalformedRequest(field, f"the bytes of {text[:80]!r} are not UTF-8") from None
@@ -114,7 +114,7 @@ class Wildcard(enum.Enum):
 
 @attrs.frozen
 class Literal:
-    """A fixed segment or verb, as written in the template and decoded."""
+    """A fixed segment or verb: as ``written`` in the template, and its decoded ``text``."""
 
     written: str
     text: str
@@ -125,7 +125,7 @@ Segment: TypeAlias = Literal | Wildcard
 
 @attrs.frozen(kw_only=True)
 class Variable:
-    """A field path, the segments of its value, and the index of the first segment in the path."""
+    """A variable: its field, its value's segments, and the index of the first in the URL's path."""
 
     field: str
     start: int
@@ -171,8 +171,8 @@ def _flatten(template: Template) -> tuple[Segment, ...]:
 class Template:
     """A path template of an HTTP rule, such as ``/v1/{name=operations/**}:cancel`` (spec §5.1).
 
-    ``parts`` are the parts of the template between slashes, except slashes in braces; in
-    ``segments`` each variable is replaced by its segments. :meth:`parse` makes templates.
+    ``parts`` are the pieces between slashes; slashes in braces do not count. In ``segments`` each
+    variable is replaced by its segments. :meth:`parse` makes templates.
     """
 
     text: str
@@ -187,7 +187,7 @@ class Template:
         """Read a template.
 
         Raises:
-            DeclarationError: The text is not in the grammar of spec §5.1.
+            DeclarationError: The text does not follow the grammar of spec §5.1.
         """
         if not text.startswith("/"):
             raise DeclarationError(text, "it must begin with a slash")
@@ -226,7 +226,7 @@ class Template:
 
     @property
     def specificity(self) -> tuple[int, ...]:
-        """A sort key: the most specific template of a path comes first (spec §5.7(3)).
+        """A sort key: the most specific template for a path comes first (spec §5.7(3)).
 
         In each segment a literal sorts before ``*``, and ``*`` before ``**``. A shorter tuple sorts
         first, so an exact end comes before ``**``.
@@ -277,7 +277,7 @@ class Template:
 
 
 def path_template(name: str, path: str) -> Template:
-    """Parse the path that is given as the argument ``name``.
+    """Parse a path template; ``name`` is the name of the argument that has it.
 
     Raises:
         DeclarationError: The path is not a template; the error names the argument.

@@ -1,4 +1,4 @@
-"""The ticks of a schedule: a cron expression in a time zone, or multiples of an interval.
+"""The ticks of a schedule, from a cron expression in a time zone or from an interval.
 
 The library cronsim reads the expressions. Clock changes are handled as in Debian's cron. A job at a
 fixed time runs right after the change if the change skips its time, and runs only once if its time
@@ -50,7 +50,8 @@ class Ticks:
             if wall is None:
                 return _NEVER
             tick = wall.replace(tzinfo=UTC) - offset
-            # A change within a day may repeat times that the clock showed before ``start``.
+            # If the clock goes back within a day, it shows again times that it showed before
+            # ``start``. These may match earlier than ``tick``, so a day after ``start`` is probed.
             probes = (min(tick, start + _DAY), tick)
             changed = [probe for probe in probes if self._offset(probe) != offset]
             if not changed:
@@ -58,7 +59,7 @@ class Ticks:
             start, back = self._change(start, changed[0], offset), _SECOND
 
     def latest(self, after: datetime, until: datetime, most: int) -> list[datetime]:
-        """Return the last ticks after ``after`` and up to ``until``, at most ``most``, in order."""
+        """Return, in order, the last ``most`` of the ticks after ``after`` and up to ``until``."""
         span = timedelta(minutes=1)
         while True:  # search backwards in growing steps: there may be millions of ticks
             since = max(after, until - span)
@@ -99,8 +100,8 @@ def read_ticks(when: str | timedelta, timezone: str) -> Ticks:
     """Return the ticks of a cron expression in a time zone, or of an interval.
 
     Raises:
-        DeclarationError: The expression or the time zone is not valid, or has no ticks.
-        MissingExtra: An expression needs the extra ``schedules``.
+        DeclarationError: An argument is not valid, or the expression has no tick within 50 years.
+        MissingExtra: The extra ``schedules``, which cron expressions need, is not installed.
     """
     if isinstance(when, timedelta):
         fine = _SECOND <= when <= timedelta(days=3650) and not when.microseconds

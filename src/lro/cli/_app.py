@@ -184,7 +184,7 @@ def _error_text(error: click.ClickException, *, helps: bool) -> str:
     written = io.StringIO()
     error.show(written)
     text = written.getvalue()
-    if not helps:  # the help for a call without arguments has many lines
+    if not helps:  # without arguments, the text is the help, whose lines are kept
         text = text.replace(click.unstyle(error.message), plain(error.message))
     return "\n".join(map(plain, text.split("\n")))
 

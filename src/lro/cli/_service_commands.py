@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import tempfile
-import threading
+import time
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -268,7 +268,8 @@ def worker(target: str) -> None:
         warn(f"for now no work is found: {why}")
     print_line(f"{target} takes work")  # before the work logs lines
     with service:
-        threading.Event().wait()
+        while True:  # the wait is short, because a signal just before a wait does not interrupt it
+            time.sleep(1)
 
 
 @click.command()

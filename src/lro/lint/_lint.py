@@ -62,7 +62,7 @@ SEVERITIES: Final = {**LINT_CODES, **BREAKING_CODES, UNUSED_ALLOWANCE: Severity.
 
 @attrs.frozen(kw_only=True)
 class Finding:
-    """A problem of a method.
+    """A problem with a method.
 
     ``method`` is the method's full name, ``message`` is a sentence about the problem and the fix,
     and ``file`` is the name of the method's file in the set. ``line`` and ``column`` are the start
@@ -96,7 +96,7 @@ F = TypeVar("F", bound=Finding)
 
 @attrs.frozen
 class Allowance:
-    """An allowance: ``METHOD:CODE``, ``METHOD`` (any code) or ``*:CODE`` (any method)."""
+    """Allows findings: ``METHOD:CODE``, ``METHOD`` (any code) or ``*:CODE`` (any method)."""
 
     entry: str
     method: str
@@ -171,12 +171,12 @@ _EMPTY: Final = full_name(Empty)
 def lint(
     descriptor_set: bytes, *, targets: Collection[str] | None = None, allow: Collection[str] = ()
 ) -> list[Finding]:
-    """Find problems of the long-running methods of a ``FileDescriptorSet`` (spec §8.2).
+    """Find problems in the long-running methods of a ``FileDescriptorSet`` (spec §8.2).
 
     ``targets`` are the names of the files to lint, by default all files that declare a service;
     other files are only used for their types. The methods of ``google.longrunning.Operations``
-    itself are ignored. ``allow`` removes findings: ``METHOD:CODE``, ``METHOD`` or ``*:CODE``; an
-    entry that matches no finding is a warning, ``unused-allowance``.
+    itself are ignored. The entries of ``allow`` remove findings: ``METHOD:CODE``, ``METHOD`` or
+    ``*:CODE``. An entry that matches no finding causes the warning ``unused-allowance``.
 
     Returns:
         The findings, sorted by method, then code.

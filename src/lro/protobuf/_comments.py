@@ -1,4 +1,4 @@
-"""Makes the comments of proto files from docstrings, by full name."""
+"""Makes the comments of proto files from docstrings: a dict from full names to comments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting for a single operation: hold a Wait, or poll (spec §11.2-§11.5)."""
+"""Waiting for a single operation, by Waits that the server holds or by Gets (spec §11.2-§11.5)."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def until_done(
 
 @attrs.define(eq=False, kw_only=True)
 class _SingleWait(PollState):
-    """The wait for one operation, which computes the time and the budget of each poll."""
+    """The wait for one operation: it computes when each poll is due, and how long it may take."""
 
     config: FlowConfig
     timeout: float | None
@@ -123,7 +123,7 @@ class _SingleWait(PollState):
         if hold is not None:
             request = wait_request(self.name, hold)
             seconds = wait_budget(self.config, hold, left)
-        # The grace after the deadline allows a Get after a Wait that was refused.
+        # If a Wait is refused, the seconds of grace after the deadline leave time for a Get.
         return Call(request=request, budget=min(seconds, max(left + GRACE_SECONDS, 0.001)))
 
     def sleep(self, seconds: float) -> Sleep:
@@ -141,7 +141,10 @@ class _SingleWait(PollState):
     def after_failure(
         self, error: CallError, call: Call, hold: float | None, took: float
     ) -> float | None:
-        """Return the pause after a failed poll, as ``after_reply`` does. Raise a final error."""
+        """Return the pause after a failed poll, as ``after_reply`` does.
+
+        Raise the error instead if it is final.
+        """
         config = self.config
         if self.fail(config, error, hold=hold, took=took, budget=call.budget):
             self.check_deadline()
@@ -156,7 +159,7 @@ class _SingleWait(PollState):
         return pause
 
     def check_deadline(self) -> None:
-        """Raise ``PollTimeout`` at the deadline."""
+        """Raise ``PollTimeout`` if the deadline has been reached."""
         if self.timeout is not None and self._is_over:
             last = self.failures.last
             raise PollTimeout(self.name, self.timeout, self.polls, self.operation, last)

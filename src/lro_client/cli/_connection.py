@@ -1,4 +1,4 @@
-"""The server of a command: its options, and the client made from them."""
+"""The server that a command calls: the options for it, and the client made from them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _UNITS: Final = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86
 _MAX_SPAN_SECONDS: Final = 1e9
 
 RETRY: Final = Retry(wait=wait_exponential(0.2, 2.0, 1.0), attempts=3)
-"""The policy of commands: few attempts and short pauses, because a person is waiting."""
+"""The retry policy of commands: few attempts and short pauses, because a person is waiting."""
 
 
 @attrs.frozen(kw_only=True)
@@ -56,7 +56,7 @@ class ServerOptions:
     """The options of all commands that call a server.
 
     ``chosen`` is true if ``url`` was given on the command line. Then ``url`` takes precedence over
-    the servers in URLs and tokens of operations.
+    the server in an operation's URL or in the token of a handle.
     """
 
     url: str
@@ -71,7 +71,7 @@ class ServerOptions:
     def connect(
         self, said: str = "", *, within: float | None = None, poll: bool = False
     ) -> Iterator[Link]:
-        """Make a client of the server. ``said`` is the server that the command's arguments name.
+        """Make a client for the server. ``said`` is the server that the command's arguments name.
 
         With ``within`` no call takes longer than that many seconds, and none is retried. With
         ``poll`` the client uses neither WaitOperation nor streams.
@@ -146,12 +146,13 @@ class ServerOptions:
         elif named:  # an option takes precedence over the environment
             return headers
         elif self.url and _origin(url) == _origin(self.url):
-            # LRO_TOKEN belongs to the server in LRO_SERVER or --server. An operation's URL or token
-            # may come from anyone, so it must not cause LRO_TOKEN to be sent elsewhere.
+            # LRO_TOKEN belongs to the server in LRO_SERVER or --server. An operation's URL, or the
+            # token of a handle, may come from anyone, so neither may cause LRO_TOKEN to be sent
+            # elsewhere.
             bearer = os.environ.get("LRO_TOKEN", "").strip()
         bearer = _SCHEME.sub("", bearer)
         if bearer:
-            if not _BEARER.fullmatch(bearer):  # no error shows the token
+            if not _BEARER.fullmatch(bearer):  # the error does not show the token
                 raise InvalidArgument("token", "has characters that no bearer token has")
             headers.append(("Authorization", f"Bearer {bearer}"))
         return headers
@@ -214,7 +215,7 @@ def split_url(url: str) -> SplitResult:
         _ = found.port  # urlsplit checks the port only when it is read
         if found.scheme in _HTTP:
             read = httpx.URL(url)
-            _ = read.host  # httpx checks an international name here
+            _ = read.host  # httpx checks an internationalised host name here
             if read.scheme != found.scheme:
                 raise ValueError("its scheme is not at the beginning")
     except (ValueError, httpx.InvalidURL) as exc:
@@ -261,7 +262,7 @@ def _grpc_transport(url: str, headers: list[tuple[str, str]], types: TypeRegistr
         credentials = grpc.ssl_channel_credentials()
     _, host, port = _origin(url)
     address = f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
-    # The target has a scheme, because grpcio would read a host such as "unix" as a scheme.
+    # The target has a scheme. Without one, grpcio would read a host such as "unix" as the scheme.
     target = f"dns:///{quote(address, safe=':')}"
     return GrpcTransport(target, metadata=metadata, credentials=credentials, types=types)
 

@@ -33,7 +33,7 @@ class _Sleeping:
     sleepers: list[_Sleeper] = attrs.field(factory=list)
     turns: int = 0
     most: int = 0
-    """Turns until time passes even if other tasks begin to sleep."""
+    """Turns after which time passes, even if other tasks keep beginning to sleep."""
 
 
 class VirtualClock:
@@ -85,7 +85,7 @@ class VirtualClock:
             self.now += passed
 
     async def aadvance(self, seconds: float) -> None:
-        """Let these seconds pass in this task, without an entry in ``sleeps``. Other tasks run.
+        """Let these seconds pass in this task while others run, without an entry in ``sleeps``.
 
         Raises:
             DeclarationError: As for :meth:`sleep`.

@@ -1,4 +1,4 @@
-"""Hooks that start operations, which each service does in its own way."""
+"""The ways to start an operation for a check: each service starts operations differently."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ class StartKind(enum.StrEnum):
     LONG = "long"
     """The operation runs until it is cancelled, or for some minutes."""
     SOON = "soon"
-    """The operation succeeds within seconds, preferably after 0.1 s."""
+    """The operation succeeds within seconds, preferably 0.1 s after its start."""
     FAIL = "fail"
     """The operation fails within seconds."""
 
 
 class StartFailed(Exception):
-    """Raised if the hook has started nothing; the message is the reason."""
+    """Raised if the hook started no operation; the message gives the reason."""
 
 
 class OperationStarter(Protocol):
     """A hook that starts operations."""
 
     def offers(self, kind: StartKind) -> bool:
-        """Return True if there is a hook for this kind."""
+        """Return True if the hook can start operations of this kind."""
         ...
 
     async def start(self, kind: StartKind) -> Answer:
@@ -106,8 +106,9 @@ class HttpStarter:
 class CommandStarter:
     """Starts operations with a command that prints a name, or an Operation as JSON.
 
-    The command gets the kind in ``LRO_CONFORM_KIND`` and the server in ``LRO_CONFORM_TARGET``. A
-    command that succeeds without output does not offer the kind.
+    The environment variable ``LRO_CONFORM_KIND`` tells the command the kind, and
+    ``LRO_CONFORM_TARGET`` the address of the server. A command that succeeds without output does
+    not offer the kind.
     """
 
     words: Sequence[str]

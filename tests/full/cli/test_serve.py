@@ -382,9 +382,28 @@ def test_several_processes_that_cannot_begin_end_the_command(here: Path) -> None
             until(lambda: not host.alive)
 
 
-def test_worker_takes_over_what_a_killed_server_has_begun(here: Path) -> None:
-    """A worker takes the work of a killed server, and after SIGTERM another worker takes it."""
+OTHER_THREAD_GETS_SIGNALS = """
+import signal, threading
+
+def wait():
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    threading.Event().wait()
+
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+threading.Thread(target=wait, daemon=True).start()
+"""
+
+
+@pytest.mark.parametrize("more", ["", OTHER_THREAD_GETS_SIGNALS])
+def test_worker_takes_over_what_a_killed_server_has_begun(here: Path, more: str) -> None:
+    """A worker takes the work of a killed server, and after SIGTERM another worker takes it.
+
+    A signal that another thread receives interrupts no wait of the main thread. The same is true
+    of a signal that comes just before such a wait.
+    """
     write_service(here, lease=1, drain_seconds=0)
+    module = here / "work.py"
+    module.write_text(module.read_text() + more)
     with at_work(here, "work:service") as (server, _, name):
         server.host.process.kill()
     command = ("-m", "lro.cli", "worker", "work:service")
