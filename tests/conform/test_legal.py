@@ -397,7 +397,7 @@ def test_run_that_is_cancelled_leaves_no_operation() -> None:
 
 
 def test_parent_can_be_given() -> None:
-    """A parent may be given; the default is the parent of the started operations."""
+    """The given parent is listed, although the started operation has another parent."""
     seen = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -410,10 +410,10 @@ def test_parent_can_be_given() -> None:
         target, sent = http_target(app), '{"seconds": 3600, "id": "$UUID"}'
         starter = HttpStarter(target, {StartKind.LONG: RequestTemplate("POST", PATH, sent)})
         options: Any = {"checks": chosen("pages.zero-size"), "pace": PATIENT}
-        return await judge(target, target.log, starter, parent="projects/p", **options)
+        return await judge(target, target.log, starter, parent="projects/q", **options)
 
     asyncio.run(run())
-    assert "/v1/projects/p/operations" in {path for path, _ in seen}
+    assert "/v1/projects/q/operations" in {path for path, _ in seen}
     assert re.fullmatch(rb'\{"seconds": 3600, "id": "[0-9a-f-]{36}"\}', seen[0][1])
 
 

@@ -294,9 +294,11 @@ def test_message_without_one_string_argument_is_dropped(caplog, arguments, named
     assert f"a message is dropped: it must have the name of an operation, not {held}" in line
 
 
-def test_a_message_of_a_malformed_name_is_dropped(caplog):
+def test_a_message_of_a_malformed_name_is_dropped(caplog, monkeypatch):
     """A message with a malformed name is dropped before the store is read, in any thread."""
-    with Service(MemoryStore(), InlineExecutor(), maintenance=False) as service:
+    store = MemoryStore()
+    monkeypatch.setattr(store, "get", None)  # a read would fail
+    with Service(store, InlineExecutor(), maintenance=False) as service:
         CeleryWorkerTask(service.edges.work.run_operation, None).run("operations/")
         (line,) = dropped(caplog)
         assert "a message is dropped: name: 'operations/' names no operation" in line

@@ -107,7 +107,7 @@ def test_name_claimed_by_another_worker_is_ignored(make_service, store, sending,
     other.edges.work.run_operation(name)
     assert not other.get(name).done
     step.go.set()
-    worker.join()
+    joined(worker)
     assert answer(other, other.get(name)) == "once"
 
 

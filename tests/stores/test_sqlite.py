@@ -671,7 +671,7 @@ def test_file_watch_leaves_no_descriptor_open(monkeypatch):
 
 
 @pytest.mark.parametrize("system", [System(), object()])
-def test_system_without_inotify_is_polled(system, monkeypatch):
+def test_file_watch_is_refused_by_a_system_without_inotify(system, monkeypatch):
     """A file watch cannot be made if the system has no inotify or no instances of it left."""
     monkeypatch.setattr("ctypes.CDLL", lambda *arguments, **options: system)
     with pytest.raises(OSError, match="reports no"):
