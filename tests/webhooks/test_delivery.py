@@ -8,7 +8,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, cast
 
 import attrs
@@ -238,11 +238,21 @@ def test_numbers_of_remembered_hosts_and_claims_are_bounded(
     monkeypatch.setattr("lro._webhooks.delivery._HOSTS", 0)
     monkeypatch.setattr("lro._webhooks.delivery._CAPACITY", 2)
     with receiver() as good:
-        service, _ = here.serve([endpoint(good.url)])
+        store, claimed = MemoryStore(here.clock), []
+        claim_due = store.claim_due
+
+        def claim(until: datetime, limit: int) -> Sequence[Record]:
+            records = claim_due(until, limit)
+            claimed.append(len(records))
+            return records
+
+        monkeypatch.setattr(store, "claim_due", claim)
+        service, _ = here.serve([endpoint(good.url)], store=store)
         for _ in range(7):
             end(service)
         service.run_maintenance()
         assert len(good.all()) == 7
+        assert max(claimed) == 2
 
 
 # -- endpoints by lookup, and per start -----------------------------------------------------------
