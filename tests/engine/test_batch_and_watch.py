@@ -41,7 +41,7 @@ SHARED = pytest.mark.parametrize("store", ["sqlite", "postgres"], indirect=True)
 
 
 class Harness:
-    """A service with a method without a function. The test reports progress and ends operations."""
+    """A service whose method has no function: tests report progress and end the operations."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -85,7 +85,7 @@ EACH = pytest.mark.parametrize("call", MANY.values(), ids=MANY)
     ],
 )
 def test_invalid_names_are_refused(make_service, call, names, error, field, words):
-    """Invalid names are refused before any hook is called. The error names the first of them."""
+    """Invalid names are refused before any hook is called; the error names the first such name."""
     service = make_service(authorize=Guard(AssertionError()))
     with pytest.raises(error, match=words) as caught:
         call(service, names)
@@ -138,7 +138,7 @@ def test_other_errors_of_a_hook_are_raised_unchanged(make_service, call, error):
 
 @EACH_STORE
 def test_other_peoples_operations_are_missing(store, make_service):
-    """With ``owner_only``, operations of other callers are missing and count for no byte limit."""
+    """With ``owner_only``, others' operations are missing and do not count towards a byte limit."""
     limits = Limits(page_bytes=2000)
     service = make_service(store, InlineExecutor(), owner_only=True, limits=limits)
     harness = Harness(service)
@@ -214,7 +214,7 @@ async def two_of(service: Service, names: list[str], **options: Any) -> list[Any
 
 @EACH_STORE
 def test_watch_reports_snapshots_progress_and_ends(harness):
-    """A watch yields each name's snapshot, then changes. It ends once all operations have ended."""
+    """A watch yields each name's snapshot, then each change, until all operations have ended."""
     first, second = harness.start(), harness.start()
     acts = [
         lambda: harness.report(first, 50),
@@ -266,7 +266,7 @@ async def test_closing_the_service_ends_watches(harness):
 
 @SHARED
 def test_changes_of_another_process_reach_waiters_and_watchers(store, tmp_path, clock):
-    """Reports, ends and deletes of another process reach the waits and watches of this process."""
+    """Another process's reports, ends and deletions reach the waits and watches of this process."""
     if isinstance(store, SQLiteStore):
         other: Store = SQLiteStore(tmp_path / "operations.db", clock=clock)
     else:
@@ -377,7 +377,7 @@ FOR_OPERATORS = "failures worker_host worker_pid"
 
 
 def test_nothing_else_of_record_is_shown(make_service):
-    """A FULL view hides the caller, the owner of the lease, keys, the target and the request."""
+    """A FULL view hides the caller, the lease owner, the index keys, the target and the request."""
     service = make_service()
     name = method_of(service).start(WorkRequest("secret"), caller="ann").name
     found = service.get(name, view="FULL", caller="ann").description

@@ -98,7 +98,7 @@ def by_http(client: httpx.Client, asked: Asked) -> Any:
 
 
 def json_text(value: Any) -> str:
-    """Return the text of a value in a query."""
+    """Return a value as text for a query string."""
     return json.dumps(value) if isinstance(value, bool) else str(value)
 
 
@@ -258,7 +258,7 @@ ID = str(uuid.UUID(int=5))
 
 
 def named(name: str, **more: Any) -> Prepare:
-    """Prepare a request for the operation of this name."""
+    """Prepare a request with the name of an operation, or of a parent."""
     return lambda counting: {"name": name, **more}
 
 
@@ -362,7 +362,7 @@ CALLERS = {"": "UNAUTHENTICATED", "bob": "PERMISSION_DENIED", "mallory": "INTERN
 
 
 def anonymous(found: Any, name: str) -> Any:
-    """Replace the operation's name and the page token in an answer by placeholders."""
+    """Replace the operation's name and the page token in an answer with placeholders."""
     text = json.dumps(found, sort_keys=True)
     name = name if name != MISSING else ""
     name = name or (found.get("name", "") if isinstance(found, dict) else "")
@@ -401,7 +401,7 @@ def test_grpc_and_http_refuse_callers_alike(verb: str, places: Callable[[str], P
 
 @pytest.mark.parametrize("verb", ["WaitOperation", "Start"])
 def test_stopping_service_refuses_alike_in_all_ways(verb: str) -> None:
-    """While the service stops, Wait and starts get UNAVAILABLE and RetryInfo by HTTP and gRPC."""
+    """While the service stops, HTTP and gRPC refuse Wait and starts: UNAVAILABLE and RetryInfo."""
     counting = build()
     fields = {"name": counting.start()} if verb == "WaitOperation" else {}
     with served(counting) as place:
@@ -415,7 +415,7 @@ def test_stopping_service_refuses_alike_in_all_ways(verb: str) -> None:
 
 
 def test_refusal_by_validate_is_the_same_in_all_ways(places: Callable[[str], Place]) -> None:
-    """If ``validate`` raises ValueError or returns False, a start is INVALID_ARGUMENT."""
+    """If ``validate`` raises ValueError or returns False, a start fails with INVALID_ARGUMENT."""
     internal = ["INTERNAL", "the server failed internally"]
     for way in places("plain").ways.values():
         found = [way(Asked("Start", {"label": label}))[:2] for label in ("negative", "no")]

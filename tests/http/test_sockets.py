@@ -29,7 +29,7 @@ class Line:
         self.socket = socket.create_connection((HOST, port), timeout=PATIENCE)
 
     def send(self, method: str, path: str, body: bytes = b"", *headers: str) -> Line:
-        """Send a request unchanged; a body gets a length header unless one is given."""
+        """Send exactly this request; only a Content-Length is added if a body needs one."""
         lines = [f"{method} {path} HTTP/1.1", f"Host: {HOST}", *headers]
         if body and not any("length" in line.lower() or "chunked" in line for line in headers):
             lines.append(f"Content-Length: {len(body)}")
@@ -123,7 +123,7 @@ def test_a_caller_who_disconnects_frees_the_waiter(
 def test_a_watcher_who_disconnects_frees_everything(
     uvicorn: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """After a disconnect the watch is gone and nothing is logged; other watchers get the end."""
+    """A disconnect ends the caller's watch, and logs nothing; other watchers still see the end."""
     service, name = uvicorn.counting.service, uvicorn.counting.start()
     lines = [uvicorn.line().send("GET", f"/v1/{name}:watch") for _ in range(5)]
     uvicorn.until(lambda: service.edges.waiters.watching == 5)

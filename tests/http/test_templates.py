@@ -97,7 +97,7 @@ def test_error_of_invalid_template_names_its_place(text: str, says: str) -> None
 def test_escaped_literals_and_verbs_match(
     template: str, path: str, bindings: dict[str, str] | None
 ) -> None:
-    """Escapes in literals and verbs match, and a verb is removed from the path."""
+    """Literals and verbs are compared when decoded; a verb is not part of a variable's value."""
     assert Template.parse(template).match(path) == bindings
 
 
@@ -145,7 +145,7 @@ def test_expand_keeps_literals_and_verbs_as_written() -> None:
 
 
 def test_the_more_specific_template_sorts_first() -> None:
-    """In each segment, a literal sorts before * and * before **, and no segment before **."""
+    """Per segment, a literal sorts before *, and * before **; the end of a path sorts before **."""
     ordered = ["/a/b", "/a/b/**", "/a/*", "/a/{x=*/**}", "/a/**", "/{x}/b", "/{x}/*", "/{x=**}"]
     shuffled = [Template.parse(text) for text in sorted(ordered)]
     assert [t.text for t in sorted(shuffled, key=lambda t: t.specificity)] == ordered

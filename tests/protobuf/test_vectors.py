@@ -20,11 +20,13 @@ BY_NUMBER = {"anyjson-064", "anyjson-114"}
 
 
 NO_CLASS = {"google.rpc.Status", "lrofix.v1.Scalars"}
-"""Messages with ``sint32`` or a custom JSON name, which attrs classes cannot express."""
+"""Messages without a fitting attrs class: Status has no class here; Scalars has ``sint32`` and
+a custom JSON name, which attrs classes cannot express.
+"""
 
 
 def chosen(file, modes, kind):
-    """Yield the file's cases of these modes whose messages this kind of registry has."""
+    """Yield the file's cases with one of these modes and a message that this kind supports."""
     for case in vectors(file)["cases"]:
         name = case.get("type_url", "").rpartition("/")[2]
         known = kind == "protobuf" or (name not in NO_CLASS and case["id"] not in BY_NUMBER)
@@ -85,7 +87,7 @@ TYPES = KINDS["protobuf"]
 
 
 def decoded(case):
-    """Decode the bytes of a case as our class or a protobuf class."""
+    """Decode a case's bytes to a message of one of our classes or of a protobuf class."""
     payload = bytes.fromhex(case["input_hex"])
     if case["message"] in INTERFACE:
         return from_proto(parsed(INTERFACE[case["message"]], payload))
@@ -103,7 +105,7 @@ def shown(case, message):
 
 @pytest.mark.parametrize("case", vectors("operation_wire")["cases"], ids=by_id)
 def test_wire_bytes_survive_a_round_trip(case):
-    """The bytes of each vector are decoded and encoded again, with unknown fields (spec §1.7)."""
+    """Each vector's bytes are decoded and encoded again, and keep unknown fields (spec §1.7)."""
     expected = case["expect"]
     if expected["decode"] == "error":
         with pytest.raises(InvalidArgument):

@@ -181,7 +181,7 @@ def test_invalid_call_of_json_rpc_gets_its_error_code(
 
 
 def test_other_media_types_and_sites_are_refused(call: Callable[..., httpx.Response]) -> None:
-    """A request of a wrong media type or from another site is refused without parsing its body."""
+    """A request with a wrong media type or from another site is refused; its body is not parsed."""
     for kind in ("text/plain", "application/json; charset=latin-1", "x" * 300):
         reply = call("POST", JSONRPC, content=b"{}", headers={"content-type": kind})
         assert (reply.status_code, reply.json()["error"]["code"]) == (200, -32005)
@@ -244,7 +244,7 @@ def agent() -> Iterator[Agent]:
 @settings(max_examples=40)
 @given(st.binary(max_size=60), st.sampled_from(["SendMessage", "GetTask", "ListTasks"]))
 def test_any_bytes_over_grpc_are_answered(agent: Agent, sent: bytes, verb: str) -> None:
-    """Arbitrary bytes over gRPC get an error that blames the request."""
+    """Arbitrary bytes over gRPC get a result, or an error that blames the request."""
     method = agent.channel.unary_unary(f"/lf.a2a.v1.A2AService/{verb}")
     try:
         method(sent, timeout=60)
@@ -318,7 +318,7 @@ def test_another_version_over_grpc_is_refused(agent: Agent) -> None:
 
 
 def test_large_part_is_not_validated_value_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The SDK's check of required fields, which is slow, leaves out most values of large parts."""
+    """The SDK's slow check of required fields gets a message without most of its large values."""
     sizes = []
 
     def checked(params: Any) -> None:

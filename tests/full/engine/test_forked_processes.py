@@ -111,7 +111,7 @@ print([one for one in known if one[0] in ("lro-maintenance", "lro-claims")])
 
 
 def test_background_threads_import_no_module(tmp_path):
-    """No background thread imports modules: a child forked meanwhile would wait for ever."""
+    """Background threads import nothing: a child forked during an import would wait for ever."""
     ran = ended_program(IMPORTING, tmp_path / "operations.db")
     assert (ran.returncode, ran.stderr, ran.stdout) == (0, "", "[]\n")
 

@@ -112,7 +112,7 @@ def test_path_outside_of_the_page_is_not_read(site: httpx.Client) -> None:
 
 
 def test_drawing_is_that_of_the_result(server: Server, site: httpx.Client) -> None:
-    """A drawing shows an operation's response; the query may have the reference picture's size."""
+    """A drawing shows an operation's response; the query may give the reference picture's size."""
     name = server.start("verify", sample("verify"))["name"]
     server.finish(name)
     plain = site.get(f"/drawings/{name}").json()

@@ -86,7 +86,7 @@ def test_each_reply_fits_the_schemas_of_the_specification(tmp_path: Path) -> Non
             task_id = caller.call(meta=known).result["taskId"]
             act(counting, counting.service.reporter(f"operations/{task_id}"))
             for declared in (True, False):
-                caller.call(meta=known, declared=declared)  # repeats the start, in this state
+                caller.call(meta=known, declared=declared)  # repeats the start in this state
                 caller.call({"id": task_id}, "operations_get", declared=declared)
             for rpc in RPCS:
                 caller.task(rpc, task_id)
