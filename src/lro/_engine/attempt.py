@@ -741,7 +741,7 @@ class Attempt:
             self._end_as(_ENDS[after.state], error_type(after.result))
         else:
             line = "%s: attempt %d raised %s: retried at %s"
-            said = self.name, failed.attempt, failed.error, due.isoformat(" ", "seconds")
+            said = self.name, failed.attempt, failed.error, due.isoformat(" ", "milliseconds")
             log.info(line, *said, extra=self._facts)
             self._end_as(Phase.RETRIED, error_type(ending.result))
         emit_stored_end(self._runtime.events, after)

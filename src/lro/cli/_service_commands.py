@@ -13,7 +13,6 @@ import signal
 import socket
 import sys
 import tempfile
-import time
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -242,7 +241,8 @@ def _log_to_stderr() -> None:
 
 @click.command()
 @click.argument("target", metavar="MODULE:SERVICE")
-def worker(target: str) -> None:
+@click.pass_context
+def worker(context: click.Context, target: str) -> None:
     """Run the waiting work of a service, without serving callers.
 
     At SIGTERM running work has the drain of the service. Work that still runs is released for the
@@ -250,7 +250,7 @@ def worker(target: str) -> None:
 
     Exit status: 0 after SIGTERM, 2 if there is no such service, 130 after Ctrl-C.
     """
-    from lro.cli._serving import print_line, warn
+    from lro.cli._serving import print_line, run_worker, warn
     from lro.cli._stores import check_store
 
     service = read_service(target)
@@ -262,14 +262,13 @@ def worker(target: str) -> None:
     if service.edges.background.claims is None:
         raise InvalidArgument(target, "was made without an executor, so it runs no work")
     _log_to_stderr()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # until the event loop handles SIGTERM
     why = check_store(service.store)
     if why:
         warn(f"for now no work is found: {why}")
     print_line(f"{target} takes work")  # before the work logs lines
-    with service:
-        while True:  # the wait is short, because a signal just before a wait does not interrupt it
-            time.sleep(1)
+    if asyncio.run(run_worker(service)) == signal.SIGINT:
+        context.exit(INTERRUPTED)
 
 
 @click.command()

@@ -333,6 +333,31 @@ class Serving:
             await self._grpc.stop(seconds)
 
 
+async def run_worker(service: Service) -> int:
+    """Run the waiting work of a service until a signal stops this process; return the signal.
+
+    An ``AsyncioExecutor(loop="running")`` runs the work on this event loop, which goes on during
+    the drain. A second signal ends the drain: work that still runs is released at once.
+    """
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    signals: list[int] = []
+    closing: list[asyncio.Future[None]] = []
+
+    def signalled(number: int) -> None:
+        if signals:
+            close = functools.partial(service.close, 0)
+            closing.append(asyncio.ensure_future(_in_own_thread(close)))
+        signals.append(number)
+        stop.set()
+
+    with contextlib.suppress(NotImplementedError):  # on Windows Ctrl-C raises KeyboardInterrupt
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, signalled, number)
+    async with service.lifespan():
+        await stop.wait()
+    return signals[0]
+
+
 class Health:
     """Answers health probes: is the process alive, and is it ready for work?"""
 

@@ -46,5 +46,14 @@ def service_in_memory(clock: VirtualClock) -> Iterator[Service]:
 
 
 def client_of(service: Service, clock: VirtualClock) -> Client:
-    """Return a client that calls a local service and sleeps on a virtual clock."""
-    return Client(transport=LocalTransport(service), clock=clock, sleep=clock.sleep)
+    """Return a client that calls a local service and sleeps on a virtual clock.
+
+    After each sleep, a service without background threads does the work that has become due.
+    """
+
+    def sleep(seconds: float) -> None:
+        clock.sleep(seconds)
+        if not service.edges.maintained:
+            service.run_maintenance()
+
+    return Client(transport=LocalTransport(service), clock=clock, sleep=sleep)

@@ -27,6 +27,7 @@ from lro.cli import _processes
 from lro.cli._serving import Health
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
+from lro.stores.sqlite import SQLiteStore
 from lro_client import Client
 from tests.cli.asking import Lro
 from tests.cli.serving import (
@@ -419,6 +420,49 @@ def test_worker_takes_over_what_a_killed_server_has_begun(here: Path, more: str)
             assert process_of(client, name) == worker.process.pid
         worker.process.send_signal(signal.SIGINT)
         assert worker.end() == 130
+
+
+ON_LOOP = """
+import asyncio, os
+from datetime import timedelta
+import lro
+from lro.executors.asyncio import AsyncioExecutor
+from lro.stores.sqlite import SQLiteStore
+
+executor = AsyncioExecutor(loop="running")
+service = lro.Service(SQLiteStore("operations.db"), executor, drain=timedelta(hours=1))
+
+@service.method("cli.v1.Works.Work")
+async def work(request: lro.Struct) -> lro.Struct:
+    with open("begun", "a") as file:
+        print(os.getpid(), file=file)
+    while not os.path.exists("go"):
+        await asyncio.sleep(0.02)
+    return request
+"""
+
+
+@pytest.mark.parametrize("second", [False, True])
+def test_worker_runs_async_functions_on_its_own_loop(here: Path, second: bool) -> None:
+    """During the drain the loop of a worker goes on; a second signal releases the work at once."""
+    (here / "work.py").write_text(ON_LOOP)
+
+    def work(request: lro.Struct) -> lro.Struct:
+        return request  # not called: this process has no executor
+
+    with lro.Service(SQLiteStore(here / "operations.db"), None, maintenance=False) as front:
+        name = front.method("cli.v1.Works.Work")(work).start(lro.Struct({"a": 1})).name
+        command = ("-m", "lro.cli", "worker", "work:service")
+        with running(command, here, "worker.log") as worker:
+            until(lambda: worker.process.pid in begun(here))
+            worker.ask_to_stop()
+            until(lambda: "stopping: operations in hand: 1" in worker.output)
+            if second:
+                worker.ask_to_stop()
+            else:
+                (here / "go").touch()
+            assert worker.end() == 0
+        assert front.get(name).done is not second
 
 
 POSTGRES = """

@@ -64,6 +64,20 @@ def test_hour(lro_service, lro_client, lro_clock):
     with pytest.raises(Exception, match="there is no operation"):
         painting.result()
 
+def test_retried_work_is_done_while_the_client_waits(lro_service, lro_client, lro_clock):
+    attempts, retry = [], lro.Retry(on=(OSError,), attempts=3)
+
+    @lro_service.method("acme.v1.Images.Fetch", retry=retry, concurrency=1)
+    def fetch(request: ResizeRequest, job: lro.Job) -> ResizeResponse:
+        attempts.append(lro_clock())
+        if job.attempt < 3:
+            raise OSError
+        return ResizeResponse(width=job.attempt)
+
+    started = fetch.start(ResizeRequest())
+    assert lro_client.operation(started.name, **TYPES).result(timeout=3600).width == 3
+    assert len(attempts) == 3
+
 def test_another_test_has_another_service(lro_service):
     assert lro_service.edges.specs == {}
 """
@@ -101,7 +115,7 @@ def test_fixtures_serve_each_test(tmp_path: Path, options: tuple[str, ...]) -> N
     """Work is done when the start returns, and polling for an hour takes no real time."""
     done = run_pytest(tmp_path, USES, *options)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "6 passed" in done.stdout
+    assert "7 passed" in done.stdout
 
 
 def test_plugin_without_fixtures_loads_nothing(tmp_path: Path) -> None:
