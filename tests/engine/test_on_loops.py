@@ -23,10 +23,11 @@ from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
+from lro.stores.sqlite import SQLiteStore
 from tests.engine.engine_parts import EACH_STORE, ID, NAME, method_of, once, raising
-from tests.service_steps import abandon, answer, ended, reason, recovered
+from tests.service_steps import Step, abandon, answer, ended, reason, recovered, work
 from tests.virtual_loop import on_a_loop
-from tests.waiting import PATIENCE, until, until_async
+from tests.waiting import PATIENCE, joined, until, until_async
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 
@@ -601,6 +602,212 @@ def test_work_that_has_not_begun_when_its_loop_is_closed_runs_on_the_next_loop(
 
     asyncio.run(again())
     assert blocked.begun == ["first", "later"]
+
+
+@pytest.mark.parametrize("use", ["refresh", "maintenance"])
+def test_plain_function_is_not_called_again_while_it_outlives_its_loop(make_service, store, use):
+    """A plain function keeps its worker after its loop was closed, and its result is stored."""
+    step, executor = Step(), running(concurrency=1)
+    service = make_service(store, executor)
+    attempts: list[int] = []
+
+    @service.method(NAME)
+    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        attempts.append(job.attempt)
+        step()
+        return WorkResponse("whole")
+
+    async def start() -> Any:
+        handle = await work.start_async(WorkRequest())
+        await until_async(lambda: attempts)
+        return handle
+
+    async def again() -> Any:
+        if use == "refresh":
+            await handle.refresh_async()
+        service.run_maintenance()
+        waiting = await work.start_async(WorkRequest())
+        assert executor.usage.running == 1
+        step.go.set()
+        await until_async(lambda: all_done(service, store))
+        return await over(service, waiting), await over(service, handle)
+
+    handle = asyncio.run(start())
+    assert [answer(service, ended) for ended in asyncio.run(again())] == ["whole"] * 2
+    assert attempts == [1, 1]
+
+
+def test_close_waits_for_a_plain_function_whose_loop_has_ended(make_service, store, monkeypatch):
+    """A close after the loop's end has the drain for a plain function, and keeps its result."""
+    monkeypatch.setattr(store, "close", lambda: None)
+    step, executor = Step(), running()
+    service = make_service(store, executor)
+
+    @service.method(NAME, at_most_once=True)
+    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        step()
+        return WorkResponse("whole")
+
+    async def start() -> str:
+        name = (await work.start_async(WorkRequest())).name
+        await until_async(step.begun.is_set)
+        return name
+
+    name = asyncio.run(start())
+    closing = threading.Thread(target=service.close, args=(PATIENCE,))
+    closing.start()
+    until(lambda: service.edges.work.stopping)
+    assert executor.usage.running == 1
+    step.go.set()
+    joined(closing)
+    assert store.get(name).state.name == "SUCCEEDED"
+
+
+def test_maintenance_releases_the_work_of_a_closed_loop(make_service, store):
+    """The function's cleanup runs before the work is released, without a use of the service."""
+    service = make_service(store, running())
+    seen: list[str] = []
+
+    @service.method(NAME)
+    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        seen.append("begun")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            seen.append(store.get(job.name).owner)
+        raise AssertionError
+
+    async def start() -> str:
+        name = (await work.start_async(WorkRequest())).name
+        await until_async(lambda: seen)
+        return name
+
+    loop = asyncio.new_event_loop()
+    name = loop.run_until_complete(start())
+    for task in asyncio.all_tasks(loop):
+        abandon(task)
+    del task
+    loop.close()
+    service.run_maintenance()
+    assert seen == ["begun", service.edges.work.owner]
+    assert store.get(name).waits
+
+
+def test_loop_that_has_cancelled_its_tasks_begins_no_work_until_it_is_used(make_service, store):
+    """Work released by a loop that ends is not begun there again; a loop that goes on begins it."""
+    service = make_service(store, running())
+    blocked = Blocked(service)
+
+    async def main() -> None:
+        (name,) = await blocked.start("a")
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        await until_async(lambda: store.get(name).waits)
+        await asyncio.to_thread(service.run_maintenance)
+        assert blocked.begun == ["a"]
+        blocked.may_go_on = True
+        assert not (await service.get_async(name)).done
+        await until_async(lambda: all_done(service, store))
+
+    asyncio.run(main())
+    assert blocked.begun == ["a", "a"]
+
+
+@pytest.mark.parametrize("at_most_once", [False, True])
+def test_result_is_stored_if_the_loop_ends_while_a_hook_runs(
+    make_service, clock, tmp_path, at_most_once
+):
+    """A thread stores the result of a function whose loop ends before the write."""
+    store = SQLiteStore(tmp_path / "operations.db", clock=clock)
+    service = make_service(store, running())
+    step = Step()
+
+    def final(metadata: Any, state: Any) -> Any:
+        step()
+        return metadata
+
+    @service.method(NAME, at_most_once=at_most_once, final_metadata=final)
+    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        await job.report_async(WorkMetadata(50))
+        return WorkResponse("whole")
+
+    async def start() -> str:
+        name = (await work.start_async(WorkRequest())).name
+        await until_async(step.begun.is_set)
+        threading.Timer(0.1, step.go.set).start()  # the end of the loop waits for the hook
+        return name
+
+    name = asyncio.run(start())
+    until(lambda: not service.edges.work.held())
+    record = store.get(name)
+    assert (record.state.name, record.attempt, record.lost_attempts) == ("SUCCEEDED", 1, 0)
+
+
+def test_close_ends_the_retries_of_a_result_whose_loop_has_ended(make_service, clock, tmp_path):
+    """A close releases work whose result a thread tries to store while the store is unavailable."""
+    store = SQLiteStore(tmp_path / "operations.db", clock=clock)
+    service = make_service(store, running())
+    refused: list[str] = []
+
+    def away(*_: object) -> None:
+        refused.append("away")
+        raise Unavailable("gone for a moment")
+
+    @service.method(NAME)
+    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        store.update_later = away
+        return WorkResponse("whole")
+
+    async def start() -> None:
+        await work.start_async(WorkRequest())
+        await until_async(lambda: refused)
+
+    asyncio.run(start())
+    assert service.edges.work.held()
+    service.close(0)
+    assert not service.edges.work.held()
+
+
+def test_start_whose_caller_has_left_does_not_hold_up_other_starts(make_service, clock):
+    """If a start without its caller runs a long function, the starts of others go on."""
+    step = Step()
+    long = make_service(Slow(clock), InlineExecutor())
+    short = make_service(Slow(clock), ThreadExecutor(1))
+
+    async def leave(method: Any, store: Any) -> None:
+        start = asyncio.create_task(method.start_async(WorkRequest()))
+        await store.handed_in()
+        start.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await start
+        store.at_once = True
+        await store.let()
+
+    asyncio.run(leave(work(long, step), long.store))
+    step.reached()
+    asyncio.run(leave(work(short), short.store))
+    until(lambda: all(record.done for record in records(short.store)))
+    step.go.set()
+    until(lambda: all(record.done for record in records(long.store)))
+
+
+def test_close_does_not_wait_for_threads_that_an_async_function_has_left(make_service):
+    """A close without a drain returns while a thread of the executor's own loop still runs."""
+    step = Step()
+    service = make_service(MemoryStore(), AsyncioExecutor())
+
+    @service.method(NAME)
+    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        await asyncio.to_thread(step)
+        return WorkResponse()
+
+    work.start(WorkRequest())
+    step.reached()
+    closing = threading.Thread(target=service.close, args=(0,))
+    closing.start()
+    joined(closing)
+    assert not step.go.is_set()
+    step.go.set()
 
 
 @pytest.mark.parametrize("wrong", [None, 5, "ab", iter([])])

@@ -213,6 +213,59 @@ def test_second_signal_during_drain_hands_work_back(step, monkeypatch):
     assert (record.done, record.owner, record.lost_attempts) == (False, "", 0)
 
 
+def test_second_signal_during_drain_kills_functions_before_their_release(make_service, store):
+    """If a signal interrupts the drain, functions that can be killed have ended at the release."""
+    running, order = Step(), []
+
+    class Killing(ThreadExecutor):
+        def join(self, seconds):
+            if not order:
+                order.append("join")
+                raise KeyboardInterrupt
+            return super().join(seconds)
+
+        def kill(self):
+            order.append(store.get(name).owner)
+            running.go.set()
+
+    service = make_service(store, Killing(1))
+    name = work(service, running).start(WorkRequest()).name
+    running.reached()
+    with pytest.raises(KeyboardInterrupt):
+        service.edges.work.stop(timedelta(hours=1))
+    assert order[:2] == ["join", service.edges.work.owner]
+
+
+@pytest.mark.parametrize("make", [InlineExecutor, lambda: ThreadExecutor(1)])
+def test_work_whose_function_closes_its_service_is_released(make_service, store, monkeypatch, make):
+    """A function may close its own service; the work then waits again."""
+    monkeypatch.setattr(store, "close", lambda: None)
+    service, released = make_service(store, make()), queue.SimpleQueue()
+
+    def close(_, job):
+        service.close(0)
+        released.put(store.get(job.name).waits)
+
+    work(service, close).start(WorkRequest())
+    assert released.get(timeout=PATIENCE)
+    until(lambda: not service.edges.work.held())
+
+
+def test_ctrl_c_in_a_function_of_the_main_thread_ends_the_program(make_service, store, monkeypatch):
+    """Ctrl-C in a function that runs inline raises KeyboardInterrupt; the work is released."""
+    monkeypatch.setattr(store, "close", lambda: None)
+    service, names = make_service(store, InlineExecutor()), []
+
+    def interrupt(_, job):
+        names.append(job.name)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        work(service, interrupt).start(WorkRequest())
+    service.close()
+    assert store.get(names[0]).waits
+
+
 def test_work_that_is_claimed_during_a_stop_is_released(make_service, store):
     """Work claimed during a stop is released and not lost, as no worker began it."""
     step, busy, service = Step(), make_service(store, ThreadExecutor(1)), make_service(store)

@@ -21,7 +21,6 @@ import lro
 from lro import Service
 from lro.adapters import CancelSupport, Executor, ExecutorUsage
 from lro.errors import Unavailable
-from lro.executors import asyncio as asyncio_executor
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.processes import ProcessExecutor
@@ -30,7 +29,7 @@ from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from lro.testing._executors import Work
 from tests.executors.process_methods import SEEN, context, context_async, echo
-from tests.service_steps import answer, ended
+from tests.service_steps import answer, ended, ended_in_turn, work
 from tests.stores.samples import together
 from tests.waiting import PATIENCE, joined
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
@@ -376,11 +375,10 @@ def test_a_loop_that_is_being_ended_is_given_no_more_work():
     assert not freed.acquire(blocking=False)
 
 
-@pytest.mark.parametrize("is_async", [True, False])
-def test_a_task_that_is_cancelled_before_its_first_step_is_released(is_async):
+def test_a_task_that_is_cancelled_before_its_first_step_is_released():
     """If a task is cancelled before its first step, its work is released, not held for ever."""
     executor = AsyncioExecutor(1, loop="running")
-    task = Work("a", is_async=is_async)
+    task = Work("a", is_async=True)
 
     async def begin():
         submit(executor, task)
@@ -467,28 +465,27 @@ def test_an_executor_survives_a_fork(module, name, warm):
     assert (run.returncode, run.stderr) == (0, "")
 
 
-def test_a_function_waits_until_a_thread_can_be_started(monkeypatch):
-    """A function for which no thread can be started waits for a thread, and is not lost."""
-    monkeypatch.setattr(asyncio_executor, "_RETRY_SECONDS", 0.0)
-    executor = AsyncioExecutor(2)
-    executor.reserve().release()  # starts the loop's own thread
-    start, refusals = threading.Thread.start, [1, 2]
+def test_work_for_which_no_thread_can_be_started_waits_in_the_store(monkeypatch):
+    """If no thread can be started for a plain function, its work is released and runs later."""
+    with Service(MemoryStore(), AsyncioExecutor(2), maintenance=False) as service:
+        method = work(service)
+        ended(service, method.start(WorkRequest("first")))  # starts the loop's own thread
+        start, refusals = threading.Thread.start, [1]
 
-    def refused(thread):
-        if refusals and thread.name == "lro-function":
-            refusals.pop()
-            raise RuntimeError("can't start new thread")
-        start(thread)
+        def refused(thread):
+            if refusals and thread.name == "lro-function":
+                refusals.pop()
+                raise RuntimeError("can't start new thread")
+            start(thread)
 
-    monkeypatch.setattr(threading.Thread, "start", refused)
-    task = Work("a", held=False)
-    finished(executor, task)
-    assert ends(executor)
-    assert refusals == []
+        monkeypatch.setattr(threading.Thread, "start", refused)
+        name = method.start(WorkRequest("second")).name
+        assert refusals == []
+        assert answer(service, ended_in_turn(service, name)) == "second"
 
 
 def test_the_inline_executor_waits_for_other_threads():
-    """A join waits for tasks in other threads, but not for a task in its own thread."""
+    """A join waits for tasks in other threads; a task in its own thread cannot end meanwhile."""
     executor = InlineExecutor()
     task = Work("a")
     other = threading.Thread(target=submit, args=(executor, task))
@@ -504,7 +501,7 @@ def test_the_inline_executor_waits_for_other_threads():
             own.append(executor.join(PATIENCE))
 
     submit(executor, Own("b"))
-    assert own == [True]
+    assert own == [False]
     joined(other)
 
 

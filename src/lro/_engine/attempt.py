@@ -14,7 +14,6 @@ import contextlib
 import contextvars
 import enum
 import functools
-import inspect
 import logging
 import os
 import threading
@@ -36,6 +35,7 @@ from lro._base.errors import (
     RetryLater,
     StatusError,
     Unavailable,
+    interrupts,
     loggable,
 )
 from lro._base.status import AnyMessage, Code, Status
@@ -50,7 +50,16 @@ from lro._engine.events import (
     error_type,
 )
 from lro._engine.executor_port import RemoteCall
-from lro._engine.flow import CheckpointWrite, Flow, MayBlock, Pause, on_loop, only, run
+from lro._engine.flow import (
+    CONTINUATIONS,
+    CheckpointWrite,
+    Flow,
+    MayBlock,
+    Pause,
+    on_loop,
+    only,
+    run,
+)
 from lro._engine.job import (
     NO_ATTEMPT_TRACE,
     AttemptEnded,
@@ -168,6 +177,7 @@ class HeldWork(PerProcess):
         self.process: int = os.getpid()
         # Re-entrant: a garbage collection under the lock may close a coroutine, which calls remove.
         self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._attempts: dict[str, Attempt] = {}
         self._to_release: list[Attempt] = []
         self.skipped: set[str] = set()
@@ -211,6 +221,7 @@ class HeldWork(PerProcess):
             # After a lost lease, the name can belong to a later attempt.
             if self._attempts.get(attempt.name) is attempt:
                 del self._attempts[attempt.name]
+                self._changed.notify_all()
         if attempt.spec.options.concurrency is not None:  # the limit may let other work begin
             self.announce_work()
         elif attempt.suspect:
@@ -326,8 +337,14 @@ class Attempt:
         self.cancel()
 
     def release_later(self) -> None:
-        """Have the operation released soon, because this process cannot do the work."""
-        self._ask(StopRequest.RELEASE)
+        """Have the operation released soon, because this process cannot do the work.
+
+        This has no effect once the function has ended: then the result is stored.
+        """
+        with self._lock:
+            if self.over or self._phase is Phase.ENDING:
+                return
+            self._ask(StopRequest.RELEASE)
         self._holder.release_later(self)
 
     @property
@@ -395,25 +412,27 @@ class Attempt:
     def arun(self) -> Coroutine[Any, Any, None]:
         """Do the work of an async function on this event loop."""
         # If writes do not block, taking steps here is cheaper than switching coroutines.
-        return self._do(at_once=not self._runtime.store.writes_block, remove=True)
+        return self._do(at_once=not self._runtime.store.writes_block)
 
-    async def _do(self, *, at_once: bool, remove: bool = False) -> None:
-        """Do the whole attempt. If ``at_once``, its steps block the event loop.
+    async def _do(self, *, at_once: bool) -> None:
+        """Do the whole attempt. ``at_once``: take its steps on the event loop, which they block."""
+        import asyncio
 
-        ``remove`` is true if this method, and not its caller, must forget the ended attempt.
-        """
         try:
             control = run(self._begin()) if at_once else await on_loop(self._begin())
-            if control is None:
-                return
-            finish = self._finish(await self._await(control))
-            if at_once:
-                run(finish)
-            else:
-                await on_loop(finish)
-        finally:
-            if remove:
-                self._holder.remove(self)
+            if control is not None:
+                finish = self._finish(await self._await(control))
+                if at_once:
+                    run(finish)
+                else:
+                    await on_loop(finish)
+        except (asyncio.CancelledError, GeneratorExit):  # the event loop is ending, or was closed
+            self.release_later()
+            raise
+        except BaseException:
+            self._holder.remove(self)
+            raise
+        self._holder.remove(self)
 
     # -- begin --------------------------------------------------------------------------------
 
@@ -495,6 +514,7 @@ class Attempt:
                 returned = function(*self._arguments(control))
                 return FinalResult(self.spec.pack_response(returned))
         except BaseException as exc:  # SystemExit too: it ends the job, not the thread
+            self._raise_if_interrupted(exc)
             return self._failure(control, exc)
 
     async def _await(self, control: JobControl) -> Outcome:
@@ -517,8 +537,9 @@ class Attempt:
             if this.cancelling():  # the event loop is shutting down
                 return "released"
         except GeneratorExit:  # the event loop was closed
-            if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
-                coroutine.close()  # otherwise Python warns that it was never awaited
+            self._ask(StopRequest.RELEASE)
+            with contextlib.suppress(RuntimeError):  # the function awaits during its cleanup
+                coroutine.close()
             raise
         finally:
             self._awaited_by = None
@@ -546,9 +567,16 @@ class Attempt:
         except asyncio.CancelledError:
             raise
         except BaseException as exc:  # SystemExit too: it ends the job, not the event loop
-            if isinstance(exc, GeneratorExit) and not event_loop_runs():
+            if isinstance(exc, GeneratorExit) and (self.release_requested or not event_loop_runs()):
                 raise  # not the function's error: the event loop was closed
+            self._raise_if_interrupted(exc)
             return self._failure(control, exc)
+
+    def _raise_if_interrupted(self, error: BaseException) -> None:
+        """Have the work released, and raise the error, if a signal raised it, as Ctrl-C does."""
+        if interrupts(error):
+            self.release_later()
+            raise error
 
     def _arguments(self, control: JobControl) -> tuple[object, ...]:
         return (self._request, control.job) if self.spec.takes_job else (self._request,)
@@ -635,13 +663,24 @@ class Attempt:
     # -- end ----------------------------------------------------------------------------------
 
     def _finish(self, outcome: Outcome) -> Flow[None]:
-        """Store the outcome of the function."""
+        """Store the outcome of the function, and forget the attempt.
+
+        If the event loop ends before the outcome was handed to the store, a thread stores it.
+        """
         self._end_forked()
         with self._lock:
             self._become(Phase.ENDING)
         assert self._control is not None  # set before the function was called
         self._control.end()
-        yield from self._store(outcome)
+        try:
+            yield from self._store(outcome)
+        except GeneratorExit:
+            CONTINUATIONS.run_soon(lambda *_: run(self._finish(outcome)), None, None)
+            raise
+        except BaseException:
+            self._holder.remove(self)
+            raise
+        self._holder.remove(self)
 
     def _store(self, outcome: Outcome, *, may_fail: bool = True) -> Flow[None]:
         """Store the outcome of the attempt; if a defect prevents that, store INTERNAL instead.

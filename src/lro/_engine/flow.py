@@ -683,36 +683,51 @@ def _results_for(loop: asyncio.AbstractEventLoop) -> _Results:
     return found
 
 
-class _ContinuationThread(PerProcess):
-    """A thread that finishes flows whose callers have gone away, one after the other."""
+_MOST_CONTINUED: Final = 16
+"""Maximum number of threads that finish flows whose callers have gone away."""
+
+
+class _ContinuationThreads(PerProcess):
+    """Threads that finish flows whose callers have gone away.
+
+    A step of such a flow may take long, and must not hold up other flows. So each flow that finds
+    no idle thread gets a new one, up to ``_MOST_CONTINUED`` threads.
+    """
 
     def __init__(self) -> None:
         self._due: SimpleQueue[tuple[Continuation, Any, BaseException | None]] = SimpleQueue()
-        self._thread: threading.Thread | None = None
+        # Re-entrant: a garbage collection under the lock may close a coroutine, which adds a flow.
+        self._lock = threading.RLock()
+        self._threads = 0
+        self._unclaimed = 0
+        """The number of idle threads, less the number of flows in the queue."""
 
     def run_soon(self, then: Continuation, answer: Any, error: BaseException | None) -> None:
-        """Call ``then`` soon in the thread of this object.
+        """Call ``then`` soon in a thread of this object.
 
         If no thread can start, as at the end of the interpreter, call ``then`` here.
         """
         self._due.put((then, answer, error))
-        if self._thread is None or not self._thread.is_alive():
-            thread = threading.Thread(
-                target=self._live, args=(self._due,), name="lro-continuations", daemon=True
-            )
-            try:
-                thread.start()
-            except RuntimeError:
-                self._run_all(self._due)
-            else:
-                self._thread = thread
+        with self._lock:
+            self._unclaimed -= 1
+            if self._unclaimed >= 0 or self._threads >= _MOST_CONTINUED:
+                return
+            self._threads += 1
+            self._unclaimed += 1
+        thread = threading.Thread(
+            target=self._live, args=(self._due,), name="lro-continuations", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError:
+            with self._lock:
+                self._threads -= 1
+                self._unclaimed -= 1
+            while not self._due.empty():
+                self._run(*self._due.get())
 
     def _live(self, due: SimpleQueue[tuple[Continuation, Any, BaseException | None]]) -> None:
         while True:
-            self._run(*due.get())
-
-    def _run_all(self, due: SimpleQueue[tuple[Continuation, Any, BaseException | None]]) -> None:
-        while not due.empty():
             self._run(*due.get())
 
     def _run(self, then: Continuation, answer: Any, error: BaseException | None) -> None:
@@ -720,6 +735,9 @@ class _ContinuationThread(PerProcess):
             then(answer, error)
         except BaseException as exc:
             log.info("a call whose caller had gone away has failed: %s", exc)
+        finally:
+            with self._lock:
+                self._unclaimed += 1
 
 
-CONTINUATIONS: Final = _ContinuationThread()
+CONTINUATIONS: Final = _ContinuationThreads()

@@ -132,7 +132,6 @@ class LocalWork(HeldWork):
         self._reading = threading.Lock()
         self.paused: frozenset[str] | None = None
         """The paused method names, as last read; None before the first read."""
-        self._writes_ended = threading.Condition(self._lock)
         self._writes = 0
         self._drain_over = threading.Event()
 
@@ -230,7 +229,7 @@ class LocalWork(HeldWork):
         """Count a write as ended."""
         with self._lock:
             self._writes -= 1
-            self._writes_ended.notify_all()
+            self._changed.notify_all()
 
     def submit(
         self,
@@ -443,32 +442,48 @@ class LocalWork(HeldWork):
     def stop(self, drain: timedelta) -> None:
         """Begin no more work, give running work time to end, and release what has not ended."""
         attempts: list[Attempt] = []
-        executor, over = self.runtime.executor, False
+        functions_ended = False
         try:
             self.stopping = True
-            executor.stop()
-            with self._writes_ended:  # wait, so that records being stored are released, too
-                self._writes_ended.wait_for(lambda: not self._writes, _LAST_SECONDS)
+            self.runtime.executor.stop()
+            with self._changed:  # wait, so that records being stored are released, too
+                self._changed.wait_for(lambda: not self._writes, _LAST_SECONDS)
             attempts = list(self._attempts.values())
             if attempts:
                 text = "stopping: operations in hand: %d, time to end: %g s at most"
                 log.info(text, len(attempts), drain.total_seconds())
             over = self._drained(drain.total_seconds())
-            if not over:
-                for attempt in list(self._attempts.values()):
-                    attempt.request_release()  # a function that returns in time releases its work
-                kill: Callable[[], None] | None = getattr(executor, "kill", None)
-                if not executor.join(_LAST_SECONDS) and kill is not None:
-                    kill()  # running functions must stop: their work is released next
-                    executor.join(_LAST_SECONDS)
+            self._end_functions(_LAST_SECONDS, over=over)
+            functions_ended = True
         finally:  # even if a second signal ends the drain
-            with self._lock:  # the executor refuses work that comes later
-                held = self._attempts.values()
-                left = [*self._to_release, *(a for a in held if not (over and a.executing))]
-            _release(left)
+            try:
+                if not functions_ended:
+                    self._end_functions(0.0)
+            finally:
+                with self._lock:  # the executor refuses work that comes later
+                    left = [*self._to_release, *self._attempts.values()]
+                _release(left)
             if attempts:
                 back = sum(attempt.released for attempt in attempts)
                 log.info("stopped: operations released: %d of %d", back, len(attempts))
+
+    def _end_functions(self, seconds: float, *, over: bool = False) -> None:
+        """Ask running functions to stop, and kill those that still run after ``seconds``.
+
+        If all functions have ended (``over``), wait as long for their results to be stored.
+        """
+        executor = self.runtime.executor
+        for attempt in self.attempts():
+            attempt.request_release()  # functions that return in time are released first
+        if over or executor.join(seconds):
+            with self._changed:
+                held = self._attempts.values()
+                self._changed.wait_for(lambda: not any(a.executing for a in held), seconds)
+            return
+        kill: Callable[[], None] | None = getattr(executor, "kill", None)
+        if kill is not None:
+            kill()  # running functions must stop: their work is released next
+            executor.join(_LAST_SECONDS)
 
     def end_drain(self) -> None:
         """End the wait for running work in :meth:`stop`, called in another thread now or later."""

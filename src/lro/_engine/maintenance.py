@@ -159,6 +159,7 @@ class Maintenance(PerProcess):
             raise
 
     def _run_due(self) -> float:
+        self._runtime.executor.begin_here()  # releases the work of an event loop that was closed
         at, held = self._clock(), self._work.held()
         if not held:
             self._renewed_at = None

@@ -22,8 +22,8 @@ __all__ = ["AsyncioExecutor"]
 
 log: logging.Logger = logging.getLogger("lro")
 
-_RETRY_SECONDS: Final = 0.5
-"""Seconds before the executor tries again to start a thread."""
+_LAST_SECONDS: Final = 1.0
+"""Seconds that a stop waits for the executor's own thread. Its loop may wait for other threads."""
 
 _parent_loops: Final[list[object]] = []
 """In a forked process: the event loops of its parent, and their tasks.
@@ -121,7 +121,7 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
                 with contextlib.suppress(RuntimeError):  # the loop has ended
                     self._loop.call_soon_threadsafe(self._loop.stop)
             if self._thread is not None and self._thread is not threading.current_thread():
-                self._thread.join()
+                self._thread.join(_LAST_SECONDS)
         return over
 
     def _after_fork(self) -> None:
@@ -129,6 +129,7 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
             _parent_loops.append((self._loop, self._tasks))
         self._starting = threading.Lock()
         self._loop = None
+        self._loop_ends = False
         self._thread: threading.Thread | None = None
         self._tasks: dict[asyncio.Task[None], Coroutine[None, None, None]] = {}
 
@@ -137,18 +138,23 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
 
         If the last loop was closed before its tasks ended, release them.
         """
+        if (
+            self._loop_ends and self.loop_runs_here
+        ):  # the tasks were cancelled, but the loop goes on
+            self._loop_ends = False
         if not self._needs_loop:
             return
         with self._starting:
             if not self._needs_loop:
                 return
-            left = self._places.end_all()
+            left = self._places.end_async()
             alive, self._tasks = self._tasks, {}
-            self._loop = running = _running_loop()
+            self._loop, self._loop_ends = _running_loop(), False
+            running = self._loop
+        for coroutine in alive.values():
+            coroutine.close()  # the cleanup of functions runs before other workers get the work
         for task in left:
             task.release_later()
-        for coroutine in alive.values():
-            coroutine.close()  # otherwise Python may warn that it was never awaited
         if running is not None:
             running.call_soon(self.tell_freed)
 
@@ -160,6 +166,10 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
         if self._uses_running_loop:
             if self._loop is None:
                 raise Unavailable("no event loop of the application has used the service yet")
+            if self._loop_ends:
+                raise Unavailable(
+                    "the event loop has cancelled its tasks, as a loop that ends does"
+                )
             return
         with self._starting:
             if self._thread is not None:
@@ -198,14 +208,16 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
     def _begin(self, place: WorkerPlace, task: Task) -> None:
         loop = self._loop  # read once: begin_here may replace the loop
         self._places.begin(place, task)
-        if loop is not None and loop is _running_loop():
-            self._start(place, task)
-            return
         try:
-            if loop is None:  # the place was reserved before a fork, or its loop is closed
+            if loop is None or loop.is_closed():  # or the place was reserved before a fork
                 raise RuntimeError
-            loop.call_soon_threadsafe(self._start, place, task)
-        except RuntimeError:  # the loop is closed
+            if not task.is_async:
+                self._start_thread(place, task)
+            elif loop is _running_loop():
+                self._start(place, task)
+            else:
+                loop.call_soon_threadsafe(self._start, place, task)
+        except RuntimeError:  # the loop was closed just now
             if self._places.end(place):  # False: the task was released
                 raise Unavailable("the event loop has ended") from None
 
@@ -223,38 +235,31 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
         self._tasks.pop(running, None)
         for task in unbegun:  # cancelled before its first step
             task.release_later()
-        # A loop that is ending would not run another task.
+        if running.cancelling():  # a loop that is ending would not run another task
+            self._loop_ends = self._uses_running_loop
         self._places.end(place, tell=not running.cancelling())
 
-    async def _run_in_thread(self, task: Task) -> None:
+    def _start_thread(self, place: WorkerPlace, task: Task) -> None:
         # Use a separate thread: in a pool, blocking functions would delay each other and all
         # writes.
-        loop = asyncio.get_running_loop()
-        over = loop.create_future()
-
         def live() -> None:
             try:
                 task.run()
             except BaseException:
                 log.exception(FAILED_OUTSIDE, task.name, extra=about(task.name, task.method))
             finally:
-                with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-                    loop.call_soon_threadsafe(over.cancel)
+                self._places.end(place)
 
-        while True:
-            try:
-                threading.Thread(target=live, name="lro-function", daemon=True).start()
-                break
-            except RuntimeError as exc:  # the process has too many threads
-                line = "%s: waits until a thread can be started: %s"
-                log.warning(line, task.name, exc, extra=about(task.name, task.method))
-                await asyncio.sleep(_RETRY_SECONDS)
-        await asyncio.wait({over})
+        try:
+            threading.Thread(target=live, name="lro-function", daemon=True).start()
+        except RuntimeError as exc:  # the process has too many threads, or is ending
+            self._places.end(place, tell=False)
+            raise Unavailable(f"no thread can be started: {exc}") from exc
 
     async def _run(self, unbegun: list[Task]) -> None:
         task = unbegun.pop()
         try:
-            await (task.arun() if task.is_async else self._run_in_thread(task))
+            await task.arun()
         except (asyncio.CancelledError, GeneratorExit):
             raise  # the loop is ending, or closed
         except BaseException:  # SystemExit too, which would end the loop and all tasks

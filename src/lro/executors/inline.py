@@ -81,7 +81,8 @@ class InlineExecutor(PerProcess, LocalExecutor):
         """Wait up to ``seconds`` seconds for other threads' tasks; return True if no task runs."""
         own = threading.get_ident()
         with self._idle:
-            return self._idle.wait_for(lambda: set(self._inside) <= {own}, seconds)
+            self._idle.wait_for(lambda: set(self._inside) <= {own}, seconds)
+            return not self._inside
 
 
 class _InlineSlot:

@@ -154,13 +154,15 @@ class Places(PerProcess):
             self._freed()
         return True
 
-    def end_all(self) -> list[Task]:
-        """Count all running tasks as ended, without calling ``freed``; return them."""
+    def end_async(self) -> list[Task]:
+        """Count all running async tasks as ended, without calling ``freed``; return them."""
         with self._lock:
-            tasks = list(self._running.values())
-            self._running.clear()
+            running, self._running = self._running, {}
+            for place, task in running.items():
+                if not task.is_async:
+                    self._running[place] = task
             self._idle.notify_all()
-        return tasks
+        return [task for task in running.values() if task.is_async]
 
     def stop(self) -> None:
         """From now on, refuse to reserve places and to begin tasks."""
