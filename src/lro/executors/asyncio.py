@@ -55,10 +55,10 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
     and no thread is needed to start, report or end an operation. Until a loop has used the service,
     starts are UNAVAILABLE. After that loop is closed, starts are UNAVAILABLE until code on another
     loop starts, gets, waits for or watches an operation, or uses a handle. From then on, work runs
-    on the new loop.
-    Before the loop ends, close the service in another thread, by
-    ``await asyncio.to_thread(service.close)``. If the loop ends first, the work is released at
-    once. The ASGI edge closes the service by itself.
+    on the new loop. Before the loop ends, close the service in another thread, by
+    ``await asyncio.to_thread(service.close)``. If the loop ends first, the work of async functions
+    is released soon, and other functions run to their end. The ASGI edge closes the service by
+    itself.
 
     Raises:
         DeclarationError: ``concurrency`` is not an integer from 1, or ``loop`` is not "own" or
