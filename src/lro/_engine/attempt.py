@@ -219,9 +219,10 @@ class HeldWork(PerProcess):
         """Forget an attempt that has ended."""
         with self._lock:
             # After a lost lease, the name can belong to a later attempt.
-            if self._attempts.get(attempt.name) is attempt:
-                del self._attempts[attempt.name]
-                self._changed.notify_all()
+            if self._attempts.get(attempt.name) is not attempt:
+                return
+            del self._attempts[attempt.name]
+            self._changed.notify_all()
         if attempt.spec.options.concurrency is not None:  # the limit may let other work begin
             self.announce_work()
         elif attempt.suspect:

@@ -138,10 +138,8 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
 
         If the last loop was closed before its tasks ended, release them.
         """
-        if (
-            self._loop_ends and self.loop_runs_here
-        ):  # the tasks were cancelled, but the loop goes on
-            self._loop_ends = False
+        if self._loop_ends and self.loop_runs_here:
+            self._loop_ends = False  # the tasks were cancelled, but the loop goes on
         if not self._needs_loop:
             return
         with self._starting:
