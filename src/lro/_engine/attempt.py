@@ -168,6 +168,8 @@ class HeldWork(PerProcess):
     which renews the lease.
     """
 
+    stopping: bool = False
+
     def __init__(
         self, runtime: Runtime, claim_soon: Callable[[], None], renew_soon: Callable[[], None]
     ) -> None:
@@ -222,7 +224,8 @@ class HeldWork(PerProcess):
             if self._attempts.get(attempt.name) is not attempt:
                 return
             del self._attempts[attempt.name]
-            self._changed.notify_all()
+            if self.stopping:
+                self._changed.notify_all()
         if attempt.spec.options.concurrency is not None:  # the limit may let other work begin
             self.announce_work()
         elif attempt.suspect:
@@ -421,19 +424,20 @@ class Attempt:
 
         try:
             control = run(self._begin()) if at_once else await on_loop(self._begin())
-            if control is not None:
-                finish = self._finish(await self._await(control))
-                if at_once:
-                    run(finish)
-                else:
-                    await on_loop(finish)
+            if control is None:
+                self._holder.remove(self)
+                return
+            finish = self._finish_on_loop(await self._await(control))
+            if at_once:
+                run(finish)
+            else:
+                await on_loop(finish)
         except (asyncio.CancelledError, GeneratorExit):  # the event loop is ending, or was closed
             self.release_later()
             raise
         except BaseException:
             self._holder.remove(self)
             raise
-        self._holder.remove(self)
 
     # -- begin --------------------------------------------------------------------------------
 
@@ -664,19 +668,23 @@ class Attempt:
     # -- end ----------------------------------------------------------------------------------
 
     def _finish(self, outcome: Outcome) -> Flow[None]:
-        """Store the outcome of the function, and forget the attempt.
-
-        If the event loop ends before the outcome was handed to the store, a thread stores it.
-        """
+        """Store the outcome of the function."""
         self._end_forked()
         with self._lock:
             self._become(Phase.ENDING)
         assert self._control is not None  # set before the function was called
         self._control.end()
+        yield from self._store(outcome)
+
+    def _finish_on_loop(self, outcome: Outcome) -> Flow[None]:
+        """Store the outcome of the function, and forget the attempt.
+
+        If the event loop ends before the outcome was handed to the store, a thread stores it.
+        """
         try:
-            yield from self._store(outcome)
+            yield from self._finish(outcome)
         except GeneratorExit:
-            CONTINUATIONS.run_soon(lambda *_: run(self._finish(outcome)), None, None)
+            CONTINUATIONS.run_soon(lambda *_: run(self._finish_on_loop(outcome)), None, None)
             raise
         except BaseException:
             self._holder.remove(self)

@@ -109,8 +109,6 @@ class LocalWork(HeldWork):
     and by alias. ``new_work`` is called when an attempt is added.
     """
 
-    stopping: bool = False
-
     def __init__(
         self,
         runtime: Runtime,
