@@ -755,7 +755,7 @@ def test_close_ends_the_retries_of_a_result_whose_loop_has_ended(make_service, c
 
     @service.method(NAME)
     async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        store.update_later = away
+        store.update_later = store.update = away  # until the end of the test
         return WorkResponse("whole")
 
     async def start() -> None:
