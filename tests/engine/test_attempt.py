@@ -578,7 +578,7 @@ class Failing(MemoryStore):
 def no_patience(monkeypatch):
     """Retry failed store writes without a pause, and let a close wait until workers give up."""
     monkeypatch.setattr(attempt, "_FIRST_PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr("lro._engine.local_work._LAST_SECONDS", PATIENCE)
+    monkeypatch.setattr("lro._engine.local_work.LAST_SECONDS", PATIENCE)
 
 
 @pytest.mark.parametrize("kind", EXECUTORS)

@@ -731,10 +731,18 @@ def test_result_is_stored_if_the_loop_ends_while_a_hook_runs(
         await job.report_async(WorkMetadata(50))
         return WorkResponse("whole")
 
+    async def end_hook() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            step.go.set()  # after the loop has cancelled all tasks; its end waits for the hook
+
     async def start() -> str:
         name = (await work.start_async(WorkRequest())).name
         await until_async(step.begun.is_set)
-        threading.Timer(0.1, step.go.set).start()  # the end of the loop waits for the hook
+        ending = asyncio.create_task(end_hook())
+        await asyncio.sleep(0)
+        assert not ending.done()
         return name
 
     name = asyncio.run(start())

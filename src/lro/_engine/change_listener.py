@@ -28,7 +28,7 @@ _PAUSE_FACTOR: Final = 10
 
 The pause is also at least as long as the read took. However much other processes write, this
 process then spends little CPU time on reading, and reads for at most half of the time. Wall time
-alone is no measure, because a short read can take long on a busy machine.
+alone would mislead, because a short read can take long on a busy machine.
 """
 
 
@@ -176,7 +176,7 @@ class ChangeListener(PerProcess):
         """Read all operations that this process waits for, watches or works on."""
         self._look_at = self._clock() + LOOK_AGAIN_SECONDS
         names, mine = self._notifier.names(), self._work.held()
-        if mine:  # else there is no need to copy the names, which may be ten thousand
+        if mine:  # otherwise the names, which may be ten thousand, need not be copied
             names |= mine
         if not names:
             return

@@ -13,7 +13,7 @@ from typing import Final
 from lro._base.errors import Unavailable
 from lro._base.status import AnyMessage
 from lro._engine.events import about
-from lro._engine.executor_port import Slot
+from lro._engine.executor_port import LAST_SECONDS, Slot
 from lro._engine.local_work import LocalWork, StartingRecord
 from lro._engine.method_spec import MethodSpec
 from lro._engine.process import PerProcess
@@ -33,8 +33,6 @@ _RETRY_SECONDS: Final = 1.0
 """Seconds until the next claim after the store was unavailable or work could not be begun."""
 _SLOWER_SECONDS: Final = 0.003
 """Seconds between a notification and the claim, if the last claim of this process found no work."""
-_LAST_SECONDS: Final = 1.0
-"""Seconds that a stop waits for the thread if the executor runs functions in it."""
 _LOCKED_PAUSES: Final = (0.001, 0.1)
 """First and longest pause, in seconds, while other processes have locked the due work."""
 
@@ -95,7 +93,7 @@ class Claims(PerProcess):
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             runs_functions = self._runtime.executor.submits_block
-            self._thread.join(_LAST_SECONDS if runs_functions else None)
+            self._thread.join(LAST_SECONDS if runs_functions else None)
 
     def claim_soon(self) -> None:
         """Claim work soon, because work waits in the store."""

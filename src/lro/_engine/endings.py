@@ -169,7 +169,7 @@ def _wait_again_or_end(
 
     Instead of waiting again, the operation ends CANCELLED if a caller has asked to cancel it.
     ``lost`` is the new number of workers that this work has lost; None if no worker was lost now.
-    The change is refused if the owner or the attempt is no longer that of ``record``.
+    The change is refused if the owner or the attempt has changed since ``record`` was read.
     """
     now = runtime.store.now()
 

@@ -12,6 +12,9 @@ import attrs
 from lro._engine.job import JobControl
 from lro._engine.method_spec import MethodSpec
 
+LAST_SECONDS: Final = 1.0
+"""Seconds that a stop waits for functions, writes and threads that were told to end."""
+
 RemoteCall: TypeAlias = Callable[[MethodSpec, object, JobControl], object]
 """Calls a method's function in another process, with its request and the control of its job.
 

@@ -28,7 +28,7 @@ from lro._base.status import AnyMessage
 from lro._engine.attempt import Attempt, HeldWork
 from lro._engine.endings import emit_stored_end, ended_by
 from lro._engine.events import CancelRequested, about
-from lro._engine.executor_port import ExecutorUsage, NoWorkers, Slot
+from lro._engine.executor_port import LAST_SECONDS, ExecutorUsage, NoWorkers, Slot
 from lro._engine.flow import Flow, MayBlock, run_all
 from lro._engine.method_spec import MethodSpec
 from lro._engine.process import installed_version
@@ -46,8 +46,6 @@ from lro._model.operation import (
 
 log = logging.getLogger("lro")
 
-_LAST_SECONDS: Final = 1.0
-"""How long stopped functions may take to return before their work is released."""
 _SHOW_SECONDS: Final = 0.1
 """Claimed work that runs for longer than this gets a separate write of its start time."""
 _SHOW_AGAIN_SECONDS: Final = 5.0
@@ -445,13 +443,13 @@ class LocalWork(HeldWork):
             self.stopping = True
             self.runtime.executor.stop()
             with self._changed:  # wait, so that records being stored are released, too
-                self._changed.wait_for(lambda: not self._writes, _LAST_SECONDS)
+                self._changed.wait_for(lambda: not self._writes, LAST_SECONDS)
             attempts = list(self._attempts.values())
             if attempts:
                 text = "stopping: operations in hand: %d, time to end: %g s at most"
                 log.info(text, len(attempts), drain.total_seconds())
             over = self._drained(drain.total_seconds())
-            self._end_functions(_LAST_SECONDS, over=over)
+            self._end_functions(LAST_SECONDS, over=over)
             functions_ended = True
         finally:  # even if a second signal ends the drain
             try:
@@ -481,7 +479,7 @@ class LocalWork(HeldWork):
         kill: Callable[[], None] | None = getattr(executor, "kill", None)
         if kill is not None:
             kill()  # running functions must stop: their work is released next
-            executor.join(_LAST_SECONDS)
+            executor.join(LAST_SECONDS)
 
     def end_drain(self) -> None:
         """End the wait for running work in :meth:`stop`, called in another thread now or later."""

@@ -30,7 +30,7 @@ class Retry:
     never retried. The first pause is ``first_pause``; each further pause is ``factor`` times the
     pause before, and at most ``max_pause``. Each pause is shortened at random, by at most the
     fraction ``jitter``. No retry is due later than ``within`` after the creation of the operation;
-    None is no limit. During a pause the operation waits in the store and occupies no worker.
+    None allows any time. During a pause the operation waits in the store, not in a worker.
 
     Raises:
         DeclarationError: A value is out of range or has the wrong type.

@@ -288,7 +288,7 @@ class Starter:
 
         Raises:
             NotRerunnable: The operation is in progress, its request is gone or cannot be read, or
-                there is no ``spec``, because the service does not declare its method.
+                the service does not declare its method (``spec`` is None).
         """
         if not before.done:
             raise NotRerunnable(before.name, "it is in progress")

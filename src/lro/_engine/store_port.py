@@ -78,8 +78,8 @@ class Claim:
 
     ``owner`` is the process that gets the work, with a lease until ``lease_until``. ``limits`` has
     the methods whose work this process can do, each with the number of operations that may run at
-    once on this store; None is no limit. At most ``max_count`` operations are claimed; 0 only asks
-    whether there are any. The ``excluded`` names are not claimed. If ``name`` is not empty, only
+    once on this store; None allows any number. At most ``max_count`` operations are claimed; 0 only
+    asks whether work is due. The ``excluded`` names are not claimed. If ``name`` is not empty, only
     this operation is claimed, if it is due or its name was sent. ``suspects`` is true to claim only
     operations that have lost ``SUSPECT`` workers or more, false to claim only operations that have
     lost fewer, and None for both (only with ``max_count=0``).

@@ -190,8 +190,7 @@ def _in_message(source: Source, routes: Mapping[str, ValueTest], key_of: KeyOf) 
 
 
 def _keyed(index: Indexable | None, route: ValueTest) -> tuple[str, frozenset[str]]:
-    # Returns the key, and the key values that satisfy a condition; the key is empty if there is no
-    # index.
+    # Returns the key (empty without an index) and the key values that satisfy a condition.
     condition = route.condition
     if index is None or not isinstance(condition, Compare) or not condition.equal:
         return "", frozenset()

@@ -396,7 +396,7 @@ def read_names(
 
     Raises:
         UnsupportedMediaType, MalformedRequest: As for :func:`read_object`; or a field is unknown or
-            of the wrong type, or there are no names or too many.
+            of the wrong type, or the list of names is empty or too long.
         InvalidOperationName, InvalidParent: A name is malformed, or its parent is not ``parent``.
     """
     fields = read_object(content_type, body)

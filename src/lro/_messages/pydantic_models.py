@@ -186,7 +186,7 @@ def _config(cls: Any) -> Mapping[str, Any]:
 
 
 def _aliases(cls: Any, name: str, field: FieldInfo) -> tuple[str, tuple[str, ...]]:
-    # Returns the alias that is written (empty if there is none), and all aliases that are read.
+    # Returns the alias that is written, or an empty text, and all aliases that are read.
     given = field.validation_alias
     choices = given.choices if isinstance(given, pydantic.AliasChoices) else [given]
     read = tuple(one for one in choices if isinstance(one, str))

@@ -254,7 +254,7 @@ Violations = list[tuple[str, InvalidArgument]]
 
 
 def raise_all(wrong: Violations) -> None:
-    """Raise one error that has all violations; return if there are none.
+    """Raise one error that has all violations. Do nothing if the list is empty.
 
     Raises:
         InvalidArgument: There are violations.

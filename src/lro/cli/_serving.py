@@ -319,8 +319,7 @@ class Serving:
             self._end_drain()
 
     def _end_drain(self) -> None:
-        close = functools.partial(self._service.close, 0)
-        self._ending.append(asyncio.ensure_future(_in_own_thread(close)))
+        self._ending.append(_end_drain(self._service))
 
     def _begin_stop(self) -> None:
         self._health.stopping = True
@@ -341,12 +340,11 @@ async def run_worker(service: Service) -> int:
     """
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     signals: list[int] = []
-    closing: list[asyncio.Future[None]] = []
+    ending: list[asyncio.Task[None]] = []
 
     def signalled(number: int) -> None:
         if signals:
-            close = functools.partial(service.close, 0)
-            closing.append(asyncio.ensure_future(_in_own_thread(close)))
+            ending.append(_end_drain(service))
         signals.append(number)
         stop.set()
 
@@ -407,6 +405,11 @@ _OTHER_HOST: Final = (
 def _host_header(scope: Scope) -> str:
     found: bytes = dict(scope["headers"]).get(b"host", b"")
     return found.decode("latin-1")
+
+
+def _end_drain(service: Service) -> asyncio.Task[None]:
+    """Release the work that still runs, without waiting for the end of the drain."""
+    return asyncio.ensure_future(_in_own_thread(functools.partial(service.close, 0)))
 
 
 async def _in_own_thread(action: Callable[[], R]) -> R:

@@ -14,16 +14,13 @@ from typing import Final, Literal
 from lro._base.arguments import check, check_count
 from lro._base.errors import Unavailable
 from lro._engine.events import about
-from lro._engine.executor_port import CancelSupport, ExecutorUsage, Task
+from lro._engine.executor_port import LAST_SECONDS, CancelSupport, ExecutorUsage, Task
 from lro._engine.process import PerProcess
 from lro.executors.threads import FAILED_OUTSIDE, LocalExecutor, Places, WorkerPlace
 
 __all__ = ["AsyncioExecutor"]
 
 log: logging.Logger = logging.getLogger("lro")
-
-_LAST_SECONDS: Final = 1.0
-"""Seconds that a stop waits for the executor's own thread. Its loop may wait for other threads."""
 
 _parent_loops: Final[list[object]] = []
 """In a forked process: the event loops of its parent, and their tasks.
@@ -121,7 +118,7 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
                 with contextlib.suppress(RuntimeError):  # the loop has ended
                     self._loop.call_soon_threadsafe(self._loop.stop)
             if self._thread is not None and self._thread is not threading.current_thread():
-                self._thread.join(_LAST_SECONDS)
+                self._thread.join(LAST_SECONDS)
         return over
 
     def _after_fork(self) -> None:
@@ -129,7 +126,7 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
             _parent_loops.append((self._loop, self._tasks))
         self._starting = threading.Lock()
         self._loop = None
-        self._loop_ends = False
+        self._loop_ends = False  # True after the application's loop has cancelled its tasks
         self._thread: threading.Thread | None = None
         self._tasks: dict[asyncio.Task[None], Coroutine[None, None, None]] = {}
 
