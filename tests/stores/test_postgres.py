@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import threading
@@ -16,7 +17,7 @@ pytest.importorskip("psycopg")
 
 import psycopg
 from hypothesis import example, given
-from psycopg import errors
+from psycopg import errors, sql
 
 from lro import AnyMessage, DeclarationError, InvalidArgument, State
 from lro._engine.store_port import SCAN
@@ -413,6 +414,18 @@ def plan_of(link, statement, values):
     return plan, {*re.findall(r"Index (?:Only )?Scan.* using (\w+)", plan)}
 
 
+def kept_plan_of(link, statement, values):
+    """Return the server's plan for a prepared statement, which serves all values."""
+    numbers = itertools.count(1)
+    text = re.sub("%s", lambda _: f"${next(numbers)}", statement.decode()).replace("%%", "%")
+    link.execute(f"PREPARE planned AS {text}".encode(), prepare=False)
+    given = sql.SQL(", ").join(map(sql.Literal, values))
+    execute = sql.SQL("EXPLAIN EXECUTE planned ({})" if values else "EXPLAIN EXECUTE planned")
+    rows = link.execute(execute.format(given), prepare=False).fetchall()
+    link.execute(b"DEALLOCATE planned", prepare=False)
+    return [line.strip() for (line,) in rows]
+
+
 def statement_named(name):
     """Return a statement of the PostgreSQL store, or a statement that both SQL stores share."""
     if hasattr(statements, name):
@@ -432,6 +445,22 @@ def test_every_row_is_found_by_an_index(link):
         wanted = INDEXES.get(name, indexes)
         assert indexes <= wanted, name
         assert (indexes & wanted - {"operations_pkey"}) or name not in INDEXES, name
+
+
+def test_records_are_looked_up_by_id_where_all_records_wait(store, link, clock):
+    """No plan reads all records, not even a plan made when all of many records wait for work."""
+    insert(store, record_of(clock, owner="", lease_until=clock()))
+    link.execute(
+        """INSERT INTO operations SELECT (jsonb_populate_record(
+            o, jsonb_build_object('id', gen_random_uuid(), 'name', n::text))).*
+            FROM operations o, generate_series(1, 3000) AS n"""
+    )
+    link.execute("ANALYZE operations")
+    for name, values in PLANNED.items():
+        plan = kept_plan_of(link, statement_named(name), values)
+        for line, following in itertools.pairwise(plan):
+            if "using operations_pkey" in line:
+                assert following.startswith("Index Cond: (id = "), f"{name}: {plan}"
 
 
 FAILED = InState(frozenset({State.FAILED}))

@@ -567,9 +567,10 @@ def _claim(seen: str, changes: str, *, only: bool = False, noted: str = "") -> b
         SELECT *, row_number() OVER (ORDER BY {_ORDER}) AS number FROM ({seen}) AS s
             ORDER BY number LIMIT %s
     ), free AS MATERIALIZED (
-        SELECT o.id, s.number FROM seen s JOIN operations o ON o.id = s.id
-            WHERE {_STILL_WAITS} AND {still}
-            ORDER BY s.number LIMIT %s FOR NO KEY UPDATE OF o SKIP LOCKED
+        SELECT o.id, s.number FROM (TABLE seen ORDER BY number) AS s CROSS JOIN LATERAL (
+            SELECT o.id FROM operations o WHERE o.id = s.id AND {_STILL_WAITS} AND {still}
+                FOR NO KEY UPDATE SKIP LOCKED
+        ) AS o LIMIT %s
     ), taken AS (
         UPDATE operations o SET {changes}, version = o.version + 1 FROM free f WHERE o.id = f.id
             RETURNING o.id, f.number, {_ROW}
