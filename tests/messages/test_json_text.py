@@ -77,6 +77,20 @@ def test_servers_refuse_duplicate_keys(library):
     assert loads('{"a":1,"a":2}') == {"a": 2}
 
 
+QUOTED = st.sampled_from(["", "a", "b", '"', ':"', "\\", '\\"', "gs://x", "é", "{", '"a":1'])
+
+
+@given(st.lists(st.tuples(QUOTED, QUOTED | st.integers() | st.booleans() | st.none()), max_size=4))
+def test_flat_object_is_read_only_if_its_keys_differ(pairs):
+    members = ", ".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in pairs)
+    text = f"{{{members}}}"
+    if len(dict(pairs)) == len(pairs):
+        assert loads_strict(text) == dict(pairs)
+    else:
+        with pytest.raises(ValueError, match="stands twice"):
+            loads_strict(text)
+
+
 def test_depth_is_limited_to_a_hundred_levels(read):
     """JSON of 100 levels is read, and deeper JSON is refused (spec §1.8(8) requires 32 levels)."""
     for levels in (1, 32, MAX_DEPTH):

@@ -318,6 +318,7 @@ def check_unread(headers: Mapping[str, str]) -> None:
         raise MalformedRequest("body", f"has 0 of the {length} bytes of Content-Length")
 
 
+@functools.lru_cache(maxsize=64)
 def _check_json(content_type: str) -> None:
     kind, charset = media_type(content_type)
     if content_type and (kind != "application/json" or charset not in ("", "utf-8", "utf8")):
@@ -334,7 +335,7 @@ def read_object(content_type: str | None, body: bytes) -> dict[str, Json]:
         UnsupportedMediaType: The header names a type other than JSON in UTF-8, or is too long.
         MalformedRequest: The body is not a JSON object.
     """
-    if not body.strip():
+    if not body or body.isspace():
         media_type(content_type or "")
         return {}
     _check_json(content_type or "")
@@ -356,7 +357,7 @@ def read_json(body: bytes) -> Json:
         raise MalformedRequest("body", "is not UTF-8") from None
     except ValueError as exc:
         raise MalformedRequest("body", f"is not JSON: {exc}") from None
-    if _SURROGATE.search(body):
+    if b"\\u" in body and _SURROGATE.search(body):
         # Fields refuse unpaired surrogates (spec §1.9). Refuse them in keys and in Structs, too,
         # because a text with one can be neither stored nor quoted in an error.
         try:

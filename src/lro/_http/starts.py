@@ -95,6 +95,9 @@ Starts: TypeAlias = Mapping[str, Method[Any, Any, Any] | Start[Any]] | bool
 WHOLE_BODY: Final = HttpRule(template=Template.parse("/own"))
 """The rule for an endpoint of the application, at any path: the body is the request."""
 
+_OWN_FIELDS: Final = frozenset({"requestId", "request_id", "validateOnly", "validate_only"})
+"""The library's fields in a body, by their JSON and proto names."""
+
 NOTHING_BOUND: Final[Mapping[str, str]] = MappingProxyType({})
 
 _StartRequest: TypeAlias = tuple[Req, str, bool, Sent | None]
@@ -112,9 +115,9 @@ class StartHandler(Generic[Req]):
         """The HTTP method, path and body of the start."""
         self._start = service.edges.start_flow(full_name)
         self._observe_refusal = functools.partial(service.edges.starter.observe_refusal, full_name)
-        self._types = service.types
-        self._request: type[Req] = service.edges.specs[full_name].request
-        request = service.types.name_of(self._request)
+        message: type[Req] = service.edges.specs[full_name].request
+        request = service.types.name_of(message)
+        self._load = service.types.loader(message)
         self._shape = service.types.codec(request).shape
         self.binding: RequestBinding | None = RequestBinding.of(rule, self._shape, request)
         self._raw = start.raw if start else None
@@ -234,10 +237,11 @@ class StartHandler(Generic[Req]):
             content = self.binding.fields(None if blank else content, bound, parameters)
         fields = content or {}
         request_id, validate_only = self._take_own(fields)
-        message = self._types.load(fields, self._request)
-        return message, request_id, validate_only, functools.partial(canonical, fields)
+        return self._load(fields), request_id, validate_only, functools.partial(canonical, fields)
 
     def _take_own(self, fields: dict[str, Json]) -> tuple[str, bool]:
+        if _OWN_FIELDS.isdisjoint(fields):
+            return "", False
         request_id = take_field(fields, "request_id", str, "", self._shape)
         return request_id, take_field(fields, "validate_only", bool, False, self._shape)
 

@@ -518,6 +518,13 @@ class TypeRegistry:
             return cast(M, codec.load(value, strict=strict))
         return cast(M, (self._strict if strict else self._lenient).load(value, cls))
 
+    def loader(self, cls: type[M]) -> Callable[[Json], M]:
+        """Return strict :meth:`load` for one class."""
+        codec = self._of_class.get(cls)
+        if codec is None or type(codec) is ClassCodec:
+            return self._strict.reader(cls)
+        return functools.partial(codec.load, strict=True)
+
     def dump(self, message: object, cls: type | None = None) -> Json:
         """Write any message as a JSON value, without ``@type``; ``cls`` is as for :meth:`pack`.
 
