@@ -9,6 +9,8 @@ from typing import Final, TypeAlias, TypeVar
 
 import attrs
 
+from lro._base.by_fields import ByFields
+
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 """A JSON value as the standard library reads it."""
 
@@ -52,8 +54,8 @@ def named(full_name: str, aliases: tuple[str, ...] = ()) -> Callable[[type[T]], 
 
 
 @named("google.protobuf.Any")
-@attrs.frozen
-class AnyMessage:
+@attrs.frozen(repr=False)
+class AnyMessage(ByFields):
     """A packed message of any type (``google.protobuf.Any``).
 
     The payload keeps the form in which it arrived: a JSON value (an object for ordinary messages,
@@ -96,8 +98,8 @@ PACKAGE = "google.rpc."
 
 
 @named(PACKAGE + "ErrorInfo")
-@attrs.frozen
-class ErrorInfo:
+@attrs.frozen(eq=False, repr=False)
+class ErrorInfo(ByFields):
     """The machine-readable cause: a stable reason within a domain, and the facts."""
 
     reason: str = ""
@@ -106,16 +108,16 @@ class ErrorInfo:
 
 
 @named(PACKAGE + "RetryInfo")
-@attrs.frozen
-class RetryInfo:
+@attrs.frozen(eq=False, repr=False)
+class RetryInfo(ByFields):
     """The time to wait before the next try."""
 
     retry_delay: timedelta | None = None
 
 
 @named(PACKAGE + "BadRequest.FieldViolation")
-@attrs.frozen
-class FieldViolation:
+@attrs.frozen(eq=False, repr=False)
+class FieldViolation(ByFields):
     """One wrong field: its path in proto spelling, and the error."""
 
     field: str = ""
@@ -125,16 +127,16 @@ class FieldViolation:
 
 
 @named(PACKAGE + "BadRequest")
-@attrs.frozen
-class BadRequest:
+@attrs.frozen(eq=False, repr=False)
+class BadRequest(ByFields):
     """The wrong fields of the request."""
 
     field_violations: tuple[FieldViolation, ...] = ()
 
 
 @named(PACKAGE + "ResourceInfo")
-@attrs.frozen
-class ResourceInfo:
+@attrs.frozen(eq=False, repr=False)
+class ResourceInfo(ByFields):
     """The resource that the error is about."""
 
     resource_type: str = ""
@@ -144,8 +146,8 @@ class ResourceInfo:
 
 
 @named(PACKAGE + "PreconditionFailure.Violation")
-@attrs.frozen
-class PreconditionViolation:
+@attrs.frozen(eq=False, repr=False)
+class PreconditionViolation(ByFields):
     """One condition that did not hold."""
 
     type: str = ""
@@ -154,16 +156,16 @@ class PreconditionViolation:
 
 
 @named(PACKAGE + "PreconditionFailure")
-@attrs.frozen
-class PreconditionFailure:
+@attrs.frozen(eq=False, repr=False)
+class PreconditionFailure(ByFields):
     """The conditions that did not hold."""
 
     violations: tuple[PreconditionViolation, ...] = ()
 
 
 @named(PACKAGE + "Help.Link")
-@attrs.frozen
-class HelpLink:
+@attrs.frozen(eq=False, repr=False)
+class HelpLink(ByFields):
     """One link, with a description."""
 
     description: str = ""
@@ -171,16 +173,16 @@ class HelpLink:
 
 
 @named(PACKAGE + "Help")
-@attrs.frozen
-class Help:
+@attrs.frozen(eq=False, repr=False)
+class Help(ByFields):
     """Links to documentation."""
 
     links: tuple[HelpLink, ...] = ()
 
 
 @named(PACKAGE + "LocalizedMessage")
-@attrs.frozen
-class LocalizedMessage:
+@attrs.frozen(eq=False, repr=False)
+class LocalizedMessage(ByFields):
     """A message for people, in the language of ``locale``."""
 
     locale: str = ""
@@ -188,8 +190,8 @@ class LocalizedMessage:
 
 
 @named(PACKAGE + "DebugInfo")
-@attrs.frozen
-class DebugInfo:
+@attrs.frozen(eq=False, repr=False)
+class DebugInfo(ByFields):
     """Traces for developers, which this library reads but never sends."""
 
     stack_entries: tuple[str, ...] = ()
@@ -197,8 +199,8 @@ class DebugInfo:
 
 
 @named(PACKAGE + "QuotaFailure.Violation")
-@attrs.frozen
-class QuotaViolation:
+@attrs.frozen(eq=False, repr=False)
+class QuotaViolation(ByFields):
     """One quota that was exceeded."""
 
     subject: str = ""
@@ -206,16 +208,16 @@ class QuotaViolation:
 
 
 @named(PACKAGE + "QuotaFailure")
-@attrs.frozen
-class QuotaFailure:
+@attrs.frozen(eq=False, repr=False)
+class QuotaFailure(ByFields):
     """The quotas that were exceeded."""
 
     violations: tuple[QuotaViolation, ...] = ()
 
 
 @named(PACKAGE + "RequestInfo")
-@attrs.frozen
-class RequestInfo:
+@attrs.frozen(eq=False, repr=False)
+class RequestInfo(ByFields):
     """The identity of the request in the server's logs."""
 
     request_id: str = ""
@@ -325,8 +327,8 @@ def code_from_http(http_status: int) -> Code:
     return Code.UNKNOWN
 
 
-@attrs.frozen
-class Status:
+@attrs.frozen(repr=False)
+class Status(ByFields):
     """``google.rpc.Status``: the cause of a failure.
 
     ``code`` is a number of :class:`Code` (unlisted numbers are kept), ``message`` an English text

@@ -26,6 +26,7 @@ from lro._base.arguments import (
     needs,
     passes,
 )
+from lro._base.by_fields import ByFields
 from lro._base.errors import (
     DeclarationError,
     HookFailed,
@@ -231,8 +232,8 @@ class Authorize(Protocol):
         ...
 
 
-@attrs.frozen
-class VisibleRecords:
+@attrs.frozen(eq=False, repr=False)
+class VisibleRecords(ByFields):
     """The records that a caller can see, by name, and the names whose records were not read."""
 
     records: Mapping[str, Record]

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final, Literal, TypeAlias
 import attrs
 
 from lro._base.arguments import check_instance
+from lro._base.by_fields import ByFields
 from lro._base.errors import LroError, interrupts, one_line
 from lro._base.plain_text import plain
 from lro._base.status import Code, Status
@@ -44,8 +45,8 @@ Sent: TypeAlias = Callable[[], bytes]
 """Returns a request as its caller has sent it: the same bytes for the same request."""
 
 
-@attrs.define
-class OperationStarted:
+@attrs.define(repr=False)
+class OperationStarted(ByFields):
     """A start was answered: its operation was stored now or earlier, or the start was refused.
 
     If the start was refused, ``name`` is empty and ``error_type`` is the name of the status code.
@@ -59,8 +60,8 @@ class OperationStarted:
     error_type: str = ""
 
 
-@attrs.define
-class AttemptBegan:
+@attrs.define(repr=False)
+class AttemptBegan(ByFields):
     """A worker of this process has begun an attempt, which may end before the function is called.
 
     ``queue_seconds`` is how long the operation waited for its first attempt; None for later
@@ -75,8 +76,8 @@ class AttemptBegan:
     trace_context: str = ""
 
 
-@attrs.define(kw_only=True)
-class MetadataReported:
+@attrs.define(kw_only=True, repr=False)
+class MetadataReported(ByFields):
     """A worker or a :class:`lro.Reporter` has replaced the metadata.
 
     ``attempt`` is 0 if a reporter has replaced the metadata.
@@ -88,8 +89,8 @@ class MetadataReported:
     attempt: int
 
 
-@attrs.define
-class AttemptOver:
+@attrs.define(repr=False)
+class AttemptOver(ByFields):
     """An attempt of this process ended ``seconds`` after its beginning.
 
     ``error_type`` is the name of the status code if the attempt failed.
@@ -104,8 +105,8 @@ class AttemptOver:
     error_type: str = ""
 
 
-@attrs.define
-class OperationEnded:
+@attrs.define(repr=False)
+class OperationEnded(ByFields):
     """An operation has ended, and this process has stored its result.
 
     ``seconds`` is the time since its creation. ``cancel_seconds`` is the time since the first
@@ -127,8 +128,8 @@ class OperationEnded:
     expired: bool = False
 
 
-@attrs.define(kw_only=True)
-class CancelRequested:
+@attrs.define(kw_only=True, repr=False)
+class CancelRequested(ByFields):
     """A caller has made the first request to cancel an operation."""
 
     kind: ClassVar[str] = "cancel_requested"
@@ -137,8 +138,8 @@ class CancelRequested:
     caller: str = ""
 
 
-@attrs.define(kw_only=True)
-class WorkLost:
+@attrs.define(kw_only=True, repr=False)
+class WorkLost(ByFields):
     """This process has found work whose worker was lost: the work is retried, or has failed.
 
     ``lost_attempts`` is the number of lost attempts of the operation, including this attempt.
@@ -153,8 +154,8 @@ class WorkLost:
     trace_context: str = ""
 
 
-@attrs.define(kw_only=True)
-class WriteRefused:
+@attrs.define(kw_only=True, repr=False)
+class WriteRefused(ByFields):
     """A write of a worker of this process was refused: the worker no longer has the operation."""
 
     kind: ClassVar[str] = "write_refused"
@@ -163,8 +164,8 @@ class WriteRefused:
     attempt: int
 
 
-@attrs.define(kw_only=True)
-class LeaseRenewed:
+@attrs.define(kw_only=True, repr=False)
+class LeaseRenewed(ByFields):
     """This process has renewed its lease, which holds for ``count`` operations.
 
     ``margin_seconds`` is the time that was left of the old lease.
@@ -175,8 +176,8 @@ class LeaseRenewed:
     margin_seconds: float
 
 
-@attrs.define(kw_only=True)
-class OperationsExpired:
+@attrs.define(kw_only=True, repr=False)
+class OperationsExpired(ByFields):
     """This process has removed expired operations; ``methods`` counts them by method."""
 
     kind: ClassVar[str] = "expired"

@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import attrs
 
+from lro._base.by_fields import ByFields
 from lro._engine.job import JobControl
 from lro._engine.method_spec import MethodSpec
 
@@ -49,8 +50,8 @@ For work that had not begun, metrics say ``withdrawn`` instead.
 """
 
 
-@attrs.frozen
-class ExecutorUsage:
+@attrs.frozen(eq=False, repr=False)
+class ExecutorUsage(ByFields):
     """The number of tasks that an executor runs, and the most that it can run (None: no limit)."""
 
     running: int

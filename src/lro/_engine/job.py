@@ -15,6 +15,7 @@ from typing import Any, Final, Generic, Literal, ParamSpec, TypeAlias
 
 import attrs
 
+from lro._base.by_fields import ByFields
 from lro._base.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -447,7 +448,7 @@ _REMEMBERING: Final = threading.RLock()
 """Guards the creation of a job's checkpoints, so that its threads share one object."""
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False, repr=False)
 class JobControl:
     """The implementation of a :class:`Job`, in the process that runs the function.
 
@@ -667,8 +668,8 @@ def overdue() -> DeadlineExceeded:
     return DeadlineExceeded("the time limit of the method is over")
 
 
-@attrs.frozen
-class Failure:
+@attrs.frozen(eq=False, repr=False)
+class Failure(ByFields):
     """The error that a function raised: its class name and text, for operators.
 
     ``again`` is true if the method retries such an error. ``after`` is the number of seconds after
@@ -681,8 +682,8 @@ class Failure:
     after: float | None = None
 
 
-@attrs.frozen
-class FinalResult:
+@attrs.frozen(eq=False, repr=False)
+class FinalResult(ByFields):
     """The result that ends the operation.
 
     ``acknowledge`` is true if the result answers a cancel request. ``expired`` is true if the work

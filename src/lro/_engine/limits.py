@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from lro._base.arguments import check, check_count
+from lro._base.by_fields import ByFields
 from lro._base.errors import EncodingError, MessageTooLarge, TooManyHeld
 from lro._base.status import AnyMessage, Status
 from lro._engine.process import PerProcess
@@ -295,8 +296,8 @@ _KIB: Final = 1024
 _MIB: Final = 1024 * 1024
 
 
-@attrs.frozen(kw_only=True)
-class Limits:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Limits(ByFields):
     """The limits of a service for its callers and workers (docs/reference/limits.md).
 
     The defaults protect a server with 512 MB of memory. Sizes are in bytes. The size of a message

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import attrs
 
+from lro._base.by_fields import ByFields
 from lro._base.errors import BatchTooLarge
 from lro._base.status import AnyMessage
 from lro._engine.access import Access
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@attrs.frozen(kw_only=True)
-class BasicView:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class BasicView(ByFields):
     """The view BASIC: operations as ``google.longrunning`` defines them (AIP-157).
 
     ``inspectable`` has the names of the operations whose operator-only fields the view FULL shows.
@@ -54,7 +55,7 @@ class BasicView:
         return [record.operation for record in records]
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class FullView(BasicView):
     """The view FULL: operations with their descriptions (spec §3.11).
 
@@ -77,8 +78,8 @@ class FullView(BasicView):
 BASIC: Final = BasicView()
 
 
-@attrs.frozen
-class Batch:
+@attrs.frozen(eq=False, repr=False)
+class Batch(ByFields):
     """A BatchGet whose arguments have been checked, and which this caller may make."""
 
     access: Access
@@ -142,8 +143,8 @@ _SHORT_SECONDS: Final = 0.05
 _LEAST_SECONDS: Final = 1e-6
 
 
-@attrs.frozen(kw_only=True)
-class CheckedList:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class CheckedList(ByFields):
     """A list request whose arguments have been checked."""
 
     parent: str
@@ -334,8 +335,8 @@ def _types(declared: Iterable[tuple[MethodSpec, str]]) -> Sequence[MessageType]:
     return [MessageType(name, shape) for name, shape in shapes.items()]
 
 
-@attrs.frozen
-class Listing:
+@attrs.frozen(eq=False, repr=False)
+class Listing(ByFields):
     """A list that a caller may read; with ``only_caller`` it has only that caller's operations."""
 
     query: CheckedList

@@ -21,6 +21,7 @@ from lro._base.arguments import (
     check_span,
     check_text,
 )
+from lro._base.by_fields import ByFields
 from lro._base.errors import DeclarationError, EncodingError, InvalidArgument, got
 from lro._base.status import AnyMessage, Json, type_url
 from lro._engine.job import Job, SwallowedError
@@ -65,8 +66,8 @@ _TIMES: Final = ("create_time", "start_time", "end_time", "expire_time")
 _CANCEL_FLAGS: Final = ("cancel_requested", "requested_cancellation")
 
 
-@attrs.frozen
-class StandardMetadata:
+@attrs.frozen(eq=False, repr=False)
+class StandardMetadata(ByFields):
     """The conventional fields of a metadata type: times, and the flag of a cancel request.
 
     ``times`` maps attributes of a record to the JSON names of the fields. ``cancel_flag`` is the
@@ -146,8 +147,8 @@ def _listed(paths: Any) -> Any:
 _MOST_AT_ONCE: Final = 1_000_000_000  # a number that every database can store
 
 
-@attrs.frozen(kw_only=True)
-class Options:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Options(ByFields):
     """Options of a method.
 
     ``concurrency``: how many operations may run at once, in all processes on the store together;
@@ -321,8 +322,8 @@ class FinalMetadataFailed(Exception):
     """A method's ``final_metadata`` failed: ``args`` has the method, ``__cause__`` the error."""
 
 
-@attrs.frozen(kw_only=True)
-class MethodDefaults:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class MethodDefaults(ByFields):
     """The parts of a service that all its methods share."""
 
     types: TypeRegistry
@@ -332,8 +333,8 @@ class MethodDefaults:
     indexes: Indexes = attrs.Factory(lambda self: Indexes(self.types), takes_self=True)
 
 
-@attrs.frozen(kw_only=True)
-class MethodSpec:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class MethodSpec(ByFields):
     """A declared method: name, message classes, options, function (None: work done elsewhere)."""
 
     full_name: str

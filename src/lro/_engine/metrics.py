@@ -7,6 +7,8 @@ from typing import Final, Literal, TypeAlias
 
 import attrs
 
+from lro._base.by_fields import ByFields
+
 MetricKind: TypeAlias = Literal["counter", "histogram", "gauge", "up_down_counter"]
 
 BUCKETS: Final = (
@@ -19,8 +21,8 @@ METHOD: Final = "lro.method"
 _ERROR: Final = "error.type"
 
 
-@attrs.frozen(kw_only=True)
-class Metric:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Metric(ByFields):
     """A metric; ``attributes`` are the names of its attributes, each of which has few values.
 
     The values of an ``observed`` metric are read when they are collected; other metrics count

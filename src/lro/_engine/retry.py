@@ -9,6 +9,7 @@ from typing import Final
 import attrs
 
 from lro._base.arguments import check, check_count, check_span
+from lro._base.by_fields import ByFields
 from lro._base.errors import LroError, Retryable
 from lro._base.status import Code
 
@@ -19,8 +20,8 @@ def _listed(on: type[Exception] | tuple[type[Exception], ...]) -> tuple[type[Exc
     return on if isinstance(on, tuple) else (on,)
 
 
-@attrs.frozen(kw_only=True)
-class Retry:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Retry(ByFields):
     """Says after which errors a method is called again, how often, and when.
 
     ``attempts`` is how many times the function may fail; after the last failure the operation ends

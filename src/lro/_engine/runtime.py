@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 import attrs
 
+from lro._base.by_fields import ByFields
 from lro._base.errors import LroError, Unavailable, one_line
 from lro._base.status import AnyMessage
 from lro._engine.events import EventDispatch, about
@@ -232,8 +233,8 @@ class FirstUse:
         self.pending = False
 
 
-@attrs.frozen(kw_only=True)
-class Runtime:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Runtime(ByFields):
     """The shared parts of one service.
 
     ``domain`` names the service in error details. ``clock`` is a monotonic clock in seconds, used

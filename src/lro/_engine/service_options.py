@@ -51,7 +51,7 @@ class ServiceKeywords(TypedDict, total=False):
     clock: Callable[[], float]
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class ServiceOptions:
     """The options of a service: see :class:`lro.Service`.
 

@@ -16,6 +16,7 @@ from typing import Any, Final, Generic, TypeVar
 import attrs
 
 from lro._base.arguments import check, check_keywords, check_span
+from lro._base.by_fields import ByFields
 from lro._base.errors import (
     DeclarationError,
     EncodingError,
@@ -104,7 +105,8 @@ class StartKeywords(EndpointStartKeywords[Meta], total=False):
     validate_only: bool
 
 
-@attrs.define(kw_only=True, eq=False)  # objects of a frozen class take twice as long to make
+# Objects of a frozen class take twice as long to make.
+@attrs.define(kw_only=True, eq=False, repr=False)
 class StartSettings:
     """The options of one start: those of ``Method.start``, and three for the library itself.
 
@@ -172,8 +174,8 @@ class StartSettings:
         return None if due is None or due <= now else due
 
 
-@attrs.frozen
-class Turn:
+@attrs.frozen(eq=False, repr=False)
+class Turn(ByFields):
     """The due time of a new operation (None: now) and its place in the queue, as in its record."""
 
     due: datetime | None = None
@@ -208,7 +210,7 @@ class RandomBytes(PerProcess):
             return self._bytes[first : self._used]
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class _Start:
     """A start whose arguments have been checked, with all parts of its record."""
 

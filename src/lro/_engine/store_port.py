@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol, TypeAlias, TypeGuard, TypeVar
 
 import attrs
 
+from lro._base.by_fields import ByFields
 from lro._base.status import AnyMessage
 from lro._filters.prefilter import EVERYTHING, Test
 from lro._model.operation import Change, Record
@@ -28,8 +29,8 @@ KEY_LENGTH: Final = 200
 """The largest length of a checkpoint's key, in characters."""
 
 
-@attrs.frozen
-class RequestKey:
+@attrs.frozen(repr=False)
+class RequestKey(ByFields):
     """Identifies a repeated start: method, caller and request id (spec §9.2(2))."""
 
     method: str
@@ -46,8 +47,8 @@ class RequestKey:
         return not {*fingerprint.split()}.isdisjoint(self.fingerprint.split())
 
 
-@attrs.frozen
-class Inserted:
+@attrs.frozen(eq=False, repr=False)
+class Inserted(ByFields):
     """The result of an insert: the record, and whether this insert made it.
 
     If ``fresh`` is false, the record belongs to the first start with this key. It is the record as
@@ -72,8 +73,8 @@ Lane 0 is for methods without keys, and so for work that was stored before its m
 """
 
 
-@attrs.frozen
-class Claim:
+@attrs.frozen(eq=False, repr=False)
+class Claim(ByFields):
     """A request for waiting work, from a process with free workers.
 
     ``owner`` is the process that gets the work, with a lease until ``lease_until``. ``limits`` has
@@ -116,8 +117,8 @@ class Claim:
         return (False, True) if self.suspects is None else (self.suspects,)
 
 
-@attrs.frozen
-class WaitingWork:
+@attrs.frozen(eq=False, repr=False)
+class WaitingWork(ByFields):
     """The number of waiting operations of a method, and the earliest time at which one is due.
 
     ``due`` is how many of these operations are due now. The other operations are delayed, or their
@@ -137,8 +138,8 @@ A process runs only one such operation at a time.
 """
 
 
-@attrs.frozen
-class Claimed:
+@attrs.frozen(eq=False, repr=False)
+class Claimed(ByFields):
     """The result of a claim: the claimed records, each with its request.
 
     ``more``: more work may be due and within the limits. ``next_due`` is when the next operation
@@ -150,8 +151,8 @@ class Claimed:
     next_due: datetime | None
 
 
-@attrs.frozen
-class Worker:
+@attrs.frozen(eq=False, repr=False)
+class Worker(ByFields):
     """A process that uses a store, as it describes itself. All times are by the store's clock.
 
     It renews its row three times within a lease while it has work, and once a minute while it has
@@ -184,8 +185,8 @@ class Worker:
     """The latest ``lease_until`` of these operations; None if the worker owns none."""
 
 
-@attrs.frozen
-class Orphans:
+@attrs.frozen(eq=False, repr=False)
+class Orphans(ByFields):
     """Work of lost workers, and workers that may be lost.
 
     ``records`` are owned by workers that count as lost. ``overdue`` are other owners whose lease
@@ -202,8 +203,8 @@ class Orphans:
     unbegun: Sequence[Record] = ()
 
 
-@attrs.frozen
-class Renewed:
+@attrs.frozen(eq=False, repr=False)
+class Renewed(ByFields):
     """The answer to a renewal: names of operations in progress that this worker owns.
 
     The operations in ``cancel_requested`` have a cancel request. Those in ``older`` were begun more
@@ -214,8 +215,8 @@ class Renewed:
     older: Sequence[str] = ()
 
 
-@attrs.frozen
-class Expired:
+@attrs.frozen(eq=False, repr=False)
+class Expired(ByFields):
     """The operations that ``Store.expire`` has removed, and whether more have expired."""
 
     names: Sequence[str]
@@ -245,8 +246,8 @@ def place_of(record: Record) -> Cursor:
     return Cursor(record.create_time, record.name)
 
 
-@attrs.frozen
-class Page:
+@attrs.frozen(eq=False, repr=False)
+class Page(ByFields):
     """A part of a list: records in order, and the place up to which the store has read.
 
     ``reached`` is None at the end of the list. There may be no record at that place.
@@ -256,16 +257,16 @@ class Page:
     reached: Cursor | None
 
 
-@attrs.frozen
-class Found:
+@attrs.frozen(eq=False, repr=False)
+class Found(ByFields):
     """Records found by name, and the names that are left for another call."""
 
     records: Sequence[Record]
     rest: Sequence[str] = ()
 
 
-@attrs.frozen
-class StateSummary:
+@attrs.frozen(eq=False, repr=False)
+class StateSummary(ByFields):
     """The states of operations asked for by name."""
 
     finished: frozenset[str]
@@ -677,8 +678,8 @@ COUNTS_READ: Final = 10_000
 """How many :class:`MinuteCounts` a store reads in one call, by default."""
 
 
-@attrs.frozen
-class MinuteCounts:
+@attrs.frozen(eq=False, repr=False)
+class MinuteCounts(ByFields):
     """The counts of one method in a minute, or in a step of several minutes."""
 
     minute: datetime
@@ -688,8 +689,8 @@ class MinuteCounts:
     """The counts by the name of a series."""
 
 
-@attrs.frozen
-class MethodLoad:
+@attrs.frozen(eq=False, repr=False)
+class MethodLoad(ByFields):
     """The operations in progress of one method: how many there are, and the oldest one.
 
     ``waiting`` is how many of them wait for a worker, ``running`` how many a worker has begun.
@@ -702,8 +703,8 @@ class MethodLoad:
     oldest_name: str
 
 
-@attrs.frozen
-class Load:
+@attrs.frozen(eq=False, repr=False)
+class Load(ByFields):
     """The operations in progress, by method, and the number that each process has, by owner.
 
     ``capped`` is true if there are more operations, which are not counted here.

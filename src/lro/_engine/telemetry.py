@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, ParamSpec, TypeAlias, TypeVar
 import attrs
 
 from lro._base.arguments import check, check_flag, check_texts
+from lro._base.by_fields import ByFields
 from lro._base.errors import LroError
 from lro._engine import metrics
 from lro._engine.events import (
@@ -56,8 +57,8 @@ _NO_PROVIDER: Final = ("opentelemetry.trace", "opentelemetry.metrics")
 """Modules of the API package's own providers, which do nothing."""
 
 
-@attrs.frozen(kw_only=True)
-class Telemetry:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Telemetry(ByFields):
     """Options of a service for OpenTelemetry.
 
     ``tracer_provider`` and ``meter_provider`` are used in place of the global ones.
@@ -88,8 +89,8 @@ class Telemetry:
         check_flag("store_calls", self.store_calls)
 
 
-@attrs.frozen
-class _Api:
+@attrs.frozen(eq=False, repr=False)
+class _Api(ByFields):
     """The parts of OpenTelemetry's API package that this module uses."""
 
     trace: Any

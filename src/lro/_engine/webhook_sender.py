@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import attrs
 
+from lro._base.by_fields import ByFields
+
 if TYPE_CHECKING:
     from lro._engine.store_port import Store
     from lro._messages.registry import TypeRegistry
@@ -16,8 +18,8 @@ EVENTS: Final = ("operation.succeeded", "operation.failed", "operation.cancelled
 """The names of the events: one for each way in which an operation can end."""
 
 
-@attrs.frozen(kw_only=True)
-class Endpoint:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Endpoint(ByFields):
     """A URL to which a webhook is sent when an operation ends, and how to call it.
 
     ``id`` names the endpoint in stored and signed data; by default it is derived from the URL.

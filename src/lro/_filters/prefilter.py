@@ -16,6 +16,7 @@ from typing import Final, TypeAlias, TypeVar
 
 import attrs
 
+from lro._base.by_fields import ByFields
 from lro._model.operation import State
 
 T = TypeVar("T")
@@ -54,8 +55,8 @@ class Column(enum.Enum):
     RESULT = "result"
 
 
-@attrs.frozen
-class Span:
+@attrs.frozen(eq=False, repr=False)
+class Span(ByFields):
     """A range of time that includes both ends; an end of None means no bound."""
 
     low: int | None = None
@@ -75,65 +76,65 @@ class Span:
         return self.low is not None and self.high is not None and self.low > self.high
 
 
-@attrs.frozen
-class AllOf:
+@attrs.frozen(eq=False, repr=False)
+class AllOf(ByFields):
     """All of these tests pass; without tests, every record passes."""
 
     items: tuple[Test, ...]
 
 
-@attrs.frozen
-class AnyOf:
+@attrs.frozen(eq=False, repr=False)
+class AnyOf(ByFields):
     """At least one of these tests passes; without tests, no record passes."""
 
     items: tuple[Test, ...]
 
 
-@attrs.frozen
-class NameIn:
+@attrs.frozen(eq=False, repr=False)
+class NameIn(ByFields):
     """The name is one of ``names``."""
 
     names: frozenset[str]
 
 
-@attrs.frozen
-class InState:
+@attrs.frozen(eq=False, repr=False)
+class InState(ByFields):
     """The state is one of ``states``."""
 
     states: frozenset[State]
 
 
-@attrs.frozen
-class Created:
+@attrs.frozen(eq=False, repr=False)
+class Created(ByFields):
     """The create time is in ``span``."""
 
     span: Span
 
 
-@attrs.frozen
-class Ended:
+@attrs.frozen(eq=False, repr=False)
+class Ended(ByFields):
     """The end time is in ``span``."""
 
     span: Span
 
 
-@attrs.frozen
-class CancelIs:
+@attrs.frozen(eq=False, repr=False)
+class CancelIs(ByFields):
     """A caller asked to cancel, if ``cancel``; otherwise no caller did."""
 
     cancel: bool
 
 
-@attrs.frozen
-class KeyIn:
+@attrs.frozen(eq=False, repr=False)
+class KeyIn(ByFields):
     """The key called ``key`` has one of ``values`` or ``UNKNOWN`` (see :class:`Indexes`)."""
 
     key: str
     values: frozenset[str]
 
 
-@attrs.frozen
-class TextContains:
+@attrs.frozen(eq=False, repr=False)
+class TextContains(ByFields):
     """One of the texts in ``columns`` contains all ``pieces``, or is in binary form.
 
     ``folded`` ignores letter case; then any text with non-ASCII letters passes.
@@ -144,8 +145,8 @@ class TextContains:
     folded: bool = False
 
 
-@attrs.frozen(kw_only=True)
-class NumberIn:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class NumberIn(ByFields):
     """The number at a path of the packed message is in this range, or the payload is binary.
 
     Both ends are included. With ``or_text``, any text at the path passes too.
@@ -187,8 +188,8 @@ def _joined(
     return next(iter(found)) if len(found) == 1 else same(tuple(found))
 
 
-@attrs.frozen(kw_only=True)
-class Bounds:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Bounds(ByFields):
     """Bounds that contain all records that pass a test; None means no bound of that kind."""
 
     names: frozenset[str] | None = None

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeAlias
 
 import attrs
 
+from lro._base.by_fields import ByFields
 from lro._base.errors import (
     DeclarationError,
     HttpMethodNotAllowed,
@@ -49,8 +50,9 @@ WhileConnected: TypeAlias = Callable[[Awaitable[Any]], Awaitable[Any]]
 """Awaits its argument, and cancels it when the caller disconnects."""
 
 
-@attrs.frozen(kw_only=True, slots=False)  # with slots, an instance takes longer to make
-class HttpRequest:
+# With slots, an instance takes longer to make.
+@attrs.frozen(kw_only=True, slots=False, eq=False, repr=False)
+class HttpRequest(ByFields):
     """A request as it was sent: raw path and query, header names in lower case.
 
     ``method`` is ASCII; any other character becomes a question mark, which no method contains. A
@@ -83,8 +85,8 @@ def _as_template(template: Template | str) -> Template:
     return template if isinstance(template, Template) else Template.parse(template)
 
 
-@attrs.frozen(kw_only=True)
-class Route:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Route(ByFields):
     """One HTTP rule: the method and path template that call an RPC.
 
     The template may be text. HEAD and OPTIONS cannot be routes: the table answers them for every
@@ -103,8 +105,8 @@ class Route:
             raise DeclarationError(self.template.text, f"{self.method!r} cannot be routed")
 
 
-@attrs.frozen(kw_only=True)
-class Match:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Match(ByFields):
     """The route of a request: an RPC, and the fields bound by the path.
 
     ``head`` is true for HEAD, which is answered like GET, without a body (spec §5.7(4)).
@@ -115,15 +117,15 @@ class Match:
     head: bool
 
 
-@attrs.frozen
-class Allowed:
+@attrs.frozen(eq=False, repr=False)
+class Allowed(ByFields):
     """The reply to OPTIONS: status 204, and in ``Allow`` these sorted methods (spec §5.7(4))."""
 
     allow: tuple[str, ...]
 
 
-@attrs.frozen(kw_only=True)
-class _Row:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class _Row(ByFields):
     """The route of one alternative in a :class:`_Dispatch`; ``groups`` has its fields."""
 
     rpc: str

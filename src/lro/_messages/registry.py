@@ -18,6 +18,7 @@ from lro._base.arguments import (
     check_text,
     contained,
 )
+from lro._base.by_fields import ByFields
 from lro._base.errors import (
     DeclarationError,
     EncodingError,
@@ -108,8 +109,8 @@ CodecFactory = Callable[[type], "Codec | None"]
 """Returns the codec of a class, or None for a class that the factory does not support."""
 
 
-@attrs.frozen(slots=False)
-class ClassCodec:
+@attrs.frozen(slots=False, eq=False, repr=False)
+class ClassCodec(ByFields):
     """The codec of a message class: it reads and writes ProtoJSON by the shape of the class."""
 
     python: type

@@ -23,6 +23,7 @@ from typing import Annotated, Final, TypeVar
 import attrs
 
 from lro._base.arguments import check
+from lro._base.by_fields import ByFields
 from lro._base.errors import DeclarationError, InvalidArgument, all_of
 from lro._base.status import named
 
@@ -145,8 +146,8 @@ VALUE: Final = "google.protobuf.Value"
 ANY: Final = "google.protobuf.Any"
 
 
-@attrs.frozen(kw_only=True)
-class Field:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Field(ByFields):
     """One field of a message.
 
     - ``python``: the Python type of one value (of an element, or of a map's value);
@@ -192,8 +193,8 @@ class Field:
         return self.below()
 
 
-@attrs.frozen
-class Shape:
+@attrs.frozen(eq=False, repr=False)
+class Shape(ByFields):
     """All fields of a message class, in declared order."""
 
     python: type
@@ -224,8 +225,8 @@ def docstring(thing: object) -> str:
     return inspect.cleandoc(text).replace("``", "`")
 
 
-@attrs.frozen(kw_only=True)
-class Declared:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Declared(ByFields):
     """A field as its class declares it; an empty attribute follows from name and annotation."""
 
     name: str
@@ -240,8 +241,8 @@ class Declared:
     foreign: ForeignType | None = None
 
 
-@attrs.frozen(kw_only=True)
-class ForeignType:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ForeignType(ByFields):
     """The stored form of a type without a proto equivalent (UUID, Decimal): kind and converters."""
 
     kind: Kind
@@ -283,8 +284,8 @@ def _no_constraint(_annotation: object, _kind: Kind) -> Callable[[typing.Any], o
     return None
 
 
-@attrs.frozen(kw_only=True)
-class Library:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Library(ByFields):
     """How message classes of one library (pydantic, msgspec, typing) are read.
 
     ``declared`` returns the fields of a class. It raises DeclarationError for a field that no

@@ -10,6 +10,7 @@ from typing import Final, cast
 
 import attrs
 
+from lro._base.by_fields import ByFields
 from lro._base.errors import InvalidArgument, got
 from lro._base.status import WRAPPED_TYPES, AnyMessage, Json, named
 from lro._messages.json_text import plain_copy
@@ -40,110 +41,110 @@ _HUMP: Final = re.compile(r"[A-Z]")
 
 
 @named(PACKAGE + "Empty")
-@attrs.frozen
-class Empty:
+@attrs.frozen(eq=False, repr=False)
+class Empty(ByFields):
     """A message without fields, for methods without a result."""
 
 
 @named(PACKAGE + "FieldMask")
-@attrs.frozen
-class FieldMask:
+@attrs.frozen(eq=False, repr=False)
+class FieldMask(ByFields):
     """A list of field paths, in proto spelling."""
 
     paths: tuple[str, ...] = ()
 
 
 @named(PACKAGE + "Struct")
-@attrs.frozen
-class Struct:
+@attrs.frozen(eq=False, repr=False)
+class Struct(ByFields):
     """Any JSON object."""
 
     fields: Mapping[str, object] = attrs.field(factory=dict, hash=False)
 
 
 @named(PACKAGE + "Value")
-@attrs.frozen
-class Value:
+@attrs.frozen(eq=False, repr=False)
+class Value(ByFields):
     """Any JSON value; None is JSON's null."""
 
     value: object = attrs.field(default=None, hash=False)
 
 
 @named(PACKAGE + "ListValue")
-@attrs.frozen
-class ListValue:
+@attrs.frozen(eq=False, repr=False)
+class ListValue(ByFields):
     """Any JSON array."""
 
     values: Sequence[object] = attrs.field(factory=list, hash=False)
 
 
 @named(PACKAGE + "StringValue")
-@attrs.frozen
-class StringValue:
+@attrs.frozen(eq=False, repr=False)
+class StringValue(ByFields):
     """A string that can be absent from a field."""
 
     value: str = ""
 
 
 @named(PACKAGE + "BoolValue")
-@attrs.frozen
-class BoolValue:
+@attrs.frozen(eq=False, repr=False)
+class BoolValue(ByFields):
     """A bool that can be absent from a field."""
 
     value: bool = False
 
 
 @named(PACKAGE + "BytesValue")
-@attrs.frozen
-class BytesValue:
+@attrs.frozen(eq=False, repr=False)
+class BytesValue(ByFields):
     """Bytes that can be absent from a field."""
 
     value: bytes = b""
 
 
 @named(PACKAGE + "Int32Value")
-@attrs.frozen
-class Int32Value:
+@attrs.frozen(eq=False, repr=False)
+class Int32Value(ByFields):
     """An int32 that can be absent from a field."""
 
     value: int = 0
 
 
 @named(PACKAGE + "Int64Value")
-@attrs.frozen
-class Int64Value:
+@attrs.frozen(eq=False, repr=False)
+class Int64Value(ByFields):
     """An int64 that can be absent from a field."""
 
     value: int = 0
 
 
 @named(PACKAGE + "UInt32Value")
-@attrs.frozen
-class UInt32Value:
+@attrs.frozen(eq=False, repr=False)
+class UInt32Value(ByFields):
     """A uint32 that can be absent from a field."""
 
     value: int = 0
 
 
 @named(PACKAGE + "UInt64Value")
-@attrs.frozen
-class UInt64Value:
+@attrs.frozen(eq=False, repr=False)
+class UInt64Value(ByFields):
     """A uint64 that can be absent from a field."""
 
     value: int = 0
 
 
 @named(PACKAGE + "FloatValue")
-@attrs.frozen
-class FloatValue:
+@attrs.frozen(eq=False, repr=False)
+class FloatValue(ByFields):
     """A 32-bit float that can be absent from a field."""
 
     value: float = 0.0
 
 
 @named(PACKAGE + "DoubleValue")
-@attrs.frozen
-class DoubleValue:
+@attrs.frozen(eq=False, repr=False)
+class DoubleValue(ByFields):
     """A double that can be absent from a field."""
 
     value: float = 0.0
@@ -358,8 +359,8 @@ MESSAGES: Final[tuple[type, ...]] = (
 
 
 @named("lro.v1.OperationMetadata")
-@attrs.frozen
-class OperationMetadata:
+@attrs.frozen(eq=False, repr=False)
+class OperationMetadata(ByFields):
     """The metadata of methods that declare no metadata class.
 
     ``job.progress`` sets ``status_message`` and ``progress_percent``; the library sets all other

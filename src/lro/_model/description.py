@@ -7,6 +7,7 @@ from typing import Final, Literal, TypeAlias
 
 import attrs
 
+from lro._base.by_fields import ByFields
 from lro._base.errors import InvalidArgument, got
 from lro._messages.schema import Int32, UInt32
 
@@ -30,8 +31,8 @@ NOWHERE: Final[Place] = ("", 0)
 """Empty host and process id 0: no worker is known."""
 
 
-@attrs.frozen
-class FailedAttempt:
+@attrs.frozen(eq=False, repr=False)
+class FailedAttempt(ByFields):
     """A failed attempt: its number, when it ended, the class and the text of the error.
 
     For operators only: callers get the operation's error. The text has at most 500 characters.
@@ -43,8 +44,8 @@ class FailedAttempt:
     text: str
 
 
-@attrs.frozen(kw_only=True)
-class OperationDescription:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class OperationDescription(ByFields):
     """The facts about an operation that are not in its messages: method, times, attempts.
 
     In the BASIC view the description is empty: ``state`` is the empty text.

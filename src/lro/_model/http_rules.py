@@ -10,6 +10,7 @@ from urllib.parse import quote, unquote
 
 import attrs
 
+from lro._base.by_fields import ByFields
 from lro._base.errors import DeclarationError, InvalidArgument, MalformedRequest
 
 MAX_PATH: Final = 16 * 1024
@@ -67,8 +68,8 @@ def keep_slashes(segment: str) -> str:
     return "".join(p if n % 2 else unquote(p, errors="strict") for n, p in enumerate(pieces))
 
 
-@attrs.frozen(kw_only=True)
-class RawPath:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class RawPath(ByFields):
     """A path that is split and decoded once for all templates.
 
     ``raw`` has the segments as received, ``texts`` the decoded segments. ``verb`` is the decoded
@@ -112,8 +113,8 @@ class Wildcard(enum.Enum):
     MANY = "**"
 
 
-@attrs.frozen
-class Literal:
+@attrs.frozen(eq=False, repr=False)
+class Literal(ByFields):
     """A fixed segment or verb: as ``written`` in the template, and its decoded ``text``."""
 
     written: str
@@ -123,8 +124,8 @@ class Literal:
 Segment: TypeAlias = Literal | Wildcard
 
 
-@attrs.frozen(kw_only=True)
-class Variable:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Variable(ByFields):
     """A variable: its field, its value's segments, and the index of the first in the URL's path."""
 
     field: str
@@ -167,8 +168,8 @@ def _flatten(template: Template) -> tuple[Segment, ...]:
     return tuple(segment for segments in lists for segment in segments)
 
 
-@attrs.frozen(kw_only=True)
-class Template:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Template(ByFields):
     """A path template of an HTTP rule, such as ``/v1/{name=operations/**}:cancel`` (spec §5.1).
 
     ``parts`` are the pieces between slashes; slashes in braces do not count. In ``segments`` each

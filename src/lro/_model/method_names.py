@@ -10,6 +10,7 @@ from typing import Final
 
 import attrs
 
+from lro._base.by_fields import ByFields
 from lro._base.errors import DeclarationError
 from lro._model.operation import OperationInfo
 
@@ -29,8 +30,8 @@ FINDINGS: Final = {
 _EMPTY: Final = "google.protobuf.Empty"
 
 
-@attrs.frozen
-class MethodName:
+@attrs.frozen(eq=False, repr=False)
+class MethodName(ByFields):
     """The parts of a method's full name, for example ``acme.images.v1`` ``Images`` ``Resize``."""
 
     package: str
@@ -156,8 +157,8 @@ class OperationInfoRegistry:
         return iter(self._infos)
 
 
-@attrs.frozen
-class Hint:
+@attrs.frozen(eq=False, repr=False)
+class Hint(ByFields):
     """The annotation of a message class in a function, and a description of where it stands.
 
     ``annotation`` is None if there is no annotation, and ``NoneType`` if None is the annotation.
@@ -167,8 +168,8 @@ class Hint:
     where: str = ""
 
 
-@attrs.frozen
-class Signature:
+@attrs.frozen(eq=False, repr=False)
+class Signature(ByFields):
     """The message classes in a function's annotations, and whether the function takes a job."""
 
     request: Hint = Hint()

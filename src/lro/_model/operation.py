@@ -18,6 +18,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import attrs
 
+from lro._base.by_fields import ByFields
 from lro._base.errors import (
     CancellationNotRequested,
     InvalidArgument,
@@ -68,8 +69,8 @@ _RESERVED: Final = frozenset({".", "..", "-"})
 _UNFIT: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 
-@attrs.frozen
-class OperationName:
+@attrs.frozen(repr=False)
+class OperationName(ByFields):
     """The two parts of an operation's name; ``str()`` joins them (spec §3.1(1)).
 
     ``parent`` is empty at the root; ``id`` may have several segments. :func:`parse_name` and
@@ -197,8 +198,8 @@ PACKAGE = "google.longrunning."
 T = TypeVar("T")
 
 
-@attrs.frozen(kw_only=True)
-class Operation:
+@attrs.frozen(kw_only=True, repr=False)
+class Operation(ByFields):
     """A long-running operation as callers see it, with the five fields of spec §1.2.
 
     ``result`` is the one-of: a packed response, an error, or None. While ``done`` is false,
@@ -252,8 +253,8 @@ def operation_of(
     return made
 
 
-@attrs.frozen
-class MissingOperation:
+@attrs.frozen(eq=False, repr=False)
+class MissingOperation(ByFields):
     """The name of an operation that does not exist, or no longer exists."""
 
     name: str
@@ -285,8 +286,8 @@ def validate(operation: Operation) -> tuple[str, ...]:
 
 
 @named(PACKAGE + "GetOperationRequest")
-@attrs.frozen
-class GetOperationRequest:
+@attrs.frozen(eq=False, repr=False)
+class GetOperationRequest(ByFields):
     """The request for the latest state of an operation."""
 
     name: str = attrs.field(default="", metadata=field_number(1))
@@ -294,8 +295,8 @@ class GetOperationRequest:
 
 
 @named(PACKAGE + "ListOperationsRequest")
-@attrs.frozen
-class ListOperationsRequest:
+@attrs.frozen(eq=False, repr=False)
+class ListOperationsRequest(ByFields):
     """The request for a page of the operations of a parent that match a filter."""
 
     name: str = attrs.field(default="", metadata=field_number(4))
@@ -305,8 +306,8 @@ class ListOperationsRequest:
     unknown: bytes = unknown_fields()
 
 
-@attrs.frozen
-class ListOperationsResponse:
+@attrs.frozen(eq=False, repr=False)
+class ListOperationsResponse(ByFields):
     """A page of operations (field 1), and the token of the next page, if any (field 2)."""
 
     operations: tuple[Operation, ...] = ()
@@ -321,8 +322,8 @@ It is called batch by batch, so that one batch is freed before the next batch is
 """
 
 
-@attrs.frozen
-class BatchGetOperationsRequest:
+@attrs.frozen(eq=False, repr=False)
+class BatchGetOperationsRequest(ByFields):
     """The request to get the latest state of 1 to 1000 operations, or to watch them (spec §3.11).
 
     An extension of this library; google.longrunning has no such message.
@@ -331,8 +332,8 @@ class BatchGetOperationsRequest:
     names: tuple[str, ...] = ()
 
 
-@attrs.frozen
-class BatchGetOperationsResponse:
+@attrs.frozen(eq=False, repr=False)
+class BatchGetOperationsResponse(ByFields):
     """The operations that exist, in the order of the request, and the missing names."""
 
     operations: tuple[Operation, ...] = ()
@@ -340,8 +341,8 @@ class BatchGetOperationsResponse:
 
 
 @named(PACKAGE + "CancelOperationRequest")
-@attrs.frozen
-class CancelOperationRequest:
+@attrs.frozen(eq=False, repr=False)
+class CancelOperationRequest(ByFields):
     """The request to cancel an operation."""
 
     name: str = attrs.field(default="", metadata=field_number(1))
@@ -349,16 +350,16 @@ class CancelOperationRequest:
 
 
 @named(PACKAGE + "DeleteOperationRequest")
-@attrs.frozen
-class DeleteOperationRequest:
+@attrs.frozen(eq=False, repr=False)
+class DeleteOperationRequest(ByFields):
     """The request to delete an operation."""
 
     name: str = attrs.field(default="", metadata=field_number(1))
     unknown: bytes = unknown_fields()
 
 
-@attrs.frozen
-class RerunOperationRequest:
+@attrs.frozen(eq=False, repr=False)
+class RerunOperationRequest(ByFields):
     """The request to start the work of an ended operation again (spec §3.12).
 
     An extension of this library; google.longrunning has no such message.
@@ -369,8 +370,8 @@ class RerunOperationRequest:
 
 
 @named(PACKAGE + "WaitOperationRequest")
-@attrs.frozen
-class WaitOperationRequest:
+@attrs.frozen(eq=False, repr=False)
+class WaitOperationRequest(ByFields):
     """The request to wait until an operation is done, or until ``timeout`` has passed."""
 
     name: str = attrs.field(default="", metadata=field_number(1))
@@ -379,8 +380,8 @@ class WaitOperationRequest:
 
 
 @named(PACKAGE + "OperationInfo")
-@attrs.frozen
-class OperationInfo:
+@attrs.frozen(eq=False, repr=False)
+class OperationInfo(ByFields):
     """Full names of the response and metadata types of a method (spec §1.5)."""
 
     response_type: str = attrs.field(default="", metadata=field_number(1))
@@ -505,8 +506,8 @@ KEPT_FAILURES: Final = 20
 _FAILURE_TEXT: Final = 500
 
 
-@attrs.frozen(kw_only=True, slots=False)
-class Record:
+@attrs.frozen(kw_only=True, slots=False, eq=False, repr=False)
+class Record(ByFields):
     """The server's row for an operation. Callers never see it.
 
     Times are in UTC by the store's clock; an operation never ends before it is created. The request

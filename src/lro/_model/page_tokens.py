@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from lro._base.by_fields import ByFields
 from lro._base.errors import InvalidPageSize, InvalidPageToken, PageTokenExpired
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ _VERSION: Final = 1
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
-@attrs.frozen
-class Cursor:
+@attrs.frozen(eq=False, repr=False)
+class Cursor(ByFields):
     """A place in the order of lists: newest creation first, then by name (spec §3.4(2))."""
 
     create_time: datetime

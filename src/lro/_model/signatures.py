@@ -16,6 +16,7 @@ from typing import Final
 
 import attrs
 
+from lro._base.by_fields import ByFields
 from lro._base.errors import DeclarationError, WebhookError
 
 ID: Final = "webhook-id"
@@ -31,8 +32,8 @@ _VERSION: Final = "v1"
 _MAX_SIGNATURES: Final = 100
 
 
-@attrs.frozen
-class SignedWebhook:
+@attrs.frozen(eq=False, repr=False)
+class SignedWebhook(ByFields):
     """A webhook with a valid signature: its id, and when it was sent, in Unix seconds."""
 
     id: str

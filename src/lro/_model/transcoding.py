@@ -12,6 +12,7 @@ from typing import Final, TypeAlias, cast
 
 import attrs
 
+from lro._base.by_fields import ByFields
 from lro._base.errors import DeclarationError, InvalidArgument, MalformedRequest
 from lro._base.status import WRAPPED_TYPES, Json
 from lro._messages.json_text import MAX_DEPTH
@@ -24,8 +25,8 @@ METHODS: Final = ("POST", "PUT", "PATCH", "DELETE")
 """The HTTP methods that can start an operation; GET must change nothing."""
 
 
-@attrs.frozen(kw_only=True)
-class HttpRule:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class HttpRule(ByFields):
     """How a method is called over HTTP: HTTP method, path template and body.
 
     ``body`` is ``"*"`` for all fields that are not in the path, the name of a field, or empty if
@@ -66,8 +67,8 @@ Parameters: TypeAlias = Iterable[tuple[str, str]]
 """The names and values of a query."""
 
 
-@attrs.frozen
-class RequestBinding:
+@attrs.frozen(eq=False, repr=False)
+class RequestBinding(ByFields):
     """Says which parts of an HTTP request set which fields of a request message.
 
     ``variables`` has the fields in the path by variable. ``body`` is the field that the body sets,

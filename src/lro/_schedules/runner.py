@@ -23,6 +23,7 @@ from typing import Final, cast
 import attrs
 
 from lro._base.arguments import check, check_count, check_plain_function, check_takes, contained
+from lro._base.by_fields import ByFields
 from lro._base.errors import DeclarationError, LroError, RequestIdConflict
 from lro._schedules.schedule import Schedule, ScheduleStore, keeps_schedules
 from lro._schedules.ticks import Ticks, read_ticks
@@ -47,8 +48,8 @@ _NAMESPACE: Final = uuid.UUID("5b0c3f0e-8f0c-4c39-9d1a-0a7d8f3f0f5e")
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 
 
-@attrs.define(kw_only=True)
-class _Entry:
+@attrs.define(kw_only=True, repr=False)
+class _Entry(ByFields):
     """A schedule that this process has declared, and when it is due."""
 
     name: str

@@ -9,9 +9,11 @@ from typing import Protocol, TypeGuard
 
 import attrs
 
+from lro._base.by_fields import ByFields
 
-@attrs.frozen(kw_only=True)
-class Schedule:
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Schedule(ByFields):
     """A stored schedule of periodic starts. All times are in UTC."""
 
     name: str

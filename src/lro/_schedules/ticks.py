@@ -19,6 +19,7 @@ from zoneinfo import ZoneInfo
 import attrs
 
 from lro._base.arguments import check, check_text
+from lro._base.by_fields import ByFields
 from lro._base.errors import DeclarationError, MissingExtra
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -27,8 +28,8 @@ _SECOND: Final = timedelta(seconds=1)
 _DAY: Final = timedelta(days=1)
 
 
-@attrs.frozen
-class Ticks:
+@attrs.frozen(eq=False, repr=False)
+class Ticks(ByFields):
     """The ticks of a schedule: times in UTC, in whole seconds."""
 
     expression: str
