@@ -168,10 +168,11 @@ def due_to_all(self, until, limit):
 def debts_kept_for_ever(self, limit):
     """Never remove records with pending notifications."""
     kept = [r for r in self._records.values() if r.notify_at is not None]
-    self._lists.remove(kept)
+    for record in kept:
+        self._replace(attrs.evolve(record, expire_time=None))
     found = MemoryStore.expire(self, limit)
     for record in kept:
-        self._lists.add(record)
+        self._replace(record)
     return found
 
 

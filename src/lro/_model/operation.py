@@ -7,7 +7,7 @@ version, or to None, which removes it. The table of states defines which changes
 
 from __future__ import annotations
 
-import base64
+import binascii
 import enum
 import functools
 import re
@@ -51,10 +51,16 @@ MAX_NAMES: Final = 1000
 ID_BYTES: Final = 12
 """Number of random bytes in a new id: 96 bits, sixteen characters (spec §3.1(4))."""
 
-_SORTED: Final = "-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
-_SHIFTS: Final = range(36, -1, -6)
+_SORTED: Final = bytes.maketrans(
+    b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/",
+    b"-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz",
+)
+"""Translates the digits of base64 so that texts sort as the numbers that they stand for."""
+_URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
+_REPEAT: Final = 64**7
+"""Number of milliseconds after which the time in new ids repeats."""
 
 # Spec §3.1(2). A surrogate is refused too: a proto string cannot have one (spec §1.9). Runs of
 # characters are possessive and every choice has a look-ahead, so no input makes these patterns
@@ -165,9 +171,10 @@ def new_id(random: Callable[[int], bytes], now: datetime) -> str:
     Ids of about the same time are close together in the index of a database, so new and expiring
     records touch few of its pages. The time, in milliseconds, repeats after 139 years.
     """
-    millis = (now - _EPOCH) // _MILLISECOND
-    made = "".join([_SORTED[millis >> shift & 63] for shift in _SHIFTS])
-    return made + base64.urlsafe_b64encode(random(ID_BYTES)).decode("ascii")
+    millis = (now - _EPOCH) // _MILLISECOND % _REPEAT
+    time = binascii.b2a_base64(millis.to_bytes(6, "big"), newline=False).translate(_SORTED)
+    bits = binascii.b2a_base64(random(ID_BYTES), newline=False).translate(_URL_SAFE)
+    return (time[1:] + bits).decode()  # the first digit of the time is always 0
 
 
 def rerun_request_id(name: str) -> str:
@@ -682,7 +689,9 @@ class Record(ByFields):
         fields = self.__dict__ | changes
         fields.pop("_operation", None)  # ``operation`` is cached for the old record
         fields.pop("_weight", None)
-        return Record.of(fields)
+        record = object.__new__(Record)
+        object.__setattr__(record, "__dict__", fields)
+        return record
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> Record:
@@ -802,27 +811,30 @@ Stamp = Callable[[Record], Record]
 """Brings the derived fields of a changed record up to date."""
 
 
-def next_state(record: Record, event: Event, now: datetime) -> State:
-    """Return the state that an event leads to.
+def next_state(record: Record, event: Event, now: datetime, attempt: int | None = None) -> State:
+    """Return the state that an event leads to; ``attempt`` is the attempt that causes it, if any.
 
     Raises:
         OperationNotFound: The event is from a caller, and the record is deleted or expired.
         NotApplied: The event is too late.
+        LeaseLost: This is not the current attempt.
     """
     if event in _CALLER_EVENTS:
         record.require_visible(now)
     try:
-        return TRANSITIONS[record.state][event]
+        state = TRANSITIONS[record.state][event]
     except KeyError:
         raise NotApplied(record.name, event.value, record.state.value) from None
+    if attempt is not None and attempt != record.attempt:
+        raise LeaseLost(record.name, attempt, record.attempt)
+    return state
 
 
 def lose(attempt: int, due: datetime, now: datetime) -> Change:
     """Release the work of an attempt whose worker was lost; the work is due at ``due``."""
 
     def change(record: Record) -> Record:
-        state = next_state(record, Event.RELEASE, now)
-        _fence(record, attempt)
+        state = next_state(record, Event.RELEASE, now, attempt)
         lost = record.lost_attempts + 1
         return record.next_version(
             state=state, owner="", lease_until=due, update_time=now, lost_attempts=lost
@@ -904,8 +916,7 @@ def release(attempt: int, now: datetime) -> Change:
     """Release the work, so that another worker can claim it; the attempt does not count as lost."""
 
     def change(record: Record) -> Record:
-        state = next_state(record, Event.RELEASE, now)
-        _fence(record, attempt)
+        state = next_state(record, Event.RELEASE, now, attempt)
         due = due_again(record, now)
         return record.next_version(state=state, owner="", lease_until=due, update_time=now)
 
@@ -921,7 +932,8 @@ def note_start(attempt: int, stamp: Stamp) -> Change:
     """Bring derived fields, such as the start time, up to date; do nothing after the end."""
 
     def change(record: Record) -> Record:
-        _fence(record, attempt)
+        if attempt != record.attempt:
+            raise LeaseLost(record.name, attempt, record.attempt)
         stamped = record if record.done else stamp(record)
         return record if stamped is record else stamped.next_version(state=record.state)
 
@@ -934,8 +946,7 @@ def report(metadata: AnyMessage, attempt: int | None, now: datetime) -> Change:
 
 
 def _reported(metadata: AnyMessage, attempt: int | None, now: datetime, record: Record) -> Record:
-    state = next_state(record, Event.REPORT, now)
-    _fence(record, attempt)
+    state = next_state(record, Event.REPORT, now, attempt)
     return record.next_version(state=state, metadata=metadata, update_time=now)
 
 
@@ -946,8 +957,7 @@ def check_reporting(record: Record, attempt: int) -> None:
         NotApplied: The operation has ended.
         LeaseLost: This is not the current attempt.
     """
-    next_state(record, Event.REPORT, record.update_time)
-    _fence(record, attempt)
+    next_state(record, Event.REPORT, record.update_time, attempt)
 
 
 def request_cancel(now: datetime) -> Change:
@@ -1001,8 +1011,7 @@ def _ended(
     metadata: AnyMessage | None,
     record: Record,
 ) -> Record | None:
-    state = next_state(record, event, now)
-    _fence(record, attempt)
+    state = next_state(record, event, now, attempt)
     if event is Event.ACKNOWLEDGE_CANCEL and not record.cancel_requested:
         raise CancellationNotRequested(record.name)
     if state is State.GONE:
@@ -1046,8 +1055,7 @@ def retry(attempt: int, due: datetime, now: datetime) -> Change:
     """Let work wait after a failed attempt until ``due``. Deleted work is removed."""
 
     def change(record: Record) -> Record | None:
-        state = next_state(record, Event.RELEASE, now)
-        _fence(record, attempt)
+        state = next_state(record, Event.RELEASE, now, attempt)
         if state is State.HIDDEN:
             return None
         return record.next_version(state=state, owner="", lease_until=due, update_time=now)
@@ -1146,8 +1154,3 @@ def settle_notifications(claimed: Record, notify: str, notify_at: datetime | Non
         return record.next_version(notify=notify, notify_at=notify_at)
 
     return change
-
-
-def _fence(record: Record, attempt: int | None) -> None:
-    if attempt is not None and attempt != record.attempt:
-        raise LeaseLost(record.name, attempt, record.attempt)

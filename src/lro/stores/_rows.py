@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -123,8 +124,7 @@ def refuse_untextual(record: Record, key: RequestKey | None = None) -> None:
     Raises:
         InvalidArgument: A text has a NUL or a lone surrogate; the error names the field.
     """
-    fields = record.__dict__
-    texts = [fields[name] for name in _TEXTS]
+    texts = _texts_of(record.__dict__)
     if key is not None:
         texts += (key.method, key.caller, key.request_id, key.fingerprint)
     if textual("".join(texts)):
@@ -231,6 +231,7 @@ _TEXTS: Final = (
     *("name", "parent", "method", "owner", "caller", "request_id", "target", "notify"),
     *("failures", "origin"),
 )
+_texts_of: Final[Callable[[Mapping[str, Any]], tuple[str, ...]]] = operator.itemgetter(*_TEXTS)
 _DUMPS: Final = {name: dump for name, (dump, _) in _SPECIAL.items()}
 _PLAN: Final = tuple((name, _DUMPS.get(name)) for name in COLUMNS)
 _LOADS: Final = tuple((name, _SPECIAL[name][1]) for name in COLUMNS if name in _SPECIAL)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import bisect
+import functools
 import heapq
 import itertools
 import json
 import secrets
 import threading
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import attrs
 
@@ -79,77 +80,108 @@ _Facet: TypeAlias = "State | tuple[str, str] | None"
 """Property that all records of a list have: a state, or a key's value; None: no such property."""
 
 _ALL: Final = None
+_SWEEPS: Final = "sweeps"
+_DEBTS: Final = "debts"
+_List: TypeAlias = "tuple[str, _Facet] | str"
+"""A list of records: those of a parent with a facet; those to sweep; those with notifications."""
 
 
 class OrderedRecords:
-    """Lists of records by create time. Used under the store's lock."""
+    """Lists of records by create time, by expiry, and by the due time of their notifications.
+
+    Used under the store's lock.
+    """
 
     def __init__(self, records: Mapping[str, Record]) -> None:
         self._records = records
-        self._orders: dict[tuple[str, _Facet], list[_Entry]] = {}
+        self._lists: dict[_List, list[Any]] = {_SWEEPS: [], _DEBTS: []}
         self._keys: frozenset[str] = frozenset()
-        self._sweeps: list[tuple[int, str]] = []
-        self._debts: list[tuple[int, str]] = []
 
     def index(self, keys: Collection[str]) -> None:
         """Keep lists by these metadata keys as well, and fill them with the existing records."""
         new = frozenset(keys) - self._keys
         self._keys |= new
+        found: defaultdict[_List, list[Any]] = defaultdict(list)
         for record in self._records.values() if new else ():
             for key in new:
-                self._insert(record, (key, _value(record, key)))
-
-    def add(self, record: Record) -> None:
-        """Add a record to every list that it belongs to."""
-        for facet in self._facets(record):
-            self._insert(record, facet)
-        self._add_moments(record)
-
-    def remove(self, records: Collection[Record]) -> None:
-        """Remove records from all lists."""
-        gone: dict[tuple[str, _Facet], list[_Entry]] = {}
-        for record in records:
-            for facet in self._facets(record):
                 entry = record.create_time, record.name
-                gone.setdefault((record.parent, facet), []).append(entry)
-        for order, entries in gone.items():
-            _delete(self._orders[order], entries)
-            if not self._orders[order]:
-                del self._orders[order]
-        for moments in (self._sweeps, self._debts):
-            over = [(at, r.name) for r in records for of, at in self._moments(r) if of is moments]
-            _delete(moments, over)
+                found[record.parent, (key, _value(record, key))].append(entry)
+        self._add(found)
 
-    def move(self, before: Record, after: Record) -> None:
-        """Move a changed record to the lists where it belongs now."""
-        if before.state is not after.state:
-            self._take(before, before.state)
-            self._insert(after, after.state)
-        if (before.expire_time, before.notify_at) != (after.expire_time, after.notify_at):
-            self._take_moments(before)
-            self._add_moments(after)
-        if before.keys != after.keys:
+    def move(self, changes: Iterable[tuple[Record | None, Record | None]]) -> None:
+        """Follow the changes of distinct records: each before and after (None: not stored)."""
+        gone: defaultdict[_List, list[Any]] = defaultdict(list)
+        new: defaultdict[_List, list[Any]] = defaultdict(list)
+        for before, after in changes:
+            if (
+                before is None
+                or after is None
+                or before.create_time is not after.create_time
+                or before.parent != after.parent
+            ):
+                self._enter(before, None, gone)
+                self._enter(after, None, new)
+            else:
+                self._enter(before, after, gone)
+                self._enter(after, before, new)
+        for where, entries in gone.items():
+            _delete(self._lists[where], entries)
+        self._add(new)
+        for where in gone:
+            if not self._lists[where] and not isinstance(where, str):
+                del self._lists[where]
+
+    def _enter(
+        self, record: Record | None, other: Record | None, into: defaultdict[_List, list[Any]]
+    ) -> None:
+        """Add the entries of a record, except those that another version of the record has, too."""
+        if record is None:
+            return
+        parent, entry = record.parent, (record.create_time, record.name)
+        if other is None:
+            into[parent, _ALL].append(entry)
+        if other is None or record.state is not other.state:
+            into[parent, record.state].append(entry)
+        if other is None or record.keys != other.keys:
             for key in self._keys:
-                self._take(before, (key, _value(before, key)))
-                self._insert(after, (key, _value(after, key)))
+                into[parent, (key, _value(record, key))].append(entry)
+        times = record.expire_time, record.notify_at
+        if other is None or times != (other.expire_time, other.notify_at):
+            if (at := sweep_time(record)) is not None:
+                into[_SWEEPS].append((at, record.name))
+            if record.notify_at is not None:
+                into[_DEBTS].append((micros(record.notify_at), record.name))
+
+    def _add(self, new: Mapping[_List, list[Any]]) -> None:
+        for where, entries in new.items():
+            known = self._lists.setdefault(where, [])
+            entries.sort()
+            if not known or known[-1] < entries[0]:  # in most cases, all entries are the newest
+                known += entries
+            else:
+                for entry in entries:
+                    _add(known, entry)
 
     def expired(self, now: datetime, limit: int) -> list[str]:
         """Return the names of up to ``limit`` records past their expiry, the oldest first."""
-        due = bisect.bisect_right(self._sweeps, micros(now), key=_first)
-        return [name for _, name in self._sweeps[: min(due, limit)]]
+        sweeps = self._lists[_SWEEPS]
+        due = bisect.bisect_right(sweeps, micros(now), key=_first)
+        return [name for _, name in sweeps[: min(due, limit)]]
 
     def due(self, now: datetime, limit: int) -> list[Record]:
         """Return up to ``limit`` records whose notifications are due, the earliest due first."""
-        due = bisect.bisect_right(self._debts, micros(now), key=_first)
-        return [self._records[name] for _, name in self._debts[: min(due, limit)]]
+        debts = self._lists[_DEBTS]
+        due = bisect.bisect_right(debts, micros(now), key=_first)
+        return [self._records[name] for _, name in debts[: min(due, limit)]]
 
     def next_due(self) -> datetime | None:
         """Return when the next notification is due."""
-        return moment(self._debts[0][0]) if self._debts else None
+        debts = self._lists[_DEBTS]
+        return moment(debts[0][0]) if debts else None
 
     def oldest(self, parent: str, state: State, limit: int) -> list[str]:
         """Return up to ``limit`` names of a parent's records in this state, the oldest first."""
-        return [name for _, name in self._orders.get((parent, state), ())[:limit]]
+        return [name for _, name in self._lists.get((parent, state), ())[:limit]]
 
     def walk(self, parent: str, after: Cursor | None, bounds: Bounds) -> Iterator[Record]:
         """Yield the records within bounds, and perhaps further records, the newest first.
@@ -158,7 +190,7 @@ class OrderedRecords:
         """
         if bounds.names is not None:
             return self._named(parent, after, bounds.names)
-        orders = [self._orders.get((parent, facet), []) for facet in self._best(bounds)]
+        orders = [self._lists.get((parent, facet), []) for facet in self._best(bounds)]
         walks = [_newest_first(entries, after, bounds.created) for entries in orders]
         entries = walks[0] if len(walks) == 1 else heapq.merge(*walks, key=_in_order)
         return (self._records[name] for _, name in entries)
@@ -175,36 +207,6 @@ class OrderedRecords:
             return [(key, value) for value in (*bounds.keys[key], UNKNOWN)]
         return [_ALL] if bounds.states is None else list(bounds.states)
 
-    def _facets(self, record: Record) -> Iterator[_Facet]:
-        yield _ALL
-        yield record.state
-        for key in self._keys:
-            yield key, _value(record, key)
-
-    def _add_moments(self, record: Record) -> None:
-        for entries, at in self._moments(record):
-            _add(entries, (at, record.name))
-
-    def _take_moments(self, record: Record) -> None:
-        for entries, at in self._moments(record):
-            _delete_one(entries, (at, record.name))
-
-    def _moments(self, record: Record) -> Iterator[tuple[list[tuple[int, str]], int]]:
-        if (at := sweep_time(record)) is not None:
-            yield self._sweeps, at
-        if record.notify_at is not None:
-            yield self._debts, micros(record.notify_at)
-
-    def _insert(self, record: Record, facet: _Facet) -> None:
-        entries = self._orders.setdefault((record.parent, facet), [])
-        _add(entries, (record.create_time, record.name))
-
-    def _take(self, record: Record, facet: _Facet) -> None:
-        entries = self._orders[record.parent, facet]
-        _delete_one(entries, (record.create_time, record.name))
-        if not entries:
-            del self._orders[record.parent, facet]
-
 
 def _add(entries: list[_E], entry: _E) -> None:
     if not entries or entries[-1] < entry:  # in most cases, the entry is the newest
@@ -218,10 +220,12 @@ def _delete_one(entries: list[_E], entry: _E) -> None:
 
 
 def _delete(entries: list[_E], gone: Collection[_E]) -> None:
-    # Delete all these entries in one step: the later entries, perhaps a million, move only once.
-    places = sorted(bisect.bisect_left(entries, entry) for entry in gone)
-    if places:
-        first, last = places[0], places[-1] + 1
+    places = sorted([bisect.bisect_left(entries, entry) for entry in gone])
+    first, last = places[0], places[-1] + 1
+    if last - first > _NEAR * len(places):
+        for place in reversed(places):
+            del entries[place]
+    else:  # delete all in one step: the later entries, perhaps a million, move only once
         leaving = set(places)
         entries[first:last] = [entries[n] for n in range(first, last) if n not in leaving]
 
@@ -266,8 +270,15 @@ def _in_order(entry: _Entry) -> tuple[int, str]:
     return -micros(entry[0]), entry[1]
 
 
+_NEAR: Final = 10
+"""Entries that are on average closer than this are deleted from a list in one step."""
+
 _SLICE = 100
 """The most records that a sweep removes before it releases the lock for other threads."""
+
+_UNSETTLED: Final = 250
+"""The most changed records that the lists do not have yet; to enter them all takes about 1 ms."""
+
 _Key: TypeAlias = tuple[str, str, str]
 
 
@@ -331,8 +342,7 @@ class _Work:
         """For each method and name sent to a worker, the lane and the time of the next sending."""
         self._unbegun: list[tuple[int, str]] = []
 
-    def add(self, record: Record) -> None:
-        """Add a record."""
+    def _add(self, record: Record) -> None:
         if record.owner:
             lanes = self._held.setdefault(record.method, {})
             lanes.setdefault(record.lane, {})[record.name] = None
@@ -349,8 +359,7 @@ class _Work:
             if (late := _begin_before(record)) is not None:
                 _add(self._unbegun, (late, record.name))
 
-    def remove(self, record: Record) -> None:
-        """Remove a record."""
+    def _remove(self, record: Record) -> None:
         method = record.method
         if record.owner:
             del self._held[method][record.lane][record.name]
@@ -368,13 +377,20 @@ class _Work:
             if (late := _begin_before(record)) is not None:
                 _delete_one(self._unbegun, (late, record.name))
 
-    def move(self, before: Record, after: Record) -> None:
-        """Move changed work to where it belongs now."""
-        if (before.owner, before.lease_until) != (after.owner, after.lease_until) or (
-            _kind(before) != _kind(after)
-        ):
-            self.remove(before)
-            self.add(after)
+    def move(self, changes: Iterable[tuple[Record | None, Record | None]]) -> None:
+        """Follow the changes of distinct records: each before and after (None: not stored)."""
+        for before, after in changes:
+            if (
+                before is not None
+                and after is not None
+                and (before.owner, before.lease_until) == (after.owner, after.lease_until)
+                and _kind(before) == _kind(after)
+            ):
+                continue
+            if before is not None:
+                self._remove(before)
+            if after is not None:
+                self._add(after)
 
     def held(self) -> Iterator[str]:
         """Yield the names of operations that have an owner."""
@@ -577,12 +593,15 @@ class MemoryStore(PerProcess):
         if clock is not None:
             check_function("clock", clock)
         check_count("request_ids", request_ids)
-        self._clock = clock or _utc_now
+        self.now: Callable[[], datetime] = clock or functools.partial(datetime.now, UTC)
+        """Return the time by the store's clock."""
         self._after_fork()
         self._records: dict[str, Record] = {}
-        self._lists = OrderedRecords(self._records)
+        self._changed: dict[str, Record | None] = {}
+        """Changed records, by name, as the lists and the queue know them; None: not known."""
+        self._settled_lists = OrderedRecords(self._records)
         self._targets: dict[str, str] = {}
-        self._work = _Work()
+        self._settled_work = _Work()
         self._paused: dict[str, datetime] = {}
         self._workers: dict[str, Worker] = {}
         self._schedules: dict[str, Schedule] = {}
@@ -601,7 +620,7 @@ class MemoryStore(PerProcess):
 
     def poll_states(self, names: Collection[str]) -> StateSummary:
         """Read which of these operations have ended, and which have a cancel request."""
-        now = self._clock()
+        now = self.now()
         found = {name: self._records.get(name) for name in names}
         return StateSummary(
             finished=frozenset(
@@ -611,10 +630,6 @@ class MemoryStore(PerProcess):
                 n for n, r in found.items() if r is not None and r.cancel_pending
             ),
         )
-
-    def now(self) -> datetime:
-        """Return the time by the store's clock."""
-        return self._clock()
 
     def secret(self) -> bytes:
         """Return the key of this store's page tokens."""
@@ -642,8 +657,11 @@ class MemoryStore(PerProcess):
             if record.name in self._records:
                 raise taken(record.name)
             if not check_only:
-                self._put(record)
+                self._note(record.name, None)
+                self._records[record.name] = record
                 self._inputs[record.name] = request
+                if record.target:
+                    self._targets[record.target] = record.name
                 if key is not None:
                     self._starts.keep(key, record)
             return Inserted(record, fresh=True)
@@ -685,7 +703,9 @@ class MemoryStore(PerProcess):
     def update(self, name: str, change: Change) -> Record | None:
         """Replace or remove a record, all or nothing."""
         with self._lock:
-            record = self.get(name)
+            record = self._records.get(name)
+            if record is None:
+                raise OperationNotFound(name)
             changed = change(record)
             if changed is None:
                 self._drop(record)
@@ -725,7 +745,7 @@ class MemoryStore(PerProcess):
         max_bytes: int = READ_BYTES,
     ) -> Page:
         """Read up to ``limit`` visible records of one parent, newest first."""
-        now, bounds = self._clock(), bounds_of(prefilter)
+        now, bounds = self.now(), bounds_of(prefilter)
         found: list[Record] = []
         with self._lock:
             for looked, record in enumerate(self._lists.walk(parent, after, bounds), 1):
@@ -745,23 +765,24 @@ class MemoryStore(PerProcess):
 
     def claim(self, claim: Claim) -> Claimed:
         """Begin a new attempt at waiting operations, in the order of :meth:`Store.claim`."""
-        now = self._clock()
+        now = self.now()
         with self._lock:
             times: list[datetime] = []
+            work = self._work
             if self._paused:
                 limits = {m: n for m, n in claim.limits.items() if m not in self._paused}
                 claim = attrs.evolve(claim, limits=limits)
             if claim.name:
                 found = self._wanted(claim, now)
             else:
-                found, times = self._work.due(claim, now)
-                times += self._work.next_due(claim, now)
+                found, times = work.due(claim, now)
+                times += work.next_due(claim, now)
             works: list[tuple[Record, AnyMessage]] = []
             more = len(found) > max(0, claim.max_count)
             for name in found[: max(0, claim.max_count)]:
                 record = _taken(self._records[name], claim, now)
                 self._replace(record)
-                more = self._work.note_begin(claim, record, micros(now)) or more
+                more = work.note_begin(claim, record, micros(now)) or more
                 works.append((record, self._inputs[name]))
         return Claimed(works, more, min(times, default=None))
 
@@ -778,7 +799,7 @@ class MemoryStore(PerProcess):
     def pause(self, method: str) -> None:
         """Stop claims from taking work of a method."""
         with self._lock:
-            self._paused.setdefault(method, self._clock())
+            self._paused.setdefault(method, self.now())
 
     def resume(self, method: str) -> None:
         """Let claims take work of a method again."""
@@ -798,11 +819,11 @@ class MemoryStore(PerProcess):
     def waiting(self) -> list[WaitingWork]:
         """Count the waiting operations of each method."""
         with self._lock:
-            return self._work.waiting(self._clock())
+            return self._work.waiting(self.now())
 
     def renew(self, worker: Worker) -> Renewed | None:
         """Record that a worker is alive; return None if it counts as lost."""
-        now = self._clock()
+        now = self.now()
         with self._lock:
             known = self._workers.get(worker.owner)
             if known is not None and known.lost:
@@ -845,7 +866,7 @@ class MemoryStore(PerProcess):
                     lost.append((until, record.name))
             known = [(owner, self._workers.get(owner), until) for owner, until in latest.items()]
             records = [self._records[name] for _, name in sorted(lost)[:limit]]
-            now = self._clock()
+            now = self.now()
             late, next_late = self._work.unbegun(micros(now), limit)
             unbegun = [self._records[name] for name in late]
         holds: list[Hold] = [
@@ -861,7 +882,7 @@ class MemoryStore(PerProcess):
         with self._lock:
             known = self._workers.get(owner)
             if known is None and alive_until is None:
-                known = unknown_worker(owner, self._clock())
+                known = unknown_worker(owner, self.now())
             elif known is None or (not known.lost and known.alive_until != alive_until):
                 return False
             self._workers[owner] = attrs.evolve(known, lost=True)
@@ -894,7 +915,7 @@ class MemoryStore(PerProcess):
 
     def expire(self, limit: int) -> Expired:
         """Remove records past their expiry, and old request keys, a few at a time."""
-        now, more = self._clock(), True
+        now, more = self.now(), True
         removed: list[Record] = []
         for left in range(limit, 0, -_SLICE):
             with self._lock:
@@ -912,7 +933,7 @@ class MemoryStore(PerProcess):
     def add_counts(self, minute: datetime, counts: Counts) -> None:
         """Add counts to the stored counts of a minute."""
         with self._lock:
-            self._counts.add(minute, counts, oldest_minute(self._clock()))
+            self._counts.add(minute, counts, oldest_minute(self.now()))
 
     def read_counts(
         self, since: datetime, limit: int = COUNTS_READ, step_minutes: int = 1
@@ -939,7 +960,7 @@ class MemoryStore(PerProcess):
     def claim_due(self, until: datetime, limit: int) -> list[Record]:
         """Claim records whose notifications are due; set their next due time to ``until``."""
         with self._lock:
-            due = self._lists.due(self._clock(), limit)
+            due = self._lists.due(self.now(), limit)
             claimed = [record.next_version(notify_at=until) for record in due]
             for record in claimed:
                 self._replace(record)
@@ -953,41 +974,54 @@ class MemoryStore(PerProcess):
     def close(self) -> None:
         """Do nothing: there is nothing to free."""
 
+    @property
+    def _lists(self) -> OrderedRecords:
+        self._settle()
+        return self._settled_lists
+
+    @property
+    def _work(self) -> _Work:
+        self._settle()
+        return self._settled_work
+
+    def _settle(self) -> None:
+        """Bring the lists and the queue up to date, because they are read, or much has changed.
+
+        Short work has often ended by then, so most of its states never enter the lists.
+        """
+        if self._changed:
+            changes = [(was, self._records.get(name)) for name, was in self._changed.items()]
+            self._changed.clear()
+            self._settled_lists.move(changes)
+            self._settled_work.move(changes)
+
+    def _note(self, name: str, before: Record | None) -> None:
+        if len(self._changed) >= _UNSETTLED:
+            self._settle()
+        self._changed.setdefault(name, before)
+
     def _after_fork(self) -> None:
         self._lock = threading.Lock()  # from now on, this forked process has its own records
 
-    def _put(self, record: Record) -> None:
-        self._lists.add(record)
-        self._work.add(record)
-        if record.target:
-            self._targets[record.target] = record.name
-        self._records[record.name] = record
-
     def _replace(self, record: Record) -> None:
-        before = self._records[record.name]
-        self._lists.move(before, record)
-        self._work.move(before, record)
-        self._records[record.name] = record
-        if not record.keeps_request:
-            self._free(record)
-            self._inputs.pop(record.name, None)
-        elif record.done:
-            self._free(record)
+        name = record.name
+        self._note(name, self._records[name])
+        self._records[name] = record
+        if record.done:
+            if record.target or self._checkpoints:
+                self._free(record)
+            if not record.keeps_request:
+                self._inputs.pop(name, None)
 
     def _free(self, record: Record) -> None:
         if self._checkpoints:
             self._checkpoints.pop(record.name, None)
-        if self._targets.get(record.target) == record.name:
+        if record.target and self._targets.get(record.target) == record.name:
             del self._targets[record.target]
 
     def _drop(self, *records: Record) -> None:
         for record in records:
             self._free(record)
             self._inputs.pop(record.name, None)
-            self._work.remove(record)
+            self._note(record.name, record)
             del self._records[record.name]
-        self._lists.remove(records)
-
-
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
