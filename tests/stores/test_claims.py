@@ -266,7 +266,7 @@ def test_claim_whose_answer_was_lost_is_read_back(
 
         with psycopg.connect(shared_server().url, autocommit=True) as plain:
             plain.execute(f"SET search_path TO {store.schema}".encode())
-            plain.execute(text.encode(), values)
+            psycopg.RawCursor(plain).execute(text.encode(), values)
         connection.close()
         raise psycopg.OperationalError("the connection is lost")
 

@@ -112,7 +112,7 @@ def count(plain, schema, table):
 def test_an_opened_schema_is_not_locked_again(opened, plain, postgres_wire):
     """A process can start while another holds the schema's lock, for instance to make an index."""
     secret = opened().secret()
-    lock = "SELECT pg_try_advisory_lock(%s)"
+    lock = "SELECT pg_try_advisory_lock($1)"
     (number,) = postgres_wire.values[postgres_wire.said.index(lock)]
     plain.execute("SELECT pg_advisory_lock(%s)", (number,))
     assert opened().secret() == secret

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import logging
 import math
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +18,7 @@ from typing import Any, Final, TypeVar
 import attrs
 import psycopg
 from psycopg import errors
-from psycopg.abc import PQGen
+from psycopg.abc import Params, PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
 
@@ -128,6 +131,18 @@ class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
 
     patience: float = 10.0
 
+    def execute(
+        self, query: Any, params: Params | None = None, **options: Any
+    ) -> psycopg.Cursor[tuple[Any, ...]]:
+        """Execute a statement; ``%s`` marks each of its parameters, and ``%%`` is a percent sign.
+
+        The server's own marks replace these marks once for each text. psycopg's marks are parsed at
+        each call, which takes longer than the rest of the call for a long statement.
+        """
+        if params is not None and isinstance(query, (bytes, str)):
+            query = _numbered(query)
+        return super().execute(query, params, **options)
+
     @contextlib.contextmanager
     def locks_within(self, milliseconds: int | None) -> Iterator[None]:
         """Limit waits for locks in the block, which is one transaction. None changes nothing."""
@@ -141,6 +156,14 @@ class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
     def wait(self, gen: PQGen[T], *args: Any, **options: Any) -> T:
         """Wait for the server as psycopg does, but with a time limit."""
         return super().wait(_bounded(gen, self.patience), *args, **options)
+
+
+@functools.lru_cache(maxsize=256)
+def _numbered(query: bytes | str) -> bytes:
+    numbers, text = itertools.count(1), query if isinstance(query, str) else query.decode()
+    return re.sub(
+        "%[s%]", lambda mark: "%" if mark[0] == "%%" else f"${next(numbers)}", text
+    ).encode()
 
 
 def _bounded(steps: PQGen[T], seconds: float) -> PQGen[T]:
@@ -255,6 +278,7 @@ class ServerAddress:
             password=None if self.password is None else _ask_for_password(self.password),
             autocommit=True,
             prepare_threshold=prepare_threshold,
+            cursor_factory=psycopg.RawCursor,
         )
 
     def distrust(self) -> None:

@@ -91,6 +91,7 @@ class GroupWriter(GroupCommit[RecordWrite]):
         self._submit(write)
 
     def _lead(self, leader: RecordWrite) -> None:  # noqa: ARG002
+        time.sleep(0)  # lets the threads that can run now add their writes to this group
         group = self._take()
         unknown = Unavailable("the write was interrupted; whether it was made is not known")
         for write in group:
