@@ -1,19 +1,25 @@
 """``python -m bench [NAME ...]``: all benches, or the named ones. See docs/explanation/speed.md.
 
-A name may be abbreviated if it stays unique: ``start`` for ``start_to_result``. Options come last,
-and only with one name: ``python -m bench watched --help``.
+A name may be abbreviated if it stays unique: ``start`` for ``start_to_result``. The options of a
+bench come last, and only with its name: ``python -m bench watched --help``.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import itertools
 import os
 import platform
 import sys
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
+
+from bench import report
+from bench.measure import HEAD, MISSING, Figure
 
 NAMES: Final = (
+    "counts",
     "start_to_result",
     "stores",
     "lists",
@@ -25,7 +31,6 @@ NAMES: Final = (
     "http_get",
     "http_start",
     "in_flight",
-    "in_process",
     "flood",
     "servers",
     "grpc_get",
@@ -42,6 +47,16 @@ NAMES: Final = (
     "recovery",
 )
 
+PARSER: Final = argparse.ArgumentParser(
+    prog="python -m bench", description=__doc__, allow_abbrev=False, add_help=False
+)
+PARSER.add_argument("--json", type=Path, metavar="FILE", help="also write the rows to a file")
+PARSER.add_argument(
+    "--save", action="store_true", help="put the rows into bench/figures.json, from which pages are"
+)
+PARSER.add_argument("--compare", type=Path, metavar="OLD", help="show what has changed since a run")
+PARSER.add_argument("--with", type=Path, metavar="NEW", help="compare this run; run no bench")
+
 
 def chosen(names: list[str]) -> list[str]:
     """Return the benches that the names mean, in the given order; without names, all."""
@@ -54,11 +69,18 @@ def chosen(names: list[str]) -> list[str]:
     return found or list(NAMES)
 
 
-def main(arguments: list[str]) -> None:
-    """Run the named benches, with their options."""
-    names = list(itertools.takewhile(lambda one: not one.startswith("-"), arguments))
-    options = arguments[len(names) :]
-    benches = chosen(names)
+def measured(name: str, module: Any, asked: argparse.Namespace | None) -> list[Figure]:
+    """Run a bench, and print its rows."""
+    print(f"\n{name}: {(module.__doc__ or '').strip().splitlines()[0]}\n{HEAD}", flush=True)
+    rows = []
+    for row in module.run() if asked is None else module.run(asked):
+        print(row, flush=True)
+        rows.append(row)
+    return rows
+
+
+def run(benches: list[str], options: list[str], targets: list[Path]) -> report.Rows:
+    """Run benches, and put the rows of each into files when it is over."""
     modules = {name: importlib.import_module(f"bench.{name}") for name in benches}
     parsers = {name: getattr(module, "PARSER", None) for name, module in modules.items()}
     if options and (len(benches) != 1 or parsers[benches[0]] is None):
@@ -66,12 +88,36 @@ def main(arguments: list[str]) -> None:
     asked = {name: parser.parse_args(options) for name, parser in parsers.items() if parser}
     load = f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
     print(f"CPython {platform.python_version()}, {platform.machine()}, {load}")
-    print("ours / floor = ratio, the median of some rounds (the lowest to the highest)")
-    for name in benches:
-        module = modules[name]
-        print(f"\n{name}: {(module.__doc__ or '').strip().splitlines()[0]}")
-        for line in module.run(asked[name]) if name in asked else module.run():
-            print(f"  {line}", flush=True)
+    found: report.Rows = {}
+    for name, module in modules.items():
+        MISSING.clear()
+        found[name] = measured(name, module, asked.get(name))
+        for text in MISSING:
+            print(f"not measured: {text}", flush=True)
+        for path in targets:
+            report.save(path, name, found[name], whole=not options and not MISSING)
+    return found
+
+
+def main(arguments: list[str]) -> None:
+    """Run the named benches with their options, or read a run, and compare it."""
+    asked, rest = PARSER.parse_known_args(arguments)
+    names = list(itertools.takewhile(lambda one: not one.startswith("-"), rest))
+    if {"-h", "--help"} & set(rest) and not names:
+        raise SystemExit(PARSER.format_help())
+    benches = chosen(names)
+    targets = [path for path in (asked.json, report.KEPT if asked.save else None) if path]
+    old = report.rows_of(asked.compare) if asked.compare else {}
+    new = vars(asked)["with"]
+    if new is None:
+        found = run(benches, rest[len(names) :], targets)
+    else:
+        found = {name: rows for name, rows in report.rows_of(new).items() if name in benches}
+    if asked.compare:
+        print(f"\ncompared with {asked.compare}")
+        print("\n".join(report.compared(old, found)))
+        if faults := list(report.grown(old, found)):
+            raise SystemExit("\n".join(faults))
 
 
 if __name__ == "__main__":

@@ -1,42 +1,118 @@
-"""Measurements in interleaved rounds, and the median and spread of the ratios."""
+"""The rows of the benches' table, and measurements in interleaved rounds."""
 
 from __future__ import annotations
 
 import gc
+import re
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
 
 import attrs
 
 Sample = Callable[[], float]
 """A measurement in seconds, or in any unit of which less is better."""
 
+MISSING: Final[list[str]] = []
+"""What this run could not measure, and why."""
 
-@attrs.frozen
-class Ratio:
-    """Our measurement and the floor's: both medians in ``unit``, and the ratio of each round."""
 
-    name: str
+@attrs.frozen(kw_only=True)
+class Figure:
+    """A row of the table: our figure, beside that of a floor or a peer, and the target.
+
+    ``rounds`` has the ratio to the floor in each round or, without a floor, our figure. ``target``
+    is the worst good value of what the rounds have. ``exact`` figures are counted, not timed.
+    """
+
+    what: str
+    measure: str = ""
     ours: float
-    floor: float
-    rounds: tuple[float, ...]
-    unit: str = "us"
+    floor: float | None = None
+    unit: str
+    rounds: tuple[float, ...] = attrs.field(default=(), converter=tuple)
+    target: float | None = None
+    exact: bool = False
 
     @property
-    def ratio(self) -> float:
-        return statistics.median(self.rounds)
+    def key(self) -> str:
+        """Return the name of the row in its bench."""
+        return ".".join(
+            re.sub(r"\W+", "_", text.lower()).strip("_")
+            for text in (self.what, self.measure)
+            if text
+        )
+
+    @property
+    def value(self) -> float:
+        """Return the median of the rounds: the ratio or, without a floor, our figure."""
+        return statistics.median(self.rounds) if self.rounds else self.ours
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """Return the lowest and the highest value."""
+        return (min(self.rounds), max(self.rounds)) if self.rounds else (self.value, self.value)
+
+    @property
+    def more_is_better(self) -> bool:
+        """Return True for a rate."""
+        return self.unit.endswith("/s")
+
+    def worse(self, value: float, than: float) -> bool:
+        """Compare two values of this row."""
+        return value < than if self.more_is_better else value > than
+
+    @property
+    def reached(self) -> bool | None:
+        """Return True if the target is reached, None without a target."""
+        return None if self.target is None else not self.worse(self.value, self.target)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the row as a JSON value, with four digits of each number."""
+        row = attrs.asdict(self, filter=lambda field, value: value != field.default)
+        return {name: _rounded(value) for name, value in row.items()}
 
     def __str__(self) -> str:
-        low, high = min(self.rounds), max(self.rounds)
-        return (
-            f"{self.name:<52} {self.ours:>10.2f} {self.unit} / {self.floor:>9.2f} {self.unit}"
-            f" = {self.ratio:>6.2f}  ({low:.2f} to {high:.2f})"
-        )
+        title = ", ".join(filter(None, (self.what, self.measure)))
+        cells = [f"{amount(self.ours)} {self.unit}", "", "", ""]
+        if self.floor is not None:
+            cells[1] = f"{amount(self.floor)} {self.unit}"
+        if self.floor is not None or len(self.rounds) > 1:
+            cells[2] = spread(self)
+        if self.target is not None:
+            cells[3] = f"{amount(self.target)} {'reached' if self.reached else 'missed'}"
+        figures = "{:>15} {:>13} {:>19} {:>12}".format(*cells).rstrip()
+        return f"{title:<37}{figures}" if len(title) < 37 else f"{title}\n{'':<37}{figures}"
+
+
+HEAD: Final = f"{'':<37}{'ours':>15} {'floor or peer':>13} {'ratio or spread':>19} {'target':>12}"
+
+
+def amount(number: float) -> str:
+    """Return a number as text, with three digits or all before the point."""
+    size = abs(number)
+    if size >= 100 or number == int(number):
+        return f"{number:,.0f}"
+    return f"{number:.1f}" if size >= 10 else f"{number:.2f}" if size >= 0.1 else f"{number:.2g}"
+
+
+def spread(figure: Figure) -> str:
+    """Return the ratio and its spread, or the spread of our figure."""
+    low, high = figure.spread
+    between = f"{amount(low)} to {amount(high)}"
+    return between if figure.floor is None else f"{amount(figure.value)} ({between})"
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_rounded(one) for one in value]
+    return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
 def compare(
-    name: str, ours: Sample, floor: Sample, *, rounds: int = 7, scale: float = 1e6, unit: str = "us"
-) -> Ratio:
+    what: str, ours: Sample, floor: Sample, *, rounds: int = 7, scale: float = 1e6,
+    unit: str = "µs", measure: str = "", target: float | None = None,
+) -> Figure:  # fmt: skip
     """Take both samples alternately, after one round that is not counted."""
     ours(), floor()
     pairs = []
@@ -44,13 +120,34 @@ def compare(
         gc.collect()
         pair = (ours(), floor()) if number % 2 else tuple(reversed((floor(), ours())))
         pairs.append(pair)
-    return Ratio(
-        name,
-        statistics.median(own for own, _ in pairs) * scale,
-        statistics.median(low for _, low in pairs) * scale,
-        tuple(own / low for own, low in pairs),
-        unit,
+    return against(what, pairs, scale=scale, unit=unit, measure=measure, target=target)
+
+
+def against(
+    what: str, pairs: Iterable[tuple[float, float]], *, unit: str, measure: str = "",
+    scale: float = 1.0, target: float | None = None,
+) -> Figure:  # fmt: skip
+    """Return a row of pairs of our figure and the floor's, one pair for each round."""
+    own, low = zip(*pairs, strict=True)
+    return Figure(
+        what=what,
+        measure=measure,
+        ours=statistics.median(own) * scale,
+        floor=statistics.median(low) * scale,
+        unit=unit,
+        rounds=tuple(one / other for one, other in zip(own, low, strict=True)),
+        target=target,
     )
+
+
+def alone(
+    what: str, values: Sequence[float], *, unit: str, measure: str = "", scale: float = 1.0,
+    target: float | None = None,
+) -> Figure:  # fmt: skip
+    """Return a row of figures that have no floor, one for each round."""
+    rounds = tuple(value * scale for value in values)
+    ours = statistics.median(rounds)
+    return Figure(what=what, measure=measure, ours=ours, unit=unit, rounds=rounds, target=target)
 
 
 def percentile(values: list[float], share: float) -> float:
