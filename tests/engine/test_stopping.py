@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 import traceback
+import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -28,6 +29,7 @@ from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.types import RetryInfo
 from tests.engine.engine_parts import NAME, Held, declared, once, raising
+from tests.interleaving import interleaved
 from tests.service_steps import Step, listeners, work
 from tests.waiting import PATIENCE, joined, until, until_async
 from tests.work_messages import WorkRequest, WorkResponse
@@ -347,8 +349,8 @@ def at_exit():
 
 @pytest.fixture
 def left():
-    """The set of services open at exit, without those of other tests."""
-    others = list(process._open)
+    """The services open at exit, without those of other tests."""
+    others = dict(process._open)
     process._open.clear()
     yield process._open
     process._open.clear()
@@ -623,6 +625,28 @@ def test_a_closed_service_stays_closed_in_a_child():
         assert len(executor.given) == 1
 
     in_child(check)
+
+
+def test_listing_living_objects_bears_changes_by_other_threads():
+    """An object may be added or dropped at any step of the listing."""
+    kept = [Waited() for _ in range(3)]
+    found: list[Waited] = []
+
+    def pair() -> tuple[Callable[[], object], Callable[[], object]]:
+        others = [Waited()]
+        known = weakref.WeakKeyDictionary(dict.fromkeys((*kept, *others)))
+
+        def listed() -> None:
+            found[:] = process.living(known)
+
+        def change() -> None:
+            others[:] = Waited(), Waited()
+            known.update(dict.fromkeys(others))
+
+        return listed, change
+
+    for _ in interleaved(pair):
+        assert found[:3] == kept
 
 
 def test_import_works_on_a_system_without_fork(monkeypatch):

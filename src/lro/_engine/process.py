@@ -24,9 +24,20 @@ import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from types import FrameType
-from typing import Any, Final, Protocol, Self, TypeAlias, TypeGuard
+from typing import Any, Final, Protocol, Self, TypeAlias, TypeGuard, TypeVar
 
 log = logging.getLogger("lro")
+
+T = TypeVar("T")
+
+
+def living(objects: weakref.WeakKeyDictionary[T, Any]) -> list[T]:
+    """Return the keys that still exist, while other threads may add and drop keys.
+
+    Iteration over the dictionary, or over a ``WeakSet``, would then raise RuntimeError.
+    """
+    return [one for reference in objects.keyrefs() if (one := reference()) is not None]
+
 
 _objects: Final[weakref.WeakKeyDictionary[PerProcess, None]] = weakref.WeakKeyDictionary()
 """The objects to reset in a forked child, in the order in which they were made."""
@@ -56,7 +67,7 @@ class PerProcess:
 
 
 def _reset_all() -> None:
-    for one in list(_objects):
+    for one in living(_objects):
         try:
             one._after_fork()
         except Exception:  # the other objects must still be reset
@@ -106,12 +117,12 @@ class Closing(Protocol):
         ...
 
 
-_open: Final[weakref.WeakSet[Closing]] = weakref.WeakSet()
+_open: Final[weakref.WeakKeyDictionary[Closing, None]] = weakref.WeakKeyDictionary()
 
 
 def close_at_exit(one: Closing) -> None:
     """Close this object when the interpreter exits, unless it is collected before."""
-    _open.add(one)
+    _open[one] = None
     # This exit function is registered again for each object. The last registered function is called
     # first, so this one is called before those of modules that the object uses, such as those of
     # its executor.
@@ -121,11 +132,11 @@ def close_at_exit(one: Closing) -> None:
 
 def no_longer_open(one: Closing) -> None:
     """Do not close this object at exit: it is closed, or does not need to be closed."""
-    _open.discard(one)
+    _open.pop(one, None)
 
 
 def _close_all() -> None:
-    began, services = time.monotonic(), list(_open)
+    began, services = time.monotonic(), living(_open)
     # The services are closed in parallel: that takes no longer than the slowest service does.
     threads = [threading.Thread(target=_close, args=(one, began)) for one in services[1:]]
     try:
@@ -169,7 +180,7 @@ class StopSignals(PerProcess):
     """Ends the waiting calls of services when this process is sent SIGTERM or SIGINT."""
 
     def __init__(self) -> None:
-        self._waited: weakref.WeakSet[Waited] = weakref.WeakSet()
+        self._waited: weakref.WeakKeyDictionary[Waited, None] = weakref.WeakKeyDictionary()
         self._after_fork()
 
     def _after_fork(self) -> None:
@@ -188,7 +199,7 @@ class StopSignals(PerProcess):
         present = signal.getsignal(signal.SIGTERM)
         if not _handled(present):
             return  # the signal ends this process at once, or is ignored
-        self._waited.add(one)
+        self._waited[one] = None
         if self._thread is None and not self._start():
             return
         if not isinstance(present, _Before):
@@ -218,7 +229,7 @@ class StopSignals(PerProcess):
     def _live(self, received: queue.SimpleQueue[int]) -> None:
         while True:
             received.get()
-            for one in list(self._waited):
+            for one in living(self._waited):
                 try:
                     one.end_waits()
                 except Exception:  # other waits must still end, now and at the next signal

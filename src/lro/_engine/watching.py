@@ -21,6 +21,7 @@ from lro._engine.access import VisibleRecords
 from lro._engine.change_listener import LOOK_AGAIN_SECONDS, ChangeListener
 from lro._engine.flow import in_thread
 from lro._engine.limits import ByteBudget, HeldCall, ReplyReservation
+from lro._engine.process import living
 from lro._engine.runtime import RecordUpdater, stopping
 from lro._engine.store_port import READ_BYTES, Found
 from lro._model.operation import MAX_NAMES, MissingOperation, Operation, Record, WatchItem
@@ -267,13 +268,13 @@ class WatchHub:
     def waiting(self) -> int:
         """The number of coroutines that wait."""
         with self._lock:
-            return sum(watchers.waiting for watchers in self._loops.values())
+            return sum(self._loops[loop].waiting for loop in living(self._loops))
 
     @property
     def watching(self) -> int:
         """The number of streams that watch."""
         with self._lock:
-            return sum(len(watchers.streams) for watchers in self._loops.values())
+            return sum(len(self._loops[loop].streams) for loop in living(self._loops))
 
 
 class Watched:

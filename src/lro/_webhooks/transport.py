@@ -77,11 +77,14 @@ class _Deadline:
 _deadline: ContextVar[_Deadline] = ContextVar("lro_webhook_deadline")
 
 
+_Opened: TypeAlias = "weakref.WeakKeyDictionary[_TimedStream, None]"
+
+
 class _TimedStream(httpcore.NetworkStream):
-    def __init__(self, stream: httpcore.NetworkStream, opened: weakref.WeakSet[Any]) -> None:
+    def __init__(self, stream: httpcore.NetworkStream, opened: _Opened) -> None:
         self._stream = stream
         self._opened = opened
-        opened.add(self)
+        opened[self] = None
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ARG002
         return self._stream.read(max_bytes, _deadline.get().left())
@@ -114,7 +117,11 @@ class _CheckedBackend(httpcore.NetworkBackend):
         self._resolve = resolve
         self._allowed = allowed
         self._backend = httpcore.SyncBackend()
-        self.opened: weakref.WeakSet[_TimedStream] = weakref.WeakSet()
+        self._opened: _Opened = weakref.WeakKeyDictionary()
+
+    def opened(self) -> list[_TimedStream]:
+        """Return the connections that exist, while threads may open and drop some."""
+        return [one for known in self._opened.keyrefs() if (one := known()) is not None]
 
     def connect_tcp(
         self,
@@ -135,7 +142,7 @@ class _CheckedBackend(httpcore.NetworkBackend):
         def connect(address: str, share: int) -> httpcore.NetworkStream:
             left = _deadline.get().left() / share
             stream = self._backend.connect_tcp(address, port, left, local_address, socket_options)
-            return _TimedStream(stream, self.opened)
+            return _TimedStream(stream, self._opened)
 
         *others, last = addresses
         for place, address in enumerate(others):
@@ -179,7 +186,7 @@ class WebhookTransport:
 
     def reset_after_fork(self) -> None:
         """Start over without connections, and close only this process's file descriptors."""
-        for stream in list(self._backend.opened):  # the pool's lock may be held
+        for stream in self._backend.opened():  # the pool's lock may be held
             with contextlib.suppress(OSError):
                 stream.close()
         self._pool: httpcore.ConnectionPool | None = None
@@ -212,7 +219,7 @@ class WebhookTransport:
 
     def close(self) -> None:
         """End all requests and connections."""
-        for stream in list(self._backend.opened):
+        for stream in self._backend.opened():
             with contextlib.suppress(OSError, ValueError, AttributeError):
                 # Not SSLSocket.shutdown: another thread may be reading.
                 socket.socket.shutdown(stream.get_extra_info("socket"), socket.SHUT_RDWR)

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from multiprocessing.spawn import get_executable
 from typing import Final
 
-from lro._engine.process import PerProcess
+from lro._engine.process import PerProcess, living
 from lro.executors.processes._messages import FromChild, Shutdown, ToChild, encode, from_child
 
 _CHUNK: Final = 1 << 20
@@ -277,7 +277,7 @@ def _ending(code: int) -> str:
         return f"its process was ended by signal {-code}"
 
 
-_pools: Final[weakref.WeakSet[ChildPool]] = weakref.WeakSet()
+_pools: Final[weakref.WeakKeyDictionary[ChildPool, None]] = weakref.WeakKeyDictionary()
 
 
 class ChildPool(PerProcess):
@@ -292,7 +292,7 @@ class ChildPool(PerProcess):
         self._lock = threading.Lock()
         self._idle: list[ChildProcess] = []
         self._all: set[ChildProcess] = set()
-        _pools.add(self)
+        _pools[self] = None
 
     def take(self) -> ChildProcess:
         """Return an idle child, or a new one.
@@ -368,7 +368,7 @@ class ChildPool(PerProcess):
 
 def _kill_all() -> None:
     # The process is ending: its children must not continue without it.
-    for pool in list(_pools):
+    for pool in living(_pools):
         pool.kill()
 
 

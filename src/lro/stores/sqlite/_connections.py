@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from lro._engine.process import PerProcess
+from lro._engine.process import PerProcess, living
 from lro._engine.store_port import Done
 from lro.stores.sqlite._file import DATABASE_ERRORS, DatabaseFile, Readers, translate_error
 from lro.stores.sqlite._group_commit import SharedTransactions, Together
@@ -194,7 +194,7 @@ class FileConnections(PerProcess):
         self.rows = self._readers.rows
         self.records = self._readers.records
         self.state = self._writer.state
-        _all.add(self)
+        _all[self] = None
 
     def write(self, action: Callable[[sqlite3.Connection], T]) -> T:
         """See :meth:`SharedTransactions.run`."""
@@ -279,11 +279,11 @@ class FileConnections(PerProcess):
             part.reset_after_fork()
 
 
-_all: Final[weakref.WeakSet[FileConnections]] = weakref.WeakSet()
+_all: Final[weakref.WeakKeyDictionary[FileConnections, None]] = weakref.WeakKeyDictionary()
 
 
 def _each(turn: Callable[[FileConnections], Any]) -> None:
-    for connections in list(_all):
+    for connections in living(_all):
         turn(connections)
 
 
