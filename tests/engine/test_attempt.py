@@ -25,6 +25,7 @@ from lro.http import error_reply
 from lro.stores.memory import MemoryStore
 from lro.types import Help, HelpLink
 from tests.engine.engine_parts import NAME, Held, once, raising
+from tests.interleaving import interleaved
 from tests.patching import patch_threads
 from tests.service_fixtures import store_of
 from tests.service_steps import Step, answer, ended, reason, recovered, unpacked
@@ -672,6 +673,32 @@ def test_async_work_is_dropped_if_no_loop_can_be_made(make_service, monkeypatch)
     assert tried.wait(PATIENCE)
     assert executor.join(PATIENCE)
     assert not service.edges.work.held()
+
+
+def test_metadata_stay_those_of_the_last_report():
+    """A thread that reads the metadata for the first time does not undo the report of another."""
+    control = recalled = None
+
+    def pair():
+        nonlocal control
+        control = JobControl(
+            name="n",
+            attempt=2,
+            publish=lambda *_: iter(()),
+            seen="packed",
+            recall=lambda seen: f"un{seen}",
+            clock=time.monotonic,
+        )
+
+        def read():
+            nonlocal recalled
+            recalled = control.metadata
+
+        return read, lambda: control.report("new")
+
+    for _ in interleaved(pair):
+        assert recalled in ("unpacked", "new")
+        assert control.metadata == "new"
 
 
 def test_stop_listener_is_called_at_once(monkeypatch):

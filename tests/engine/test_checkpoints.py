@@ -339,6 +339,41 @@ def test_limits_bound_a_value_and_all_of_an_operation(make_service: MakeService)
     assert answer(service, repeated(service, body)) == "x" * 17
 
 
+def test_values_that_are_being_stored_count_for_the_limit(make_service: MakeService) -> None:
+    """Threads of a function cannot exceed the limit together. A failed write counts no more."""
+    meanwhile: list[Callable[[], object]] = []
+
+    class Slow(MemoryStore):
+        def checkpoint(self, *facts: Any) -> None:
+            if meanwhile:
+                meanwhile.pop()()  # a step of another thread
+            super().checkpoint(*facts)
+
+    limits = Limits(checkpoint_bytes=200, checkpoints_bytes=350)
+    service = make_service(Slow(), InlineExecutor(), limits=limits)
+
+    def body(_: WorkRequest, job: Job[Any]) -> str:
+        def store_too_much() -> None:
+            with pytest.raises(MessageTooLarge):
+                job.checkpoint("b", "x" * 48)  # 151 bytes
+
+        def fail() -> None:
+            raise EncodingError("b", "", "cannot be stored")
+
+        meanwhile.append(store_too_much)
+        job.checkpoint("a", "x" * 97)  # 200 bytes
+        meanwhile.append(fail)
+        with pytest.raises(EncodingError):
+            job.checkpoint("b", "x" * 47)  # 150 bytes
+        meanwhile.append(lambda: job.checkpoint("a", "x" * 7))  # 110 bytes
+        job.checkpoint("a", "x" * 97)
+        store_too_much()
+        job.checkpoint("b", "x" * 47)
+        return "stored"
+
+    assert answer(service, repeated(service, body)) == "stored"
+
+
 def test_replaced_attempt_cannot_store_checkpoints(
     make_service: MakeService, caplog: pytest.LogCaptureFixture
 ) -> None:

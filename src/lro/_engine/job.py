@@ -315,12 +315,21 @@ class Checkpoints:
         if size > limits.checkpoint_bytes:
             raise MessageTooLarge(what, size, limits.checkpoint_bytes, "checkpoint_bytes")
         yield from self._read()
-        total = self._bytes + size - self._known.get(key, (None, 0))[1]
-        if total > limits.checkpoints_bytes:
-            what = f"{what}, with all others of the operation,"
-            raise MessageTooLarge(what, total, limits.checkpoints_bytes, "checkpoints_bytes")
-        yield from self.keep(key, packed)
-        self._note(key, packed)
+        with self._lock:
+            more = size - self._known.get(key, _NO_VALUE)[1]
+            if self._bytes + more > limits.checkpoints_bytes:
+                what, size = f"{what}, with all others of the operation,", self._bytes + more
+                raise MessageTooLarge(what, size, limits.checkpoints_bytes, "checkpoints_bytes")
+            self._bytes += more  # counts for other threads from now on
+        try:
+            yield from self.keep(key, packed)
+        except BaseException:
+            with self._lock:
+                self._bytes -= more
+            raise
+        with self._lock:  # another thread may have stored a value under this key meanwhile
+            self._bytes += size - self._known.get(key, _NO_VALUE)[1] - more
+            self._known[key] = packed, size
 
     def unpacked(self, key: str, packed: AnyMessage) -> object:
         """Return a new copy of the value."""
@@ -340,17 +349,18 @@ class Checkpoints:
     def _read(self) -> Flow[None]:
         if self.load is None or self._loaded:
             return
-        for key, packed in (yield from self.load()).items():
-            if key not in self._known:  # unless a thread has stored a newer value meanwhile
-                self._note(key, packed)
+        loaded = yield from self.load()
+        with self._lock:
+            for key, packed in loaded.items():
+                if key not in self._known:  # a thread may have stored a newer value meanwhile
+                    size = _checkpoint_size(key, packed)
+                    self._bytes += size
+                    self._known[key] = packed, size
         self._loaded = True
 
-    def _note(self, key: str, packed: AnyMessage) -> None:
-        size = _checkpoint_size(key, packed)
-        with self._lock:
-            self._bytes += size - self._known.get(key, (None, 0))[1]
-            self._known[key] = packed, size
 
+_NO_VALUE: Final = None, 0
+"""Stands for the value of a key that has none, and for its size."""
 
 _CHECKPOINT_BYTES: Final = 100
 """Bytes counted for each checkpoint besides its key and value, to bound the number of keys, too."""
@@ -474,12 +484,12 @@ class JobControl:
     _checkpoints: Checkpoints | None = attrs.field(init=False, default=None)
     trace: AttemptTrace = attrs.field(init=False, default=NO_ATTEMPT_TRACE)
     """The trace that the function's own spans and log lines belong to."""
-    _metadata: object = attrs.field(init=False)
+    _recalled: tuple[object, ...] = attrs.field(init=False, default=())
+    """The unpacked ``seen``, after its first use."""
+    _reports: tuple[object, ...] = attrs.field(init=False, default=())
+    """The last metadata that this attempt has reported, if any."""
     _cancelled: bool = attrs.field(init=False, default=False)
     _wakes: list[Callable[[], None]] = attrs.field(init=False, factory=list)
-
-    def __attrs_post_init__(self) -> None:
-        self._metadata = self._seen
 
     @property
     def job(self) -> Job[Any]:
@@ -489,12 +499,9 @@ class JobControl:
     @property
     def metadata(self) -> Any:
         """See :attr:`Job.metadata`."""
-        recall = self._recall
-        if recall is not None:
-            found = recall(self._seen)
-            if self._recall is not None:  # unless a thread has reported meanwhile
-                self._metadata, self._recall = found, None
-        return self._metadata
+        if not self._reports and not self._recalled:
+            self._recalled = (self._recall(self._seen) if self._recall else self._seen,)
+        return (self._reports or self._recalled)[0]
 
     @property
     def cancel_requested(self) -> bool:
@@ -535,7 +542,7 @@ class JobControl:
     def _reported(self, metadata: object) -> Flow[None]:
         self.raise_if_cancelled()
         yield from self._publish(self, metadata)
-        self._metadata, self._recall = metadata, None  # set last: storing may fail
+        self._reports = (metadata,)  # set last: storing may fail
 
     @property
     def checkpoints(self) -> Checkpoints:
