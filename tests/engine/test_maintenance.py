@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import pytest
 
@@ -154,6 +155,41 @@ def test_maintenance_rests_after_a_method_was_declared_at_work(clock):
     seconds[0] = 0.6
     maintenance.run_due()
     assert maintenance.run_due() >= 1
+
+
+def test_method_declared_during_a_renewal_is_stored_soon(clock):
+    """A renewal that has begun without the new method does not put off its storage."""
+    seconds = [0.0]
+    store = MemoryStore(clock)
+    maintenance = maintenance_over(store, seconds=lambda: seconds[0])
+    renew, renewals = store.renew, []
+
+    def renewed(worker):
+        renewals.append(seconds[0])
+        if len(renewals) == 1:
+            maintenance.method_declared()
+        return renew(worker)
+
+    store.renew = renewed
+    for seconds[0] in (0.0, 0.6, 1.2):
+        maintenance.run_due()
+    assert renewals == [0.0, 0.6]
+
+
+def test_earliest_look_counts_of_two_at_the_same_time(clock):
+    """A thread that asks for a later look does not undo the earlier look of another thread."""
+    meanwhile = []
+
+    def seconds():
+        if meanwhile:
+            maintenance.look_at(meanwhile.pop())
+        return 0.0
+
+    maintenance = maintenance_over(MemoryStore(clock), seconds=seconds)
+    maintenance.run_due()
+    meanwhile.append(clock() + timedelta(seconds=2))
+    maintenance.look_at(clock() + timedelta(seconds=5))
+    assert maintenance.run_due() == 2
 
 
 def test_recovery_of_own_work_changes_no_limit_of_the_scan(clock):

@@ -82,7 +82,9 @@ class Maintenance(PerProcess):
 
         self._renew_at = self._idle_at = self._clock()
         self._scan_at = self._calm_until = self._expire_at = self._clock()
-        self._renew_asked_at = self._scan_asked_at = math.inf
+        self._renew_asked_at = self._declared_at = self._scan_asked_at = math.inf
+        self._asking = threading.Lock()
+        """Guards the times that other threads may only bring forward."""
         self._renewed_at: float | None = None
         self._strays: Collection[str] = frozenset()
         self._overdue: dict[str, tuple[datetime | None, float]] = {}
@@ -122,13 +124,18 @@ class Maintenance(PerProcess):
     def method_declared(self) -> None:
         """Update this process's row soon, and scan for lost work of the new method."""
         at = self._clock() + _DECLARED_SECONDS
-        self._scan_asked_at, self._idle_at = min(self._scan_asked_at, at), min(self._idle_at, at)
-        self._wake.set()
+        with self._asking:
+            self._declared_at = min(self._declared_at, at)
+        self._ask_scan(at)
 
     def look_at(self, moment: datetime) -> None:
         """At the given time, scan for work that is too late to begin."""
         seconds = max(0.0, (moment - self._store.now()).total_seconds())
-        self._scan_asked_at = min(self._scan_asked_at, self._clock() + seconds)
+        self._ask_scan(self._clock() + seconds)
+
+    def _ask_scan(self, at: float) -> None:
+        with self._asking:
+            self._scan_asked_at = min(self._scan_asked_at, at)
         self._wake.set()
 
     def request_renewal(self) -> None:
@@ -180,7 +187,8 @@ class Maintenance(PerProcess):
 
     def _renewal_at(self) -> float:
         working = self._work.held() or self._strays
-        return min(self._renew_asked_at, self._idle_at, self._renew_at if working else math.inf)
+        asked = min(self._renew_asked_at, self._declared_at)
+        return min(asked, self._idle_at, self._renew_at if working else math.inf)
 
     def _due(self) -> Mapping[Callable[[], object], float]:
         """Return the tasks, except the renewal, and when each task is due."""
@@ -228,7 +236,7 @@ class Maintenance(PerProcess):
     def _renew(self) -> None:
         # The next renewal is timed from before this write, so it comes soon if this write was slow.
         at, count = self._clock(), len(self._work.held())
-        self._renew_asked_at = math.inf
+        self._renew_asked_at = self._declared_at = math.inf
         renewed = self._store.renew(self._work.as_worker())
         # These times are set after the write: if it fails, the next run renews again before it
         # scans.
@@ -335,7 +343,7 @@ class Maintenance(PerProcess):
                 log.info("%s: not ended as too late: %s", record.name, found, extra=facts)
             else:
                 emit_stored_end(self._runtime.events, found, expired=True)
-                self._scan_asked_at = -math.inf  # the scan asked for here finds when to scan next
+                self._ask_scan(-math.inf)  # that scan finds when to scan next
 
     def _recovered(self, record: Record) -> Flow[None]:
         after = yield from store_loss(self._runtime, self._specs[record.method], record)
