@@ -48,12 +48,9 @@ else:
 
         if name in ("adapters", "errors", "types", "wire"):
             return importlib.import_module(f"lro.{name}")
-        for module, names in _HOMES.items():
-            if name in names.split():
-                found = getattr(importlib.import_module(module), name)
-                globals()[name] = found
-                return found
-        raise AttributeError(f"module 'lro' has no attribute {name!r}")
+        from lro._base.late_names import late_names
+
+        return late_names(globals(), _HOMES)(name)
 
     def __dir__() -> list[str]:
         return [*globals(), *__all__]

@@ -1,5 +1,8 @@
 """Types of messages: well-known types, error details, integer widths, the registry (spec §1)."""
 
+from typing import TYPE_CHECKING
+
+from lro._base.late_names import late_names as _late_names
 from lro._base.status import (
     WRAPPED_TYPES,
     AnyMessage,
@@ -52,8 +55,22 @@ from lro._messages.wellknown import (
     UInt64Value,
     Value,
 )
-from lro._model.method_names import MethodName, OperationInfoRegistry
-from lro._model.operation import OperationInfo
+
+if TYPE_CHECKING:
+    from lro._model.method_names import MethodName, OperationInfoRegistry
+    from lro._model.operation import OperationInfo
+else:
+    __getattr__ = _late_names(
+        globals(),
+        {
+            "lro._model.method_names": "MethodName OperationInfoRegistry",
+            "lro._model.operation": "OperationInfo",
+        },
+    )
+
+    def __dir__() -> list[str]:
+        return [*globals(), *__all__]
+
 
 __all__ = [
     "WRAPPED_TYPES",

@@ -21,6 +21,7 @@ The server checks names, types and lengths, because only it knows them (spec §7
 from __future__ import annotations
 
 import enum
+import functools
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -56,7 +57,6 @@ _STAR: Final[Mapping[int, str]] = {ord("*"): "\\*"}
 _LEAST_EXPONENT: Final = -308
 """The smallest exponent of a number in a filter (spec §7.10(2)). Floats can have smaller ones."""
 _EXACT: Final = Context(prec=40)
-_JSON: Final = TypeRegistry()
 
 
 def literal(value: Plain) -> str:
@@ -167,10 +167,15 @@ def _time(value: datetime | timedelta | Timestamp | Duration) -> str:
     else:
         plain = Duration(_whole(value.seconds), _whole(value.nanos))
     try:
-        text = _JSON.dump(plain)
+        text = _types().dump(plain)
     except EncodingError as exc:
         raise ValueError(str(exc)) from None
     return str(text) if isinstance(plain, Duration) else f'"{text}"'
+
+
+@functools.cache
+def _types() -> TypeRegistry:
+    return TypeRegistry()
 
 
 def _aware(value: datetime) -> datetime:

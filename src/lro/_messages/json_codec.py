@@ -1,6 +1,6 @@
 """Reads and writes messages as JSON values, by the shapes of their classes (spec §1.8).
 
-cattrs calls the hooks below, which make the reader and the writer of a class. Each failure is an
+A codec makes the reader and the writer of a class when it first needs them. Each failure is an
 :class:`InvalidArgument` whose ``field`` is the path of the wrong field in the message.
 
 Reading and writing are implemented twice. The general code defines the result. For each class a
@@ -26,15 +26,21 @@ from types import CodeType
 from typing import Any, Final, TypeAlias
 
 import attrs
-import cattrs
 
-from lro._base.errors import MAX_VIOLATIONS, InvalidArgument, InvalidFields, got
+from lro._base.errors import MAX_VIOLATIONS, DeclarationError, InvalidArgument, InvalidFields, got
 from lro._base.status import AnyMessage, Json
 from lro._messages.scalars import DUMPERS, LOADERS, Dumper, Loader, enum_codec, is_text
 from lro._messages.schema import Field, Kind, Label, Make, Shape, Violations, raise_all
-from lro._messages.shapes import is_message_class, is_typed_dict, library_of, shape_of
+from lro._messages.shapes import is_message_class, is_typed_dict, library_of, no_message, shape_of
 from lro._messages.times import datetime_text, parse_datetime
-from lro._messages.wellknown import NULL_IS_A_VALUE, SPECIAL, UNCOPIED, dump_any, load_any
+from lro._messages.wellknown import (
+    NULL_IS_A_VALUE,
+    SPECIAL,
+    UNCOPIED,
+    dump_any,
+    dump_json,
+    load_any,
+)
 
 Namespace = dict[str, Any]
 
@@ -84,12 +90,8 @@ def compile_dumper(
 
 
 def compile_loader(
-    cls: type,
-    shape: Shape,
-    hook: Callable[[Field], Loader],
-    slow: Callable[[Any, object], object],
-    drop: object,
-) -> Callable[[Any, object], object]:
+    cls: type, shape: Shape, hook: Callable[[Field], Loader], slow: Loader, drop: object
+) -> Loader:
     """Compile the function that reads a message of this class from a JSON object.
 
     ``hook`` returns the reader of a field's whole value. That reader returns ``drop`` for an
@@ -99,7 +101,7 @@ def compile_loader(
     defaults = _defaults(cls)
     if defaults is None or any(field.name not in defaults for field in shape.fields):
         return slow
-    lines = ["def load(value, _=None):", " if value.__class__ is not dict: return slow(value, _)"]
+    lines = ["def load(value):", " if value.__class__ is not dict: return slow(value)"]
     lines += [f" n = {len(shape.fields)}", " try:"]
     names: Namespace = {"cls": cls, "slow": slow, "DROP": drop}
     places = _places(cls)
@@ -109,7 +111,7 @@ def compile_loader(
         names[f"d{number}"] = default
         missing = f"n -= 1; a{number} = d{number}" + ("()" if made else "")
         if default is attrs.NOTHING:
-            missing = "return slow(value, _)"
+            missing = "return slow(value)"
         lines.append(f"  if {field.json_name!r} in value:")
         lines.append(f"   v = value[{field.json_name!r}]")
         lines += (f"   {line}" for line in _read(field, number))
@@ -117,10 +119,10 @@ def compile_loader(
         names[f"h{number}"] = _late(names, f"h{number}", field, hook)
         in_place = places[number : number + 1] == (alias,) and len(arguments) == number
         arguments.append(f"a{number}" if in_place else f"{alias}=a{number}")
-    lines.append("  if n != len(value): return slow(value, _)")
+    lines.append("  if n != len(value): return slow(value)")
     lines.append(f"  return cls({', '.join(arguments)})")
-    lines.append(" except (Refused, ValueError, TypeError): return slow(value, _)")
-    load: Callable[[Any, object], object] = _made("load", lines, names)
+    lines.append(" except (Refused, ValueError, TypeError): return slow(value)")
+    load: Loader = _made("load", lines, names)
     return load
 
 
@@ -161,7 +163,7 @@ def _read(field: Field, number: int) -> list[str]:
     test, form = _READ.get(field.python if field.python is datetime else field.kind, ("", ""))
     if field.lift is not None:
         test = ""
-    other = "return slow(value, _)"
+    other = "return slow(value)"
     if not test or field.label is Label.MAP:
         lines = [f"if v is None: {other}", f"a{number} = h{number}(v)"]
         return [*lines, f"if a{number} is DROP: {other}"] if field.kind is Kind.ENUM else lines
@@ -280,8 +282,8 @@ class JsonCodec:
         self._draft = draft
         self._check_any = check_any
         self._show_any = show_any
-        self._converter = cattrs.BaseConverter(detailed_validation=False)
-        self._register()
+        self._readers: dict[object, Loader] = {}
+        self._writers: dict[object, Dumper] = {}
 
     def load(self, value: Json, cls: type) -> Any:
         """Read a message of this class from a JSON value.
@@ -289,17 +291,21 @@ class JsonCodec:
         Raises:
             InvalidArgument: The value is not a valid message; ``field`` is the path of the error.
         """
-        return self._converter.get_structure_hook(cls)(value, cls)
+        return self.reader(cls)(value)
 
     def reader(self, cls: Any) -> Callable[[Json], Any]:
         """Return :meth:`load` for one class."""
-        hook: Any = self._converter.get_structure_hook(cls)  # the hook ignores its second argument
-        return typing.cast(Loader, hook)
+        found = self._readers.get(cls)
+        if found is None:
+            found = self._readers[cls] = self._new_reader(cls)
+        return found
 
-    def writer(self, cls: type) -> Dumper:
+    def writer(self, cls: Any) -> Dumper:
         """Return :meth:`dump` for one class."""
-        hook: Dumper = self._converter.get_unstructure_hook(cls)
-        return hook
+        found = self._writers.get(cls)
+        if found is None:
+            found = self._writers[cls] = self._new_writer(cls)
+        return found
 
     def dump(self, message: object, cls: type | None = None) -> Json:
         """Write a message as its canonical JSON value (spec §1.8(1)).
@@ -307,19 +313,25 @@ class JsonCodec:
         Raises:
             InvalidArgument: A field has a value that its type does not allow.
         """
-        written: Json = self._converter.get_unstructure_hook(cls or type(message))(message)
-        return written
+        return self.writer(cls or type(message))(message)
 
-    def _register(self) -> None:
-        converter = self._converter
-        converter.register_structure_hook_factory(is_message_class, self._message_loader)
-        converter.register_unstructure_hook_factory(is_message_class, self._message_dumper)
-        for cls, (load, dump) in SPECIAL.items():
-            converter.register_structure_hook_func(_same(cls), _ignoring_type(load))
-            writer = UNCOPIED.get(cls, dump) if self._draft else dump
-            converter.register_unstructure_hook_func(_same(cls), writer)
-        converter.register_structure_hook_func(_same(AnyMessage), _ignoring_type(self._load_any))
-        converter.register_unstructure_hook_func(_same(AnyMessage), self._show_any)
+    def _new_reader(self, cls: Any) -> Loader:
+        if cls is AnyMessage:
+            return self._load_any
+        if cls in SPECIAL:
+            return SPECIAL[cls][0]
+        if is_message_class(cls):
+            return self._message_loader(cls)
+        raise DeclarationError(getattr(cls, "__qualname__", str(cls)), no_message(cls))
+
+    def _new_writer(self, cls: Any) -> Dumper:
+        if cls is AnyMessage:
+            return typing.cast(Dumper, self._show_any)
+        if self._draft and cls in UNCOPIED:
+            return UNCOPIED[cls]
+        if cls in SPECIAL:
+            return SPECIAL[cls][1]
+        return self._message_dumper(cls) if is_message_class(cls) else dump_json
 
     def _load_any(self, value: Json) -> AnyMessage:
         found = load_any(value, strict=self.strict)
@@ -334,7 +346,7 @@ class JsonCodec:
     def _kind_loader(self, field: Field) -> Loader:
         if field.kind in LOADERS:
             return LOADERS[field.kind]
-        if field.kind is Kind.ENUM:  # cattrs would take an IntEnum for an int
+        if field.kind is Kind.ENUM:
             return enum_codec(field.python, None if self._complete else DROP)[0]
         return self.reader(field.python)
 
@@ -347,8 +359,7 @@ class JsonCodec:
             return DUMPERS[field.kind]
         if field.kind is Kind.ENUM:
             return enum_codec(field.python, None)[1]
-        dumper: Dumper = self._converter.get_unstructure_hook(field.python)
-        return dumper
+        return self.writer(field.python)
 
     def _field_loader(self, field: Field) -> Loader:
         null_ok = field.python in NULL_IS_A_VALUE
@@ -365,7 +376,7 @@ class JsonCodec:
 
     # -- messages -----------------------------------------------------------------------------
 
-    def _message_loader(self, cls: type) -> Callable[[Json, object], object]:
+    def _message_loader(self, cls: type) -> Loader:
         shape, library = shape_of(cls), library_of(cls)
         made = library.maker(cls, shape) if library else _maker(cls)
         fill = _filler(shape, missed=self._complete)
@@ -375,7 +386,7 @@ class JsonCodec:
             return made(known, wrong)
 
         read = object_loader(cls.__name__, lambda: self._rows(cls).get, make, strict=self.strict)
-        return compile_loader(cls, shape, self._field_loader, _ignoring_type(read), DROP)
+        return compile_loader(cls, shape, self._field_loader, read, DROP)
 
     def _rows(self, cls: type) -> Mapping[str, Row]:
         return {
@@ -482,17 +493,6 @@ def labelled(
 
 def _unusual(message: object) -> Json:
     raise InvalidArgument("", f"is unusual: {got(message)}")
-
-
-def _same(cls: object) -> Callable[[object], bool]:
-    return lambda asked: asked is cls
-
-
-def _ignoring_type(load: Loader) -> Callable[[Json, object], object]:
-    def read(value: Json, _: object = None) -> object:
-        return load(value)
-
-    return read
 
 
 def _is_zero(value: object, zero: object) -> bool:

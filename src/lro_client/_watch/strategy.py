@@ -21,7 +21,6 @@ from lro_client._flow.steps import (
     WatchOperationsRequest,
 )
 from lro_client._watch.registry import MAX_BATCH_NAMES, WatchedOperation, WatchRegistry
-from lro_client.filters import literal
 
 MAX_UNREPORTED_SECONDS: Final = 5.0
 """An operation that its stream has not reported after this many seconds is polled.
@@ -224,6 +223,8 @@ def _request(batch: PollBatch, *, ended: bool) -> Request:
     if batch.strategy is Strategy.BATCH:
         return BatchGetOperationsRequest(first.collection, names, ended)
     if batch.strategy is Strategy.LIST:
+        from lro_client.filters import literal  # imported late, because few clients use List here
+
         wanted = " OR ".join(f"name = {literal(name)}" for name in names)
         parent = first.collection.removesuffix("/operations")
         return ListOperationsRequest(parent, wanted, len(names))
