@@ -593,8 +593,7 @@ class MemoryStore(PerProcess):
         if clock is not None:
             check_function("clock", clock)
         check_count("request_ids", request_ids)
-        self.now: Callable[[], datetime] = clock or functools.partial(datetime.now, UTC)
-        """Return the time by the store's clock."""
+        self._clock = clock or functools.partial(datetime.now, UTC)
         self._after_fork()
         self._records: dict[str, Record] = {}
         self._changed: dict[str, Record | None] = {}
@@ -620,7 +619,7 @@ class MemoryStore(PerProcess):
 
     def poll_states(self, names: Collection[str]) -> StateSummary:
         """Read which of these operations have ended, and which have a cancel request."""
-        now = self.now()
+        now = self._clock()
         found = {name: self._records.get(name) for name in names}
         return StateSummary(
             finished=frozenset(
@@ -630,6 +629,10 @@ class MemoryStore(PerProcess):
                 n for n, r in found.items() if r is not None and r.cancel_pending
             ),
         )
+
+    def now(self) -> datetime:
+        """Return the time by the store's clock."""
+        return self._clock()
 
     def secret(self) -> bytes:
         """Return the key of this store's page tokens."""
@@ -745,7 +748,7 @@ class MemoryStore(PerProcess):
         max_bytes: int = READ_BYTES,
     ) -> Page:
         """Read up to ``limit`` visible records of one parent, newest first."""
-        now, bounds = self.now(), bounds_of(prefilter)
+        now, bounds = self._clock(), bounds_of(prefilter)
         found: list[Record] = []
         with self._lock:
             for looked, record in enumerate(self._lists.walk(parent, after, bounds), 1):
@@ -765,7 +768,7 @@ class MemoryStore(PerProcess):
 
     def claim(self, claim: Claim) -> Claimed:
         """Begin a new attempt at waiting operations, in the order of :meth:`Store.claim`."""
-        now = self.now()
+        now = self._clock()
         with self._lock:
             times: list[datetime] = []
             work = self._work
@@ -799,7 +802,7 @@ class MemoryStore(PerProcess):
     def pause(self, method: str) -> None:
         """Stop claims from taking work of a method."""
         with self._lock:
-            self._paused.setdefault(method, self.now())
+            self._paused.setdefault(method, self._clock())
 
     def resume(self, method: str) -> None:
         """Let claims take work of a method again."""
@@ -819,11 +822,11 @@ class MemoryStore(PerProcess):
     def waiting(self) -> list[WaitingWork]:
         """Count the waiting operations of each method."""
         with self._lock:
-            return self._work.waiting(self.now())
+            return self._work.waiting(self._clock())
 
     def renew(self, worker: Worker) -> Renewed | None:
         """Record that a worker is alive; return None if it counts as lost."""
-        now = self.now()
+        now = self._clock()
         with self._lock:
             known = self._workers.get(worker.owner)
             if known is not None and known.lost:
@@ -866,7 +869,7 @@ class MemoryStore(PerProcess):
                     lost.append((until, record.name))
             known = [(owner, self._workers.get(owner), until) for owner, until in latest.items()]
             records = [self._records[name] for _, name in sorted(lost)[:limit]]
-            now = self.now()
+            now = self._clock()
             late, next_late = self._work.unbegun(micros(now), limit)
             unbegun = [self._records[name] for name in late]
         holds: list[Hold] = [
@@ -882,7 +885,7 @@ class MemoryStore(PerProcess):
         with self._lock:
             known = self._workers.get(owner)
             if known is None and alive_until is None:
-                known = unknown_worker(owner, self.now())
+                known = unknown_worker(owner, self._clock())
             elif known is None or (not known.lost and known.alive_until != alive_until):
                 return False
             self._workers[owner] = attrs.evolve(known, lost=True)
@@ -915,7 +918,7 @@ class MemoryStore(PerProcess):
 
     def expire(self, limit: int) -> Expired:
         """Remove records past their expiry, and old request keys, a few at a time."""
-        now, more = self.now(), True
+        now, more = self._clock(), True
         removed: list[Record] = []
         for left in range(limit, 0, -_SLICE):
             with self._lock:
@@ -933,7 +936,7 @@ class MemoryStore(PerProcess):
     def add_counts(self, minute: datetime, counts: Counts) -> None:
         """Add counts to the stored counts of a minute."""
         with self._lock:
-            self._counts.add(minute, counts, oldest_minute(self.now()))
+            self._counts.add(minute, counts, oldest_minute(self._clock()))
 
     def read_counts(
         self, since: datetime, limit: int = COUNTS_READ, step_minutes: int = 1
@@ -960,7 +963,7 @@ class MemoryStore(PerProcess):
     def claim_due(self, until: datetime, limit: int) -> list[Record]:
         """Claim records whose notifications are due; set their next due time to ``until``."""
         with self._lock:
-            due = self._lists.due(self.now(), limit)
+            due = self._lists.due(self._clock(), limit)
             claimed = [record.next_version(notify_at=until) for record in due]
             for record in claimed:
                 self._replace(record)
