@@ -26,6 +26,7 @@ from lro_client.transports import Call, Reply
 from tests.client.faces import Face
 from tests.client.messages import NAME, TYPES, ResizeResponse, packed
 from tests.client.sockets import serving, silent
+from tests.interleaving import interleaved
 from tests.waiting import until, until_async
 
 DONE = lro.wire.operation_from_json(
@@ -89,6 +90,28 @@ def test_transport_with_its_own_timeouts_is_called_without_a_thread() -> None:
         transport.bounds = bounds
         Face().client("", transport=transport).operation(NAME, **TYPES).result(60)
     assert [one is threading.current_thread() for one in threads] == [True, False]
+
+
+def test_final_state_is_not_undone_by_another_thread() -> None:
+    """An older answer that a thread is taking does not undo the final state (spec §2.9)."""
+    answers = [lro.Operation(name=NAME)]
+    transport = Fake(lambda _: Reply(answers[-1]))
+    transport.bounds = True
+    client, handle = Face().client("", transport=transport), None
+
+    def pair() -> tuple[Callable[[], object], Callable[[], object]]:
+        nonlocal handle
+        handle = client.operation(NAME, **TYPES)
+
+        def end() -> None:
+            answers.append(DONE)
+            handle.refresh()
+            answers.pop()
+
+        return handle.refresh, end
+
+    for _ in interleaved(pair):
+        assert handle.done
 
 
 @pytest.mark.parametrize("timeout", [None, 60.0])

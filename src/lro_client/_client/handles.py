@@ -41,11 +41,12 @@ class HandleBase(Generic[Resp, Meta]):
     __slots__ = (
         "__weakref__",
         "_error",
+        "_final",
         "_metadata_type",
         "_name",
-        "_operation",
         "_polls",
         "_response_type",
+        "_seen",
         "_state",
         "_trace",
         "_types",
@@ -60,7 +61,9 @@ class HandleBase(Generic[Resp, Meta]):
         state: ClientState,
     ) -> None:
         self._name = known.operation.name
-        self._operation = known.operation
+        self._seen = known.operation
+        self._final: Operation | None = None
+        """The final state, which no other thread's older answer may replace (spec §2.9)."""
         self._response_type = response
         self._metadata_type = metadata
         self._state = state
@@ -77,12 +80,12 @@ class HandleBase(Generic[Resp, Meta]):
     @property
     def operation(self) -> Operation:
         """The last known state, as the server sent it."""
-        return self._operation
+        return self._final or self._seen
 
     @property
     def done(self) -> bool:
         """True if the last known state is final."""
-        return self._operation.done
+        return self.operation.done
 
     @property
     def token(self) -> str:
@@ -109,7 +112,7 @@ class HandleBase(Generic[Resp, Meta]):
             DecodingError: The metadata is not of the declared class. See ``operation.metadata``.
         """
         return _decode(
-            self.name, "metadata", self._operation.metadata, self._metadata_type, self._types
+            self.name, "metadata", self.operation.metadata, self._metadata_type, self._types
         )
 
     @property
@@ -119,7 +122,7 @@ class HandleBase(Generic[Resp, Meta]):
         Raises:
             DecodingError: The response is not of the declared class. See ``operation.response``.
         """
-        return self._decoded(self._operation.response)
+        return self._decoded(self.operation.response)
 
     def _fits(self, operation: Operation) -> bool:
         """Return True if the result of an operation is of the declared class."""
@@ -137,10 +140,11 @@ class HandleBase(Generic[Resp, Meta]):
         return _decode(self.name, "response", result, self._response_type, self._types)
 
     def _take_state(self, operation: Operation) -> Operation:
-        if self._operation.done:  # a final state never changes (spec §2.9)
-            return self._operation
-        self._operation, self._error = operation, None
+        if self.operation.done:
+            return self.operation
+        self._seen, self._error = operation, None
         if operation.done:
+            self._final = operation
             log_ended(operation, self._polls)
             if self._trace is not None:
                 self._trace.ended(operation, self._polls)
@@ -160,7 +164,7 @@ class HandleBase(Generic[Resp, Meta]):
         self._polls += 1 if times is None else times
 
     def _result(self) -> Resp:
-        operation = self._operation
+        operation = self.operation
         if not operation.done and self._error is not None:
             raise again(self._error)  # a copy, because other waiters raise the error too
         if isinstance(operation.result, Status):
@@ -175,7 +179,7 @@ class HandleBase(Generic[Resp, Meta]):
         return cast(Resp, self._decoded(result))  # None if the service has no result (spec §2.5)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r} {self._operation.state}>"
+        return f"<{type(self).__name__} {self.name!r} {self.operation.state}>"
 
 
 class Update(Generic[Meta]):
