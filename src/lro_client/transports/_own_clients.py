@@ -6,7 +6,6 @@ So each request is built once, and is passed directly to the httpx transport if 
 
 from __future__ import annotations
 
-import collections
 import ipaddress
 import os
 import ssl
@@ -276,8 +275,8 @@ class RequestCache:
     """
 
     def __init__(self) -> None:
-        self._known: collections.OrderedDict[tuple[str, str, bytes], httpx.Request]
-        self._known = collections.OrderedDict()
+        # Threads share the cache, and an OrderedDict is not safe for that without the GIL.
+        self._known: dict[tuple[str, str, bytes], httpx.Request] = {}
 
     def request(
         self, client: httpx.Client | httpx.AsyncClient, asked: Mapping[str, Any]
@@ -293,7 +292,8 @@ class RequestCache:
         known = self._known.pop(key, None) or client.build_request(**asked)
         self._known[key] = known
         while len(self._known) > MAX_KNOWN_REQUESTS:
-            self._known.popitem(last=False)
+            oldest, *_ = [*self._known]  # a copy: other threads may change the dict
+            self._known.pop(oldest, None)
         # A new object, because another thread may send the cached request with another timeout.
         request = httpx.Request(
             known.method,
