@@ -113,7 +113,7 @@ def test_no_write_returns_before_the_commit(file_store, clock, wire, path):
 
 
 def test_sqlite_without_update_from_writes_records_one_by_one(file_store, clock, wire, monkeypatch):
-    """SQLite before 3.35 lacks RETURNING, so records are updated one by one."""
+    """SQLite before 3.33 lacks UPDATE FROM, so records are updated one by one."""
     monkeypatch.setattr("lro.stores.sqlite._record_writes.UPDATE_FROM", False)
     for name in "ab":
         insert(file_store, record_of(clock, name))
@@ -124,9 +124,9 @@ def test_sqlite_without_update_from_writes_records_one_by_one(file_store, clock,
 
 
 STATEMENTS = (
-    "INSERT INTO operations (",
-    "INSERT INTO inputs SELECT",
-    "UPDATE operations SET",
+    "INSERT OR FAIL INTO operations (",
+    "INSERT OR FAIL INTO inputs SELECT",
+    "UPDATE OR FAIL operations SET",
     "DELETE FROM inputs WHERE name IN",
 )
 
@@ -247,7 +247,7 @@ def test_lock_lost_during_the_retry_fails_every_write(wire, path, clock):
     with closing(SQLiteStore(path, clock=clock, busy_seconds=0.3)) as store:
         with stranger(path, "PRAGMA user_version") as other:
             with one_group(store, wire) as later:
-                wire.fail("INSERT INTO inputs SELECT")
+                wire.fail("INSERT OR FAIL INTO inputs SELECT")
                 wire.when("ROLLBACK", lambda one: sqlite3.Connection.execute(one, "ROLLBACK") and 1)
                 wire.when(BEGIN, lambda _: None if other.in_transaction else other.execute(BEGIN))
                 for name in "ab":
@@ -256,13 +256,15 @@ def test_lock_lost_during_the_retry_fails_every_write(wire, path, clock):
         assert listed(store) == []
 
 
-@pytest.mark.parametrize("begins", ["INSERT INTO operations", "INSERT INTO inputs", "SAVEPOINT"])
+@pytest.mark.parametrize(
+    "begins", ["INSERT OR FAIL INTO operations", "INSERT OR FAIL INTO inputs", "SAVEPOINT"]
+)
 def test_interrupted_leader_leaves_other_writes_to_the_next(file_store, clock, wire, begins):
     """An interrupted leader's own write is rolled back; the other writes of its group are made."""
     later = Later(file_store)
     wire.when(BEGIN, lambda _: [later.insert(record_of(clock, name)) for name in "bc"])
     if begins == "SAVEPOINT":
-        wire.fail("INSERT INTO inputs")
+        wire.fail("INSERT OR FAIL INTO inputs")
     wire.when(begins, interrupt)
     with pytest.raises(KeyboardInterrupt):
         insert(file_store, record_of(clock))
@@ -290,7 +292,7 @@ def test_interrupt_after_the_commit_keeps_all_results(file_store, clock, wire):
 def test_queued_writes_are_made_after_their_thread_is_interrupted(file_store, clock, wire):
     """An interrupted write fails with KeyboardInterrupt; the other queued writes are made."""
     with one_group(file_store, wire) as later:
-        wire.when("INSERT INTO operations", interrupt)
+        wire.when("INSERT OR FAIL INTO operations", interrupt)
         for name in "abc":
             later.insert(record_of(clock, name))
     assert kinds(later.all()) == ["KeyboardInterrupt", "done", "done"]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
 
@@ -104,18 +105,39 @@ def _bytes(text: str | None) -> int:
     return len(text.encode())
 
 
+def filled(record: Record) -> tuple[tuple[str, ...], tuple[object, ...]]:
+    """Return the columns in which a record differs from the default, and its values in them.
+
+    Most columns of a new record have their defaults. A value that is equal to the default, but is
+    another object, may be returned too.
+    """
+    fields = record.__dict__
+    columns, values = [], []
+    for name, dump in _differing(_values(fields), _DEFAULTS):
+        columns.append(name)
+        values.append(dump(fields[name]) if dump else fields[name])
+    return tuple(columns), tuple(values)
+
+
 def changes(before: Record, after: Record) -> tuple[tuple[str, ...], list[object]]:
     """Return the columns in which two records differ, and the second record's values in them."""
     old, new = before.__dict__, after.__dict__
     columns, values = [], []
     # Most fields of a changed record are the same objects as before, which is quick to check.
-    for name in [name for name in COLUMNS if new[name] is not old[name]]:
+    for name, dump in _differing(_values(new), _values(old)):
         value = new[name]
         # In Python 1, 1.0 and True are equal, so messages cannot be compared: always write them.
         if name in _MESSAGES or value != old[name]:
             columns.append(name)
-            values.append(_DUMPS[name](value) if name in _DUMPS else value)
+            values.append(dump(value) if dump else value)
     return tuple(columns), values
+
+
+def _differing(
+    values: Iterable[object], others: Iterable[object]
+) -> Iterable[tuple[str, _Dump | None]]:
+    """Return the columns in which these values are different objects, with their conversions."""
+    return itertools.compress(_PLAN, map(operator.is_not, values, others))
 
 
 def refuse_untextual(record: Record, key: RequestKey | None = None) -> None:
@@ -206,7 +228,7 @@ def _load_result(text: str) -> AnyMessage | Status:
 
 
 def _dump_time(at: datetime | None) -> int | None:
-    return None if at is None else micros(at)
+    return None if at is None else (at - _EPOCH) // MICROSECOND
 
 
 def _dump_state(state: State) -> str:
@@ -232,8 +254,16 @@ _TEXTS: Final = (
     *("failures", "origin"),
 )
 _texts_of: Final[Callable[[Mapping[str, Any]], tuple[str, ...]]] = operator.itemgetter(*_TEXTS)
+_values: Final[Callable[[Mapping[str, Any]], tuple[object, ...]]] = operator.itemgetter(*COLUMNS)
 _DUMPS: Final = {name: dump for name, (dump, _) in _SPECIAL.items()}
 _PLAN: Final = tuple((name, _DUMPS.get(name)) for name in COLUMNS)
+_DEFAULTS: Final = tuple(field.default for field in attrs.fields(Record))
+DEFAULTS: Final[Mapping[str, object]] = {
+    name: dump(default) if dump else default
+    for (name, dump), default in zip(_PLAN, _DEFAULTS, strict=True)
+    if default is not attrs.NOTHING
+}
+"""The stored values of the columns that :func:`filled` may leave out."""
 _LOADS: Final = tuple((name, _SPECIAL[name][1]) for name in COLUMNS if name in _SPECIAL)
 
 

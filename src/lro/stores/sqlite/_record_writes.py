@@ -6,12 +6,13 @@ wait takes longer than the statement. So the similar writes of a group are made 
 
 from __future__ import annotations
 
-import contextlib
+import bisect
 import functools
+import itertools
 import sqlite3
 import typing
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
 from lro._base.errors import OperationNotFound, TargetBusy
@@ -19,10 +20,10 @@ from lro._base.status import AnyMessage
 from lro._engine.store_port import Inserted, RequestKey
 from lro._model.operation import Change, Record, check_reporting
 from lro.stores._rows import (
-    COLUMNS,
     STAMP_COLUMNS,
     RecordCache,
     changes,
+    filled,
     from_row,
     micros,
     pack,
@@ -89,13 +90,13 @@ class InsertRecord:
     ) -> None:
         refuse_untextual(record, key)
         self.record = record
-        self.row = to_row(record)
+        self.columns, self.values = filled(record)
         self.request = pack(request)
         self.plain = key is None and not record.target
         """True if no request key and no target must be checked before the insert."""
         self._cache = cache
         self._key = key
-        self._start = None if key is None else sql.start_row(key, record, self.row)
+        self._start = None if key is None else sql.start_row(key, record, to_row(record))
 
     def __call__(self, writer: sql.Executes) -> Inserted:
         """Insert the record.
@@ -108,7 +109,7 @@ class InsertRecord:
             if not found.fresh:
                 return found
         try:
-            writer.execute(sql.INSERT, self.row)
+            writer.execute(sql.insert_of(self.columns), self.values)
         except sqlite3.IntegrityError as exc:
             raise taken(self.record.name) from exc
         writer.execute(sql.INSERT_INPUT, (self.record.name, self.request))
@@ -119,7 +120,7 @@ class InsertRecord:
     def committed(self, inserted: Inserted) -> Inserted:
         """Cache the record after the commit."""
         if inserted.fresh:
-            self._cache.keep(self.record, text_length(self.row))
+            self._cache.keep(self.record, _length(self.columns, self.values, 0))
         return inserted
 
 
@@ -215,8 +216,8 @@ def _length(columns: Sequence[str], values: Sequence[object], before: int) -> in
 _MOST: Final = 64
 """The most records that one statement writes."""
 
-UPDATE_FROM: Final = sqlite3.sqlite_version_info >= (3, 35)
-"""True if one statement of SQLite can update several records and return their names."""
+UPDATE_FROM: Final = sqlite3.sqlite_version_info >= (3, 33)
+"""True if one statement of SQLite can update several records."""
 
 
 class TogetherWriter:
@@ -234,101 +235,78 @@ class TogetherWriter:
             HalfDone: A failed write has left changes, or has undone the whole transaction.
         """
         answers: dict[int, Any] = {}
-        inserts = [
-            (place, action)
-            for place, action in enumerate(actions)
-            if isinstance(action, InsertRecord) and action.plain
-        ]
-        for chunk in _chunks(inserts):
-            if _insert(writer, [action for _, action in chunk]):
-                answers.update((place, Inserted(one.record, fresh=True)) for place, one in chunk)
-        for columns, updates in self._updates(actions).items():
-            for some in _chunks(updates):
-                written = _update(writer, columns, some)
-                answers.update((one.place, one.answer) for one in some if one.name in written)
+        inserts: dict[tuple[str, ...], list[InsertRecord]] = defaultdict(list)
+        updates: dict[tuple[str, ...], list[_Update]] = defaultdict(list)
+        seen: set[str] = set()
+        for place, action in enumerate(actions):
+            if isinstance(action, InsertRecord):
+                if action.plain:
+                    inserts[action.columns].append(action)
+                    answers[place] = Inserted(action.record, fresh=True)
+            elif isinstance(action, UpdateRecord) and UPDATE_FROM and action.name not in seen:
+                seen.add(action.name)  # later updates of the record follow, one by one
+                columns, update = self._update(action)
+                if update is not None:
+                    updates[columns].append(update)
+                    answers[place] = update.changed, update.length
+        try:
+            for columns, some in inserts.items():
+                for chunk in _chunks(some):
+                    _insert(writer, columns, chunk)
+            for columns, more in updates.items():
+                for part in _chunks(more):
+                    _update(writer, columns, part)
+        except DATABASE_ERRORS as exc:  # the write at fault fails again when made alone
+            raise HalfDone from exc
         return answers
 
-    def _updates(self, actions: Sequence[object]) -> Mapping[tuple[str, ...], list[_Update]]:
-        """Return the updates of a group, keyed by the columns that change."""
-        found: dict[tuple[str, ...], list[_Update]] = defaultdict(list)
-        seen: set[str] = set()
-        for place, action in enumerate(actions if UPDATE_FROM else ()):
-            if not isinstance(action, UpdateRecord) or action.name in seen:
-                continue
-            record, changed = self._cache.changed(action.name, action.change) or (None, None)
-            if record is None or changed is None:
-                continue
-            seen.add(action.name)
-            try:
-                columns, values = changes(record, changed)
-            # A message raised the error, and raises it again when its write is made alone.
-            except Exception:
-                continue
-            if columns:
-                length = _length(columns, values, self._cache.text_length(action.name))
-                row = record.name, *values, *stamp_of(record)
-                found[columns].append(_Update(place, changed, length, row))
-        return found
+    def _update(self, action: UpdateRecord) -> tuple[tuple[str, ...], _Update | None]:
+        """Return the columns that an update changes, and None if it cannot be made with others."""
+        record, changed = self._cache.changed(action.name, action.change) or (None, None)
+        if record is None or changed is None:
+            return (), None
+        try:
+            columns, values = changes(record, changed)
+        # A message raised the error, and raises it again when its write is made alone.
+        except Exception:
+            return (), None
+        if not columns:
+            return (), None
+        length = _length(columns, values, self._cache.text_length(action.name))
+        return columns, _Update(changed, length, (record.name, *values, *stamp_of(record)))
 
 
 class _Update(typing.NamedTuple):
-    place: int
     changed: Record
     length: int
     row: tuple[object, ...]
     """The record's name, the new values of the changed columns, and the stamp before the change."""
 
-    @property
-    def name(self) -> str:
-        return self.changed.name
 
-    @property
-    def answer(self) -> Changed:
-        return self.changed, self.length
-
-
-def _insert(writer: sqlite3.Connection, actions: Sequence[InsertRecord]) -> bool:
-    """Insert these records, or none of them; return True if they were inserted."""
-    try:
-        _execute(writer, _insertion, [action.row for action in actions])
-    except DATABASE_ERRORS as exc:  # the insert at fault fails again when made alone
-        _check_in_transaction(writer, exc)
-        return False
-    with _undoing():
-        inputs = [(action.record.name, action.request) for action in actions]
-        _execute(writer, _input_insertion, inputs)
-    return True
+def _insert(
+    writer: sqlite3.Connection, columns: tuple[str, ...], actions: Sequence[InsertRecord]
+) -> None:
+    """Insert records that have values in the same columns."""
+    statement = functools.partial(sql.insert_of, columns)
+    _execute(writer, statement, [action.values for action in actions])
+    inputs = [(action.record.name, action.request) for action in actions]
+    _execute(writer, _input_insertion, inputs)
 
 
 def _update(
     writer: sqlite3.Connection, columns: tuple[str, ...], updates: Sequence[_Update]
-) -> Collection[str]:
-    """Update the records whose stored stamp is as expected; return their names."""
-    try:
-        statement = functools.partial(_replacement, columns)
-        rows = _execute(writer, statement, [one.row for one in updates]).fetchall()
-    except DATABASE_ERRORS as exc:
-        _check_in_transaction(writer, exc)
-        return ()
-    written = {name for (name,) in rows}
-    over = [(one.name,) for one in updates if one.name in written and not one.changed.keeps_request]
+) -> None:
+    """Update records, all in the same columns.
+
+    Raises:
+        HalfDone: The stored stamp of a record differs from the expected stamp.
+    """
+    statement = functools.partial(_replacement, columns)
+    if _execute(writer, statement, [one.row for one in updates]).rowcount < len(updates):
+        raise HalfDone
+    over = [one.row[:1] for one in updates if not one.changed.keeps_request]
     if over:
-        with _undoing():
-            _execute(writer, _input_removal, over)
-    return written
-
-
-def _check_in_transaction(writer: sqlite3.Connection, error: BaseException) -> None:
-    if not writer.in_transaction:  # earlier writes of the group were rolled back, too
-        raise HalfDone from error
-
-
-@contextlib.contextmanager
-def _undoing() -> Iterator[None]:
-    try:
-        yield
-    except DATABASE_ERRORS as exc:
-        raise HalfDone from exc
+        _execute(writer, _input_removal, over)
 
 
 def _chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:
@@ -336,41 +314,30 @@ def _chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:
         yield items[first : first + _MOST]
 
 
+_COUNTS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, _MOST)
+"""The numbers of rows for which there are statements; each of these few stays prepared."""
+
+
 def _execute(
-    writer: sqlite3.Connection,
-    statement: typing.Callable[[int], str],
-    rows: Sequence[tuple[object, ...]],
+    writer: sqlite3.Connection, statement: Callable[[int], str], rows: Sequence[Sequence[object]]
 ) -> sqlite3.Cursor:
-    """Execute a statement for these rows, whose number is padded to a power of two.
-
-    The padding rows have no name, so they have no effect. With the padding, there are only a few
-    distinct statements, and each of them stays prepared.
-    """
-    count = 1 << (len(rows) - 1).bit_length()
-    values = [value for row in rows for value in row]
-    values += [None] * ((count - len(rows)) * len(rows[0]))
+    """Execute a statement on :func:`some_of` these rows and, to have one of ``_COUNTS``, zeros."""
+    count = _COUNTS[bisect.bisect_left(_COUNTS, len(rows))]
+    values = list(itertools.chain.from_iterable(rows))
+    # The driver takes ten times as long to bind None, which it offers to adapters, as zero.
+    values += [0] * ((count - len(rows)) * len(rows[0]))
+    values.append(len(rows))
     return writer.execute(statement(count), values)
-
-
-def _values(count: int, width: int) -> str:
-    """Return an unnamed table of ``count`` rows, with columns ``column1`` and so on."""
-    marks = ", ".join([f"({', '.join('?' * width)})"] * count)
-    return f"(VALUES {marks})"
-
-
-@functools.cache
-def _insertion(count: int) -> str:
-    return f"{sql.INSERT_INTO} SELECT * FROM {_values(count, len(COLUMNS))} WHERE column1 NOT NULL"
 
 
 @functools.cache
 def _input_insertion(count: int) -> str:
-    return f"INSERT INTO inputs SELECT * FROM {_values(count, 2)} WHERE column1 NOT NULL"
+    return f"INSERT {sql.OR_FAIL}INTO inputs SELECT * FROM {sql.some_of(count, 2)}"
 
 
 @functools.cache
 def _input_removal(count: int) -> str:
-    return f"DELETE FROM inputs WHERE name IN {_values(count, 1)}"
+    return f"DELETE FROM inputs WHERE name IN {sql.some_of(count, 1)}"
 
 
 @functools.lru_cache(maxsize=128)
@@ -382,6 +349,6 @@ def _replacement(columns: tuple[str, ...], count: int) -> str:
         for n, name in enumerate(STAMP_COLUMNS, 2 + len(columns))
     )
     return (
-        f"UPDATE operations SET {assignments} FROM {_values(count, width)} AS v"
-        f" WHERE name = v.column1 AND {expected} RETURNING name"
+        f"UPDATE {sql.OR_FAIL}operations SET {assignments}"
+        f" FROM {sql.some_of(count, width)} AS v WHERE name = v.column1 AND {expected}"
     )

@@ -34,6 +34,7 @@ from lro._model.operation import Record, State
 from lro.stores._counting import PRUNED_ROWS, WAITS, added, numbers, steps_of
 from lro.stores._rows import (
     COLUMNS,
+    DEFAULTS,
     MICROSECOND,
     STAMP_COLUMNS,
     SWEEP_TIME,
@@ -270,8 +271,6 @@ def _foreign(path: str, what: str) -> DeclarationError:
 
 _ROW: Final = ", ".join(COLUMNS)
 
-INSERT_INTO: Final = f"INSERT INTO operations ({_ROW})"
-INSERT: Final = f"{INSERT_INTO} VALUES ({', '.join('?' * len(COLUMNS))})"
 INSERT_INPUT: Final = "INSERT INTO inputs VALUES (?, ?)"
 DELETE: Final = "DELETE FROM operations WHERE name = ?"
 DELETE_INPUT: Final = "DELETE FROM inputs WHERE name = ?"
@@ -401,6 +400,44 @@ def rows_of(connection: Executes) -> FetchRows:
         return found
 
     return rows
+
+
+@functools.lru_cache(maxsize=128)
+def insert_of(columns: tuple[str, ...], count: int = 0) -> str:
+    """Return the statement that inserts a record with values in these columns, else the defaults.
+
+    With a ``count``, the statement inserts :func:`some_of` the given records.
+    """
+    values = {name: f"column{n}" if count else "?" for n, name in enumerate(columns, 1)}
+    values |= {name: _literal(DEFAULTS[name]) for name in DEFAULTS if name not in values}
+    chosen = ", ".join(values.values())
+    source = f"SELECT {chosen} FROM {some_of(count, len(columns))}"
+    return (
+        f"INSERT {OR_FAIL * bool(count)}INTO operations ({', '.join(values)})"
+        f" {source if count else f'VALUES ({chosen})'}"
+    )
+
+
+OR_FAIL: Final = "OR FAIL "
+"""Makes SQLite keep no copies of pages, with which it would undo a statement that fails midway.
+
+The caller must roll back if such a statement fails. SQLite writes many copies to a temporary file,
+which it makes for each statement.
+"""
+
+
+def some_of(count: int, width: int) -> str:
+    """Return an unnamed table of ``width`` columns: ``column1`` and so on.
+
+    Its values are the parameters: first those of ``count`` rows, then the number of rows to use.
+    """
+    marks = ", ".join([f"({', '.join('?' * width)})"] * count)
+    return f"(SELECT * FROM (VALUES {marks}) LIMIT ?)"
+
+
+def _literal(value: object) -> str:
+    assert value is None or (isinstance(value, (str, int)) and "'" not in str(value))
+    return "NULL" if value is None else repr(value)
 
 
 @functools.lru_cache(maxsize=128)
