@@ -627,7 +627,7 @@ def test_claimed_work_that_fails_to_begin_waits_again(make_service, store, caplo
     executor = Held(busy=True)
     service = make_service(store, executor)
     name = method_of(service, never).start(WorkRequest()).name
-    executor.busy = False
+    executor.busy, service.edges.background.pending = False, True
     once(service.edges.background, "start", raising(ZeroDivisionError()))
     service.run_maintenance()
     assert f"{name}: could not be begun" in caplog.text

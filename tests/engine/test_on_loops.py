@@ -403,6 +403,36 @@ async def test_start_whose_caller_disconnects_during_the_commit_is_run(
 
 
 @on_a_loop
+async def test_cancel_whose_caller_disconnects_after_the_write_is_completed(make_service, store):
+    """If the caller disconnects while a function of the method runs, the operation still ends."""
+    service = make_service(store, running(concurrency=1))
+    asked, go, hold = threading.Event(), threading.Event(), asyncio.Event()
+
+    def final(metadata: WorkMetadata, _: Any) -> WorkMetadata:
+        asked.set()
+        assert go.wait(PATIENCE)
+        return metadata
+
+    @service.method(NAME, final_metadata=final)
+    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        await hold.wait()
+        return WorkResponse(request.text)
+
+    await work.start_async(WorkRequest("a"))
+    waiting = await work.start_async(WorkRequest("b"), metadata=WorkMetadata(1))
+    cancel = asyncio.create_task(service.cancel_async(waiting.name))
+    await until_async(asked.is_set)
+    cancel.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await cancel
+    go.set()
+    operation = await over(service, waiting)
+    assert operation.error is not None
+    assert operation.error.code == Code.CANCELLED
+    hold.set()
+
+
+@on_a_loop
 async def test_caller_who_disconnects_before_the_write_starts_nothing(make_service, clock):
     """If the caller disconnects while a hook runs, nothing is stored."""
     asked = asyncio.Event()

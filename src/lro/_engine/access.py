@@ -263,6 +263,8 @@ class Access:
         self._hook = None if authorize is None else Hook("authorize", authorize)
         self.owner_only = owner_only
         """True if callers see only the operations that they have started."""
+        self.asks: bool = self._hook is not None
+        """True if ``authorize`` is asked about calls."""
         self.immediate: bool = self._hook is None and not store.reads_block
         """True if reading an operation calls no hook and does not block."""
 

@@ -228,7 +228,7 @@ class Claims(PerProcess):
         """
         begun = 0
         try:
-            with self._work.claiming() as claiming:
+            with self._work.writing() as claiming:
                 if self._work.stopping:
                     return Claimed((), more=False, next_due=None)
                 found = self._store.claim(self._wanted(len(slots), suspects=suspects))

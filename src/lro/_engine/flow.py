@@ -49,8 +49,11 @@ class FlowStep(ABC):
     blocks: bool = True
     """False if the step takes so little time that an event loop, too, calls :meth:`take`."""
 
-    writes: ClassVar[bool] = False
-    """True for a write to a store. After a write, a flow runs to its end, even without a caller."""
+    writes: bool = False
+    """True for a write to a store, and for a step of a flow that has written without a step.
+
+    After such a step, a flow runs to its end, even without a caller.
+    """
 
     outlives_caller: ClassVar[bool] = False
     """True if a thread can take the step, and go on, after the caller has gone away."""
@@ -116,9 +119,12 @@ class _HandedOver(FlowStep):
 class MayBlock(_HandedOver):
     """Call a function that may block, such as a plain function of the application."""
 
-    def __init__(self, function: Callable[[], object], *, blocks: bool = True) -> None:
+    def __init__(
+        self, function: Callable[[], object], *, blocks: bool = True, writes: bool = False
+    ) -> None:
         self._function = function
         self.blocks = blocks
+        self.writes = writes
 
     def take(self) -> object:
         """Call the function in this thread."""
@@ -162,17 +168,15 @@ class Write(_HandedOver):
     """A write to a store. Once it is handed in, its flow runs to the end, even without a caller."""
 
     writes = True
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self.blocks: bool = store.writes_block
+    store: Store
 
 
 class InsertWrite(Write):
     """Call ``Store.insert``."""
 
     def __init__(self, store: Store, record: Record, request: Any, key: RequestKey | None) -> None:
-        super().__init__(store)
+        self.store = store
+        self.blocks = store.writes_block
         self._record = record
         self._request = request
         self._key = key
@@ -190,7 +194,8 @@ class UpdateWrite(Write):
     """Call ``Store.update``."""
 
     def __init__(self, store: Store, name: str, change: Change) -> None:
-        super().__init__(store)
+        self.store = store
+        self.blocks = store.writes_block
         self._name = name
         self._change = change
 
@@ -207,7 +212,8 @@ class CheckpointWrite(Write):
     """Call ``Store.checkpoint``."""
 
     def __init__(self, store: Store, name: str, attempt: int, key: str, value: Any) -> None:
-        super().__init__(store)
+        self.store = store
+        self.blocks = store.writes_block
         self._kept = name, attempt, key, value
 
     def take(self) -> None:
@@ -305,12 +311,19 @@ def flow_of(method: Callable[P, R]) -> Callable[P, Flow[R]]:
 
 def run(flow: Flow[R]) -> R:
     """Follow a flow in this thread, and return its result."""
-    result: R = _advance(flow, None, None, _nowhere)[1]
-    return result
-
-
-def _nowhere(_: FlowStep) -> bool:
-    return False
+    try:
+        step = flow.send(None)
+        while True:
+            try:
+                answer = step.take()
+            except BaseException as exc:
+                step = flow.throw(exc)
+            else:
+                step = flow.send(answer)
+                answer = None  # a large answer is not kept while the next step is taken
+    except StopIteration as end:
+        result: R = end.value
+        return result
 
 
 def _at_question(step: FlowStep) -> bool:
@@ -318,7 +331,7 @@ def _at_question(step: FlowStep) -> bool:
 
 
 def _at_slow_write(step: FlowStep) -> bool:
-    return step.writes and step.blocks
+    return isinstance(step, Write) and step.blocks
 
 
 def _without_caller(step: FlowStep) -> bool:

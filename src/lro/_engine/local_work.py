@@ -65,39 +65,37 @@ class ClaimLimits(typing.TypedDict):
 
 
 class StartingRecord:
-    """Context manager for a write that stores one record as running here, or claims several.
+    """A write that stores one record as running here, or claims several: a context manager.
 
-    While it is open, a stopping service waits, for a second at most, before it releases its work.
-    ``attempt`` is the attempt of a record that is stored as running here, and else None. It counts
-    as work of this process from the start of the block, so its lease is renewed. Unless
-    :meth:`taken` was called, the end of the block forgets the attempt, or releases it if the record
-    may have been stored.
+    While it is ``open``, a stopping service waits, for a second at most, before it releases its
+    work. ``attempt`` is the attempt of a record that is stored as running here, and else None. It
+    counts as work of this process from the start, so its lease is renewed. Unless the work was
+    submitted, the end forgets the attempt, or releases it if the record may have been stored.
     """
+
+    __slots__ = ("_work", "attempt", "open")
 
     def __init__(self, work: LocalWork, attempt: Attempt | None) -> None:
         self.attempt: Attempt | None = attempt
+        self.open: bool = True
         self._work = work
-        self._taken = False
 
     def __enter__(self) -> StartingRecord:
-        self._work.begin_write(self.attempt)
         return self
 
-    def taken(self) -> None:
-        """Note that the work is registered; the context then has nothing more to do."""
-        self._taken = True
-        self._work.end_write()
-
     def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
-        if self._taken:
-            return
+        if self.open:
+            self.end(error)
+
+    def end(self, error: BaseException | None) -> None:
+        """End the write, which has failed with this error, if any, without submitted work."""
         if self.attempt is not None:
             refused = isinstance(error, LroError) and not isinstance(error, Unavailable)
             if error is None or refused:
                 self._work.remove(self.attempt)
             else:  # the record may have been stored nevertheless
                 self._work.release_later(self.attempt)
-        self._work.end_write()
+        self._work.end_write(self)
 
 
 class LocalWork(HeldWork):
@@ -203,29 +201,21 @@ class LocalWork(HeldWork):
             with contextlib.suppress(Unavailable):
                 self._store.leave(self.owner)
 
-    def starting(self, record: Record, request: object) -> StartingRecord:
-        """Return the context in which to store a record whose work may begin in this process."""
-        attempt: Attempt | None = None
-        if record.owner == self.owner:
-            attempt = Attempt(record, self._specs[record.method], self, request=request)
-        return StartingRecord(self, attempt)
-
-    def claiming(self) -> StartingRecord:
-        """Return the context in which to claim work."""
-        return StartingRecord(self, None)
-
-    def begin_write(self, attempt: Attempt | None) -> None:
-        """Count a write that has begun, and register its attempt if it has one."""
+    def writing(self, attempt: Attempt | None = None) -> StartingRecord:
+        """Begin a write that claims work, or that stores the record of this attempt."""
         with self._lock:
             self._writes += 1
             if attempt is not None:
                 self._attempts[attempt.name] = attempt
+        return StartingRecord(self, attempt)
 
-    def end_write(self) -> None:
+    def end_write(self, write: StartingRecord) -> None:
         """Count a write as ended."""
         with self._lock:
+            write.open = False
             self._writes -= 1
-            self._changed.notify_all()
+            if self.stopping:
+                self._changed.notify_all()
 
     def submit(
         self,
@@ -239,23 +229,22 @@ class LocalWork(HeldWork):
 
         If the executor cannot take the work now, the work is released; a name is sent again later.
         If this process has counted as lost since the claim, the work is left to other processes.
-        ``start`` is the open context of the write; :meth:`StartingRecord.taken` is called as soon
-        as the attempt is registered.
+        ``start`` is the open write, which ends as soon as the attempt is registered.
         """
         held = record.owner != ""  # otherwise the executor sends its name
         started = None if start is None else start.attempt
         attempt = started or Attempt(record, self._specs[record.method], self, packed=packed)
         try:
             shown = packed is None or not attempt.start_unseen
-            if held and not self._hold(attempt, record):
+            if held and not self._hold(attempt, record, start):
                 slot.release()
                 return attempt
-            if start is not None:
-                start.taken()
+            if not held and start is not None:
+                self.end_write(start)
         except BaseException:
             slot.release()
-            if held and started is None:  # otherwise ``start`` releases it
-                self.release_later(attempt)
+            if held and (started is None or start is None or not start.open):
+                self.release_later(attempt)  # otherwise ``start`` releases it
             raise
         try:
             if held and not shown:
@@ -277,12 +266,17 @@ class LocalWork(HeldWork):
                 raise
         return attempt
 
-    def _hold(self, attempt: Attempt, record: Record) -> bool:
-        """Register the attempt; return False if this process counted as lost after the claim."""
+    def _hold(self, attempt: Attempt, record: Record, write: StartingRecord | None = None) -> bool:
+        """Register the attempt, and end the write that has claimed or stored the record.
+
+        Return False, and do neither, if this process counted as lost after the claim.
+        """
         with self._lock:
             if record.owner != self.owner:
                 return False
             self._attempts[attempt.name] = attempt
+            if write is not None:
+                self.end_write(write)
         self._new_work()
         until = record.lease_until
         assert until is not None  # the record is claimed
@@ -339,15 +333,14 @@ class LocalWork(HeldWork):
         until = self._store.now() + self.runtime.lease
         limits = self.claim_limits([(method, spec)])
         claim = Claim(self.owner, until, max_count=1, excluded=self.skipped, name=name, **limits)
-        with self.claiming() as claiming:
+        with self.writing() as claiming:
             if self.stopping:
                 raise stopping()
             for record, packed in self._store.claim(claim).works:
                 attempt = Attempt(record, spec, self, packed=packed)
                 try:
-                    if not self._hold(attempt, record):
+                    if not self._hold(attempt, record, claiming):
                         return
-                    claiming.taken()
                     if spec.options.rate is not None:  # this start may delay further work
                         self.announce_work()
                     attempt.show_start()
@@ -394,7 +387,7 @@ class LocalWork(HeldWork):
             method = events.renamed.get(record.method, record.method)
             events.emit(CancelRequested(name=record.name, method=method, caller=caller))
         if record.name in self._attempts:  # this may wait for the attempt's lock
-            yield MayBlock(functools.partial(self.cancel_held, record.name))
+            yield MayBlock(functools.partial(self.cancel_held, record.name), writes=True)
         if after.cancel_pending and is_unowned(after, lost_owners):
             yield from self._end_unheld(record.name, spec, lost_owners)
 

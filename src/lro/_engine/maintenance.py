@@ -486,7 +486,8 @@ class Background(PerProcess):
             self._runtime.webhooks.reset_after_fork()
 
     def _new_work(self) -> None:
-        self.start()  # the threads renew the lease and receive cancel requests
+        if self.pending:
+            self.start()  # the threads renew the lease and receive cancel requests
         if self._runtime.store.shared:
             self.change_listener.ensure_running()
 

@@ -141,8 +141,10 @@ class RecordUpdater:
             OperationNotFound: There is no such record, or callers cannot see it.
             NotApplied, LeaseLost, CancellationNotRequested: Raised by the change.
         """
-        whole = self._whole(change, stamp)
-        return self._notified(name, (yield UpdateWrite(self.store, name, whole)))
+        whole, store = self._whole(change, stamp), self.store
+        if store.writes_block:
+            return self._notified(name, (yield UpdateWrite(store, name, whole)))
+        return self._notified(name, store.update(name, whole))
 
     def ended(
         self, spec: MethodSpec, name: str, change: Change, state: State
@@ -164,7 +166,8 @@ class RecordUpdater:
     ) -> Flow[Record | None]:
         while True:
             seen = (yield from read(self.store, name)).metadata
-            final = yield MayBlock(functools.partial(spec.final_metadata, seen, state))
+            compute = functools.partial(spec.final_metadata, seen, state)
+            final = yield MayBlock(compute, writes=True)
 
             def stamp(
                 record: Record, seen: AnyMessage | None = seen, final: AnyMessage | None = final
@@ -210,7 +213,8 @@ class RecordUpdater:
     def _notified(self, name: str, after: Record | None) -> Record | None:
         ended = after is None or after.state is not State.IN_PROGRESS
         self.notifier.notify(name, ended=ended)
-        self.store.notify_others(name)
+        if self.store.shared:
+            self.store.notify_others(name)
         if self.webhooks is not None and after is not None and after.notify_at is not None:
             self.webhooks.wake()
         return after

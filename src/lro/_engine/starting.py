@@ -7,7 +7,6 @@ import functools
 import hashlib
 import re
 import secrets
-import threading
 import typing
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -44,8 +43,8 @@ from lro._engine.events import (
     StartTrace,
     code_name,
 )
-from lro._engine.executor_port import Slot
 from lro._engine.flow import Flow, InsertWrite, MayBlock
+from lro._engine.local_work import StartingRecord
 from lro._engine.maintenance import Background
 from lro._engine.method_spec import MethodSpec, check_priority
 from lro._engine.process import PerProcess
@@ -69,6 +68,12 @@ _NEW_RECORD: Final[dict[str, Any]] = Record(
 
 LATEST: Final = datetime(9000, 1, 1, tzinfo=UTC)
 """The latest time at which an operation can be due."""
+
+
+NOBODY: Final[Sequence[Endpoint]] = ()
+"""The endpoints of a start that notifies no one."""
+
+_NO_TURN: Final = (None, None, None, None)
 
 
 class Queueing(typing.TypedDict, total=False):
@@ -121,7 +126,7 @@ class StartSettings:
     metadata: object = None
     validate_only: bool = False
     within: DatabaseConnection | None = None
-    notify: Sequence[Endpoint] = ()
+    notify: Sequence[Endpoint] = NOBODY
     delay: timedelta | None = None
     at: datetime | None = None
     priority: int | None = None
@@ -146,17 +151,13 @@ class StartSettings:
         Raises:
             InvalidArgument: An option has the wrong type.
         """
-        _check_text("request_id", self.request_id)
-        _check_text("target", self.target)
-        _check_text("caller", self.caller)
+        given = {"request_id": self.request_id, "target": self.target, "caller": self.caller}
+        for name, text in given.items():
+            if not isinstance(text, str):
+                raise _no_text(name, text)
         if not isinstance(self.validate_only, bool):
             wanted = f"must be True or False, got {got(self.validate_only)}"
             raise InvalidArgument("validate_only", wanted)
-
-    @property
-    def has_turn(self) -> bool:
-        """True if an option affects when the work is due, or its place in the queue."""
-        return (self.delay, self.at, self.priority, self.expires) != (None, None, None, None)
 
     def due(self, now: datetime) -> datetime | None:
         """Return the time at which the work is due, or None if it is due now.
@@ -193,21 +194,21 @@ class RandomBytes(PerProcess):
     A read for each new name took a tenth of the time of a start.
     """
 
-    _AT_ONCE: Final = 4096
+    _AT_ONCE: Final = 340
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._bytes, self._used = b"", 0
+        self._ready: dict[int, list[bytes]] = {}
 
     def __call__(self, count: int) -> bytes:
         """Return ``count`` random bytes; no two calls share any."""
-        with self._lock:
-            if self._used + count > len(self._bytes):
-                self._bytes = secrets.token_bytes(max(count, self._AT_ONCE))
-                self._used = 0
-            first = self._used
-            self._used += count
-            return self._bytes[first : self._used]
+        try:
+            return self._ready[count].pop()  # one step: no other thread gets the same bytes
+        except LookupError:
+            some = secrets.token_bytes(count * self._AT_ONCE)
+            parts = [some[first : first + count] for first in range(0, len(some), count)]
+            found = parts.pop()
+            self._ready.setdefault(count, []).extend(parts)
+            return found
 
 
 @attrs.define(eq=False, repr=False)
@@ -242,6 +243,11 @@ class Starter:
         self._access = access
         self._events = runtime.events
         self._random = RandomBytes()
+        self._remote: timedelta | None = runtime.executor.redelivery
+        self._submits_block: bool = runtime.executor.submits_block
+        # A flow yields its writes, so that it is finished if its caller leaves after one. A start
+        # of which no later step can block need not.
+        self._yields: bool = runtime.store.writes_block or self._submits_block
 
     def start(self, spec: MethodSpec, request: object, options: StartSettings) -> Flow[Operation]:
         """Start an operation: see ``Method.start``."""
@@ -255,7 +261,8 @@ class Starter:
             if self._work.stopping:
                 raise stopping()
             start = yield from self._checked(spec, request, options, trace)
-            yield from self._access.permit(options.caller, spec.full_name, start.parent)
+            if self._access.asks:
+                yield from self._access.permit(options.caller, spec.full_name, start.parent)
             if self._runtime.first_use.pending:
                 yield from self._runtime.first_use.connect()
             if self._work.paused is None:
@@ -283,7 +290,8 @@ class Starter:
                 self.observe_refusal(spec.full_name, exc)
             raise
         finally:
-            trace.end()
+            if trace is not NO_START_TRACE:
+                trace.end()
 
     def rerun(self, spec: MethodSpec | None, before: Record, request_id: str) -> Flow[Operation]:
         """Start again the work of an operation that has ended, for the caller of the first start.
@@ -322,26 +330,33 @@ class Starter:
     ) -> Flow[_Start]:
         options.check()
         insert = None if options.within is None else self._insert_within(options.within)
-        notify = self._encoded(options.notify)
-        _check_request(spec, request)
+        notify = "" if options.notify is NOBODY else self._encoded(options.notify)
+        if not isinstance(request, spec.instances[spec.request]):
+            wanted = f"must be a {spec.request.__name__}, got {got(request)}"
+            raise InvalidArgument("request", wanted)
         hooks = spec.options
         if hooks.validate is not None:
             yield from ask_validity(hooks.validate, request)
         target, parent = options.target, options.parent
         if not target and hooks.exclusive_target is not None:
             target = yield application_call("exclusive_target", hooks.exclusive_target, request)
-            _check_text("target", target)
+            if not isinstance(target, str):
+                raise _no_text("target", target)
         if parent == "" and hooks.parent is not None:
             parent = yield application_call("parent", hooks.parent, request)
         if parent != "":
             parent = _checked_parent(parent)
-        turn = PLAIN_TURN
-        if hooks.has_turns or options.has_turn:
+        turn, given = PLAIN_TURN, (options.delay, options.at, options.priority, options.expires)
+        if hooks.has_turns or given != _NO_TURN:
             turn = yield from self._turn(spec, request, options)
-        packed = _packed(spec, request)
+        try:
+            packed = spec.types.pack(request, spec.request)
+        except EncodingError as exc:
+            path = f"request.{exc.path}" if exc.path else "request"
+            raise InvalidArgument(path, exc.description) from None
         key = _request_key(spec, options, parent, packed) if options.request_id else None
         first = options.metadata
-        if first is None:
+        if first is None and spec.default_metadata is not None:
             first = spec.first_metadata(target)
         metadata = None if first is None else _first_metadata(spec, first)
         return _Start(
@@ -368,7 +383,11 @@ class Starter:
         spec, options, turn = start.spec, start.options, start.turn
         now = self._runtime.store.now()
         due = now if turn.due is None else turn.due
-        owner, until, sent_time = self._first_lease(spec, now, due, begun=begun, sent=sent)
+        owner, sent_time, until = "", None, due if spec.function is not None else None
+        if begun:
+            owner, until = self._work.owner, now + self._runtime.lease
+        elif self._remote is not None and sent and until is not None and due <= now:
+            sent_time, until = now, now + self._remote
         fields = _NEW_RECORD | {
             "name": _prefix(start.parent) + new_id(self._random, now),
             "parent": start.parent,
@@ -423,27 +442,17 @@ class Starter:
         lane = 0
         if declared.concurrency_key is not None:
             key = yield application_call("concurrency_key", declared.concurrency_key, request)
-            _check_text("concurrency_key", key)
+            if not isinstance(key, str):
+                raise _no_text("concurrency_key", key)
             lane = _lane(key)
         return Turn(due, -priority, lane, options.expires or declared.expires)
-
-    def _first_lease(
-        self, spec: MethodSpec, now: datetime, due: datetime, *, begun: bool, sent: bool
-    ) -> tuple[str, datetime | None, datetime | None]:
-        if spec.function is None:
-            return "", None, None
-        if begun:
-            return self._work.owner, now + self._runtime.lease, None
-        redelivery = self._runtime.executor.redelivery
-        if redelivery is not None and sent and due <= now:
-            return "", now + redelivery, now
-        return "", due, None
 
     def _observed(self, start: _Start, inserted: Inserted) -> Record:
         """Report a start that is stored, and return its record."""
         record = inserted.record
         outcome: StartOutcome = "started" if inserted.fresh else "repeated"
-        start.trace.stored(record.name, outcome)
+        if start.trace is not NO_START_TRACE:
+            start.trace.stored(record.name, outcome)
         method = self._events.renamed.get(record.method, record.method)
         self._events.emit(OperationStarted(method, outcome, record.name, record.caller))
         return record
@@ -494,21 +503,24 @@ class Starter:
         return None
 
     def _insert_and_run(self, start: _Start) -> Flow[Operation]:
-        spec, key = start.spec, start.key
+        spec, key, work = start.spec, start.key, self._work
         store, executor = self._runtime.store, self._runtime.executor
-        remote, slot = executor.redelivery is not None, None
+        claims = self._background.claims
+        remote, slot = self._remote is not None, None
         # If ``waits``, the record is stored as waiting. If not, and if there is a free worker and
         # no older work, the record is stored as begun, which saves a write. A limit that the store
         # counts makes the record wait. If ``later``, no worker is reserved and no name is sent
         # here: a later claim does this.
         limited = spec.options.is_limited
-        waits = start.turn.due is not None or self._work.is_paused(spec)
+        waits = start.turn.due is not None or (bool(work.paused) and work.is_paused(spec))
         later, waits = waits or (remote and limited), waits or remote or limited
+        write: StartingRecord | None = None
         try:
             try:
                 if not later:
-                    slot = yield from self._free_worker()
-                waits = waits or slot is None or self._background.older_waits
+                    reserve = executor.reserve
+                    slot = (yield MayBlock(reserve)) if self._submits_block else reserve()
+                waits = waits or slot is None or (claims is not None and claims.older_waits)
                 if waits:
                     yield from self._backlog.admit()
             except (ResourceExhausted, Unavailable):
@@ -519,34 +531,41 @@ class Starter:
                 if known.fresh or (remote and known.record.waits):
                     raise
                 return self._observed(start, known).operation
-            record = self._record(start, begun=not waits, sent=not later)
-            with self._work.starting(record, start.request) as starting:
-                inserted: Inserted = yield InsertWrite(store, record, start.packed, key)
-                record = self._observed(start, inserted)
-                if slot is not None and (record.waits if remote else inserted.fresh and not waits):
-                    # A repeated start sends the name again: the first message may have been lost.
-                    taken, slot = slot, None
-                    begin = functools.partial(self._work.submit, record, taken, start=starting)
-                    blocks = executor.submits_block
-                    attempt: Attempt = (yield MayBlock(begin)) if blocks else begin()
-                    # Quick work, or work of an inline executor, may have ended (spec §9.8).
-                    return (attempt.ended or record).operation
-                if inserted.fresh:
-                    if not self._work.is_paused(spec):
-                        self._work.announce_work()
-                    if record.begin_before is not None:
-                        self._background.maintenance.look_at(record.begin_before)
-                return record.operation
+            record, attempt = self._record(start, begun=not waits, sent=not later), None
+            if record.owner == work.owner:
+                attempt = Attempt(record, spec, work, request=start.request)
+            write = work.writing(attempt)
+            inserted: Inserted
+            if self._yields:
+                inserted = yield InsertWrite(store, record, start.packed, key)
+            else:
+                inserted = store.insert(record, start.packed, key)
+            record = self._observed(start, inserted)
+            if slot is not None and (record.waits if remote else inserted.fresh and not waits):
+                # A repeated start sends the name again: the first message may have been lost.
+                taken, slot = slot, None
+                begin = functools.partial(work.submit, record, taken, start=write)
+                attempt = (yield MayBlock(begin)) if self._submits_block else begin()
+                # Quick work, or work of an inline executor, may have ended (spec §9.8).
+                return (attempt.ended or record).operation
+            if inserted.fresh:
+                self._announce(spec, record)
+            return record.operation
+        except BaseException as exc:
+            if write is not None and write.open:
+                write.end(exc)
+            raise
         finally:
+            if write is not None and write.open:
+                write.end(None)
             if slot is not None:
                 slot.release()
 
-    def _free_worker(self) -> Flow[Slot | None]:
-        reserve = self._runtime.executor.reserve
-        if not self._runtime.executor.submits_block:
-            return reserve()
-        slot: Slot | None = yield MayBlock(reserve)
-        return slot
+    def _announce(self, spec: MethodSpec, waiting: Record) -> None:
+        if not self._work.is_paused(spec):
+            self._work.announce_work()
+        if waiting.begin_before is not None:
+            self._background.maintenance.look_at(waiting.begin_before)
 
 
 def _lane(key: str) -> int:
@@ -574,15 +593,8 @@ def _in_utc(at: object) -> datetime:
     return typing.cast(datetime, moment)
 
 
-def _check_text(name: str, value: object) -> None:
-    if not isinstance(value, str):
-        raise InvalidArgument(name, f"must be a text, got {got(value)}")
-
-
-def _check_request(spec: MethodSpec, request: object) -> None:
-    if not isinstance(request, spec.instances[spec.request]):
-        wanted = f"must be a {spec.request.__name__}, got {got(request)}"
-        raise InvalidArgument("request", wanted)
+def _no_text(name: str, value: object) -> InvalidArgument:
+    return InvalidArgument(name, f"must be a text, got {got(value)}")
 
 
 def _checked_parent(parent: str) -> str:
@@ -590,14 +602,6 @@ def _checked_parent(parent: str) -> str:
         return normalise_parent(parent)
     except InvalidParent as exc:  # List calls this field `name`
         raise InvalidParent("parent", exc.description) from None
-
-
-def _packed(spec: MethodSpec, request: object) -> AnyMessage:
-    try:
-        return spec.types.pack(request, spec.request)
-    except EncodingError as exc:
-        path = f"request.{exc.path}" if exc.path else "request"
-        raise InvalidArgument(path, exc.description) from None
 
 
 def _first_metadata(spec: MethodSpec, metadata: object) -> AnyMessage:

@@ -407,9 +407,13 @@ class TypeRegistry:
         if known is not None:
             url, codec = known
             try:
-                return _any_of(url, codec.write(message))
+                payload = codec.write(message)
             except InvalidArgument as exc:
                 raise EncodingError(url.rpartition("/")[2], exc.field, exc.description) from exc
+            packed = object.__new__(AnyMessage)  # as in ``_any_of``, without its call
+            _SET_TYPE_URL(packed, url)
+            _SET_PAYLOAD(packed, payload)
+            return packed
         return self._pack(message, cls)
 
     def _pack(self, message: object, cls: type | None) -> AnyMessage:

@@ -146,6 +146,8 @@ class OrderedRecords:
             for key in self._keys:
                 into[parent, (key, _value(record, key))].append(entry)
         times = record.expire_time, record.notify_at
+        if times == (None, None):
+            return
         if other is None or times != (other.expire_time, other.notify_at):
             if (at := sweep_time(record)) is not None:
                 into[_SWEEPS].append((at, record.name))
@@ -660,7 +662,9 @@ class MemoryStore(PerProcess):
             if record.name in self._records:
                 raise taken(record.name)
             if not check_only:
-                self._note(record.name, None)
+                if len(self._changed) >= _UNSETTLED:
+                    self._settle()
+                self._changed.setdefault(record.name, None)
                 self._records[record.name] = record
                 self._inputs[record.name] = request
                 if record.target:
@@ -998,17 +1002,14 @@ class MemoryStore(PerProcess):
             self._settled_lists.move(changes)
             self._settled_work.move(changes)
 
-    def _note(self, name: str, before: Record | None) -> None:
-        if len(self._changed) >= _UNSETTLED:
-            self._settle()
-        self._changed.setdefault(name, before)
-
     def _after_fork(self) -> None:
         self._lock = threading.Lock()  # from now on, this forked process has its own records
 
     def _replace(self, record: Record) -> None:
         name = record.name
-        self._note(name, self._records[name])
+        if len(self._changed) >= _UNSETTLED:
+            self._settle()
+        self._changed.setdefault(name, self._records[name])
         self._records[name] = record
         if record.done:
             if record.target or self._checkpoints:
@@ -1026,5 +1027,5 @@ class MemoryStore(PerProcess):
         for record in records:
             self._free(record)
             self._inputs.pop(record.name, None)
-            self._note(record.name, record)
+            self._changed.setdefault(record.name, record)
             del self._records[record.name]
