@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import logging
-import os
 import queue
 import threading
 import time
@@ -44,20 +43,22 @@ class HeldCall:
     """Places taken in a :class:`CallCount`.
 
     They are freed at the end of a ``with`` block, or when this object is collected. A forked child
-    begins with empty counts, so it does not free places that its parent took.
+    begins with empty counts and with another ``freed``, so it does not free places that its parent
+    took.
     """
 
-    def __init__(self, count: CallCount, caller: str, places: int) -> None:
-        self._count: CallCount | None = count
+    __slots__ = ("_caller", "_freed", "_places")
+
+    def __init__(self, freed: collections.deque[tuple[str, int]], caller: str, places: int) -> None:
+        self._freed: collections.deque[tuple[str, int]] | None = freed
         self._caller = caller
         self._places = places
-        self._process = os.getpid()
 
     def release(self) -> None:
         """Free the places. Idempotent."""
-        count, self._count = self._count, None
-        if count is not None and self._process == os.getpid():
-            count.freed.append((self._caller, self._places))
+        freed, self._freed = self._freed, None
+        if freed is not None:
+            freed.append((self._caller, self._places))
 
     def __enter__(self) -> HeldCall:
         return self
@@ -66,7 +67,8 @@ class HeldCall:
         self.release()
 
     def __del__(self) -> None:
-        self.release()
+        if self._freed is not None:
+            self.release()
 
 
 class CallCount(PerProcess):
@@ -104,7 +106,8 @@ class CallCount(PerProcess):
             TooManyHeld: This caller, or all callers together, would hold too many places.
         """
         with self._lock:
-            self._take_freed()
+            if self.freed:
+                self._take_freed()
             if self._held + places > self._limit:
                 raise TooManyHeld(self._what, self._limit, self._setting)
             if caller and self._each is not None:
@@ -114,7 +117,7 @@ class CallCount(PerProcess):
                     raise TooManyHeld(what, self._each, self._each_setting)
                 self._of_caller[caller] = mine
             self._held += places
-        return HeldCall(self, caller, places)
+        return HeldCall(self.freed, caller, places)
 
     def _take_freed(self) -> None:
         while self.freed:

@@ -1143,7 +1143,8 @@ class Service(PerProcess):
         self.edges.access.require("WaitOperation")
         parse_name(name)
         limit = wait_limit(timeout, deadline_seconds, self.edges.max_wait)
-        yield from self.edges.access.permit(caller, "WaitOperation", name)
+        if self.edges.access.asks:
+            yield from self.edges.access.permit(caller, "WaitOperation", name)
         if self.edges.access.owner_only:
             yield from self.edges.access.visible_record(name, caller)
         if deadline_seconds is not None and limit == deadline_seconds:

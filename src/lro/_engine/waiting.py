@@ -161,7 +161,10 @@ class Waiters(PerProcess):
             return await self._read_async(name)
         wait = self._of_loops().here().begin(name, limit)
         try:
-            operation = await self._read_async(name)
+            if self._store.reads_block:
+                operation = await self._read_async(name)
+            else:
+                operation = self._read(name)
             if operation.done:
                 return operation
             self._change_listener.ensure_running()
@@ -229,6 +232,8 @@ class Waiters(PerProcess):
         return record.require_visible(self._store.now()).operation
 
     def _of_loops(self) -> WatchHub:
+        if self._hub is not None:
+            return self._hub
         from lro._engine.watching import WatchHub  # imports asyncio, which few processes need
 
         with self._lock:

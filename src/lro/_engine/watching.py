@@ -258,11 +258,12 @@ class WatchHub:
     def here(self) -> LoopWatchers:
         """Return the waits and watches of the running loop."""
         loop = asyncio.get_running_loop()
-        with self._lock:  # the loops of several threads may call this at once
-            watchers = self._loops.get(loop)
-            if watchers is None:
-                watchers = self._loops[loop] = LoopWatchers(loop, self)
-            return watchers
+        watchers = self._loops.get(loop)
+        if watchers is None:  # only this thread adds this loop
+            watchers = LoopWatchers(loop, self)
+            with self._lock:  # the loops of several threads may call this at once
+                self._loops[loop] = watchers
+        return watchers
 
     @property
     def waiting(self) -> int:
