@@ -14,15 +14,16 @@ from typing import Any
 import pytest
 
 from lro import Code, InvalidArgument, Job, Retry, Service
-from lro.adapters import Store
+from lro.adapters import Change, Claim, Claimed, Record, Store
 from lro.errors import DeclarationError, HookFailed
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
 from lro.testing import ManualClock
 from tests.engine.engine_parts import EACH_STORE, Held, declared, once, raising
 from tests.service_fixtures import MakeService
 from tests.service_steps import WORK, ended_in_turn, reason
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 MINUTE = timedelta(minutes=1)
@@ -49,6 +50,58 @@ def noting(service: Service, **options: Any) -> tuple[Any, list[str]]:
         return WorkResponse(request.text)
 
     return service.method(WORK, **options)(body), seen
+
+
+# -- claims and ends -----------------------------------------------------------------------------
+
+
+class HeldEnd(MemoryStore):
+    """Holds up the end of the operation ``held``; ``said`` lists the claims and the release."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.held = ""
+        self.holds, self.released = threading.Event(), threading.Event()
+        self.said: list[str] = []
+
+    def update(self, name: str, change: Change) -> Record | None:
+        if name == self.held:
+            self.holds.set()
+            assert self.released.wait(PATIENCE)
+        return super().update(name, change)
+
+    def claim(self, claim: Claim) -> Claimed:
+        if claim.max_count:
+            self.said.append("claim")
+        return super().claim(claim)
+
+    def release(self) -> None:
+        self.said.append("release")
+        self.released.set()
+
+
+def test_a_claim_waits_for_the_workers_whose_results_are_being_stored(
+    make_service: MakeService, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One claim serves all the workers that become free within a moment."""
+    monkeypatch.setattr("lro._engine.claims.ENDS_SECONDS", PATIENCE)
+    store, go = HeldEnd(clock), threading.Event()
+    service = make_service(store, ThreadExecutor(2))
+
+    @service.method(WORK)
+    def method(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        assert go.wait(PATIENCE)
+        return WorkResponse(request.text)
+
+    one, held, *later = [method.start(WorkRequest(str(number))).name for number in range(4)]
+    store.held = held
+    go.set()
+    until(lambda: service.get(one).done)
+    assert store.holds.wait(PATIENCE)
+    threading.Timer(0.05, store.release).start()
+    service.run_maintenance()
+    assert store.said[:2] == ["release", "claim"]
+    assert all(ended_in_turn(service, name).response for name in later)
 
 
 # -- ``delay`` and ``at`` -------------------------------------------------------------------------

@@ -416,6 +416,19 @@ def test_all_processes_are_notified_after_the_application_commits(
         assert heard(own, 0.05) == heard(other, 0.05) == set()
 
 
+def test_claim_finds_free_work_behind_much_locked_work(remote: Any, clock: ManualClock) -> None:
+    """A claim takes work that is free even if hundreds of operations before it are locked."""
+    import psycopg
+
+    store = remote(clock)
+    waiting_work(store, clock, 202)
+    with psycopg.connect(shared_server().url) as plain:
+        lock = f"SELECT 1 FROM {store.schema}.operations WHERE name < 'operations/200' FOR UPDATE"
+        assert len(plain.execute(lock.encode()).fetchall()) == 200
+        found = claim_work(store, clock, 1)
+        assert (claimed(found), found.more) == (["200"], True)
+
+
 # -- memory ---------------------------------------------------------------------------------------
 
 

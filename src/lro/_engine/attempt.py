@@ -190,6 +190,11 @@ class HeldWork(PerProcess):
         with self._lock:
             return list(self._attempts.values())
 
+    @property
+    def ending(self) -> bool:
+        """True if the result of some work is being stored."""
+        return any(attempt.ending for attempt in self.attempts())
+
     def held(self) -> frozenset[str]:
         """Return the names of the operations at which this process has attempts."""
         if not self._attempts:
@@ -296,6 +301,11 @@ class Attempt:
     def start_unseen(self) -> bool:
         """True if the metadata has a start time field that the claim did not fill."""
         return self.spec.stamp(self._record) is not self._record
+
+    @property
+    def ending(self) -> bool:
+        """True if the function has ended, and its result is being stored."""
+        return self._phase is Phase.ENDING
 
     @property
     def over(self) -> bool:

@@ -7,6 +7,7 @@ import logging
 import math
 import random
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -33,6 +34,8 @@ _RETRY_SECONDS: Final = 1.0
 """Seconds until the next claim after the store was unavailable or work could not be begun."""
 _SLOWER_SECONDS: Final = 0.003
 """Seconds between a notification and the claim, if the last claim of this process found no work."""
+ENDS_SECONDS: Final = 0.003
+"""The most seconds that a claim waits for workers whose results are being stored."""
 _LOCKED_PAUSES: Final = (0.001, 0.1)
 """First and longest pause, in seconds, while other processes have locked the due work."""
 
@@ -64,6 +67,8 @@ class Claims(PerProcess):
         self._announced = self._slower = False
         self._suspects_at = -math.inf
         self._pauses_at = -math.inf
+        self._most = 1
+        """The most workers of the next claim, which doubles while claims find work."""
         self._lane = -1
         """The next claim begins after this lane (``Record.lane``); -1 before the first claim."""
         self._wake = threading.Event()
@@ -153,17 +158,17 @@ class Claims(PerProcess):
             self._pauses_at = self._clock() + _PAUSES_SECONDS
             self._work.read_paused()
         announced, self._announced = self._announced, False
-        more, most = self.older_waits or announced, 1
+        more = self.older_waits or announced
         if not more:
             more = self._look_for(suspects=None).more  # the due work may be a suspect
             self._suspects_at = -math.inf if more else self._look_at
         self._claim_suspect()  # first, else no suspect would ever run under a steady load
         while more and not self._stopped and not self._work.stopping:
-            slots = self._reserve_or_wait(most)
+            self._wait_for_ends()
+            slots = self._reserve_or_wait(self._most)
             if not slots:
                 return _LOOK_SECONDS
             more = self._claim(slots) and self._clock() >= self._not_before
-            most = min(2 * most, _AT_ONCE)
         return max(0.0, self._due_at - self._clock())
 
     @property
@@ -201,6 +206,13 @@ class Claims(PerProcess):
             slots = self._reserve(most)  # a worker may have become free just before
         return slots
 
+    def _wait_for_ends(self) -> None:
+        """Wait a moment while results are being stored, so that one claim serves their workers."""
+        until = time.monotonic() + ENDS_SECONDS
+        while self._work.ending and not self._stopped and (left := until - time.monotonic()) > 0:
+            self._wake.wait(left)
+            self._wake.clear()
+
     def _claim(self, slots: Sequence[Slot]) -> bool:
         """Claim work for these workers; return True if more work may be due."""
         self.older_waits = False
@@ -210,10 +222,11 @@ class Claims(PerProcess):
             self.older_waits = True
             raise
         self._look_at = min(self._look_at, self._time_of(found))
-        self._slower = not found.works
+        self._slower, self._most = not found.works, 1
         if not found.more:
             return False
         if found.works:
+            self._most = min(2 * len(slots), _AT_ONCE)
             self.older_waits, self._locked_pause = True, _LOCKED_PAUSES[0]
             return True
         self._look_at = self._clock() + self._locked_pause

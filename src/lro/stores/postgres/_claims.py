@@ -19,8 +19,11 @@ from lro.stores.postgres import _statements as statements
 from lro.stores.postgres._connections import ConnectionPool
 from lro.stores.postgres._statements import id_of, ids_of, lock_number, sql_array
 
-MORE_SEEN: Final = 64
-"""Number of records that a claim reads beyond the wanted number, because some may be locked."""
+_BEYOND: Final = (16, 512)
+"""Number of records that a claim reads beyond the wanted number, because some may be locked.
+
+If all records that it has read are locked, the claim reads again, the second number of records.
+"""
 
 _KEPT: Final = 1000
 """The most claims whose owner, time and lease are remembered."""
@@ -139,7 +142,25 @@ class WorkClaims:
         self, claim: Claim, now: int, limits: _Limits, locked: Sequence[str], *, bound: bool
     ) -> _Rows:
         most = max(0, claim.max_count)
-        look, until = most + MORE_SEEN, micros(claim.lease_until)
+        for beyond in _BEYOND:
+            look = most + beyond
+            rows = self._taken_of(look, claim, now, limits, locked, bound=bound)
+            seen, _, request, *_ = rows[0]
+            if request is not None or seen < look or not most:
+                break  # the records that were read were not all locked
+        return rows
+
+    def _taken_of(
+        self,
+        look: int,
+        claim: Claim,
+        now: int,
+        limits: _Limits,
+        locked: Sequence[str],
+        *,
+        bound: bool,
+    ) -> _Rows:
+        most, until = max(0, claim.max_count), micros(claim.lease_until)
         excluded = ids_of([*claim.excluded])
         values: tuple[object, ...] = claim.after_lane, now, _limits_text(claim, limits), excluded
         values += (id_of(claim.name), look, most) if claim.name else (look, look, most)
