@@ -40,15 +40,7 @@ from lro._base.errors import (
 )
 from lro._base.status import AnyMessage, Code, Status
 from lro._engine.endings import emit_stored_end, store_loss, store_retry, store_stop, too_late
-from lro._engine.events import (
-    AttemptBegan,
-    AttemptOver,
-    MetadataReported,
-    WriteRefused,
-    about,
-    emit_end,
-    error_type,
-)
+from lro._engine.events import MetadataReported, WriteRefused, about, error_type
 from lro._engine.executor_port import RemoteCall
 from lro._engine.flow import (
     CONTINUATIONS,
@@ -418,10 +410,12 @@ class Attempt:
                 import asyncio  # imported late: asyncio is half the cost of importing lro
 
                 asyncio.run(self._do(at_once=True))
-            elif control := run(self._begin()):
-                run(self._finish(self._call(control, through)))
-        finally:
+            else:
+                refused = self._begin()
+                run(self._finish(self._call(through)) if refused is None else refused)
+        except BaseException:
             self._holder.remove(self)
+            raise
 
     def arun(self) -> Coroutine[Any, Any, None]:
         """Do the work of an async function on this event loop."""
@@ -433,15 +427,12 @@ class Attempt:
         import asyncio
 
         try:
-            control = run(self._begin()) if at_once else await on_loop(self._begin())
-            if control is None:
-                self._holder.remove(self)
-                return
-            finish = self._finish_on_loop(await self._await(control))
+            refused = self._begin()
+            flow = self._finish(await self._await()) if refused is None else refused
             if at_once:
-                run(finish)
+                run(flow)
             else:
-                await on_loop(finish)
+                await on_loop(flow)
         except (asyncio.CancelledError, GeneratorExit):  # the event loop is ending, or was closed
             self.release_later()
             raise
@@ -451,36 +442,40 @@ class Attempt:
 
     # -- begin --------------------------------------------------------------------------------
 
-    def _begin(self) -> Flow[JobControl | None]:
-        """Prepare the call of the function; return None if the function must not be called."""
+    def _begin(self) -> Flow[None] | None:
+        """Prepare the call of the function.
+
+        If the function must not be called, return the flow that stores the reason.
+        """
         with self._lock:
             if not self._become(Phase.BEGINNING):  # the work was released meanwhile
-                return None
-        control = self._control_of(self._record)
+                return self._refuse(None)
+        control, outcome = self._control_of(self._record), None
         self._observe_begin(control)
-        if not self.release_requested:
-            if control.cancel_requested:
-                yield from self._store(self._failure(control, Cancelled()))
-                return None
-            if self._record.begin_before is not None:
-                error = too_late(self._record, self._runtime.store)
-                if error is not None:
-                    status = self.spec.types.status_of(error, self._runtime.domain)
-                    yield from self._store(FinalResult(status, expired=True))
-                    return None
-            if self._request is None and not (yield from self._read_request()):
-                return None
+        if control.cancel_requested:
+            outcome = self._failure(control, Cancelled())
+        elif self._record.begin_before is not None:
+            outcome = self._too_late()
+        if outcome is None and self._request is None:
+            outcome = self._read_request()
+        if outcome is None:
             with self._lock:  # no request to release comes in between
-                if not self.release_requested and self._become(Phase.RUNNING):
-                    return control
-        yield from self._store("released")
-        return None
+                if self._asked is not StopRequest.RELEASE and self._become(Phase.RUNNING):
+                    return None
+            outcome = "released"
+        return self._refuse(outcome)
+
+    def _refuse(self, outcome: Outcome | None) -> Flow[None]:
+        """Store the outcome of an attempt whose function is not called, and forget the attempt."""
+        if outcome is not None:
+            yield from self._store(outcome)
+        self._holder.remove(self)
 
     def _control_of(self, record: Record) -> JobControl:
         limit, clock = self.spec.options.time_limit, self._runtime.clock
         control = JobControl(
             name=self.name,
-            method=self.spec.full_name,
+            method=self.method,
             attempt=record.attempt,
             publish=self._report,
             recall=self.spec.unpack_metadata,
@@ -496,7 +491,15 @@ class Attempt:
             control.stop()
         return control
 
-    def _read_request(self) -> Flow[bool]:
+    def _too_late(self) -> Outcome | None:
+        error = too_late(self._record, self._runtime.store)
+        if error is None:
+            return None
+        status = self.spec.types.status_of(error, self._runtime.domain)
+        return FinalResult(status, expired=True)
+
+    def _read_request(self) -> Outcome | None:
+        """Read the stored request; return the outcome of the attempt if this is impossible."""
         spec, packed = self.spec, self._packed
         assert packed is not None  # every claim returns the stored request
         try:
@@ -504,38 +507,40 @@ class Attempt:
                 line = "%s: this process cannot read its request, a %s: left to others"
                 log.warning(line, self.name, packed.type_name, extra=self._facts)
                 self._holder.skip(self.name)
-                yield from self._store("released")
-                return False
+                return "released"
             self._request, self._packed = spec.types.unpack_request(packed, spec.request), None
         except Exception as exc:  # maybe stored by an older version of the method
             line = "%s: its stored request cannot be read: %s"
             log.error(line, self.name, loggable(exc), extra=self._facts)
             text = "the stored request of the operation cannot be read"
-            status = internal(spec, self._runtime.domain, text, "REQUEST_UNREADABLE")
-            yield from self._store(FinalResult(status))
-            return False
-        return True
+            return FinalResult(internal(spec, self._runtime.domain, text, "REQUEST_UNREADABLE"))
+        return None
 
     # -- call ---------------------------------------------------------------------------------
 
-    def _call(self, control: JobControl, through: RemoteCall | None) -> Outcome:
+    def _call(self, through: RemoteCall | None) -> Outcome:
         """Call the function in this thread, or ``through`` another process."""
-        function: Any = self.spec.function
+        spec, control = self.spec, self._control
+        assert control is not None  # the attempt has begun
+        function: Any = spec.function
         try:
             if through is not None:
-                returned = through(self.spec, self._request, control)
-                return FinalResult(self.spec.pack_response(returned))
-            with current_job(control), self.spec.surroundings(control.job):
-                returned = function(*self._arguments(control))
-                return FinalResult(self.spec.pack_response(returned))
+                return FinalResult(spec.pack_response(through(spec, self._request, control)))
+            with current_job(control):
+                if spec.around is None:
+                    return FinalResult(spec.pack_response(function(*self._arguments(control))))
+                with spec.surroundings(control.job):
+                    return FinalResult(spec.pack_response(function(*self._arguments(control))))
         except BaseException as exc:  # SystemExit too: it ends the job, not the thread
             self._raise_if_interrupted(exc)
             return self._failure(control, exc)
 
-    async def _await(self, control: JobControl) -> Outcome:
+    async def _await(self) -> Outcome:
         """Await the function on this event loop, at most for the time limit."""
         import asyncio
 
+        control = self._control
+        assert control is not None  # the attempt has begun
         loop = asyncio.get_running_loop()
         # The function runs in a task of its own, so that it cannot cancel the attempt's task.
         coroutine = self._awaited(control)
@@ -560,9 +565,7 @@ class Attempt:
             self._awaited_by = None
             if timer is not None:
                 timer.cancel()
-        if isinstance(outcome, str) or (outcome and outcome.state is State.SUCCEEDED):
-            return outcome
-        if timer is not None and timer.late:
+        if timer is not None and timer.late and (outcome is None or _has_failed(outcome)):
             return self._failure(control, overdue())
         if outcome is None:  # cancelled by a caller, or by the function by mistake
             error = Cancelled() if control.cancel_requested else asyncio.CancelledError()
@@ -572,13 +575,15 @@ class Attempt:
     async def _awaited(self, control: JobControl) -> Outcome:
         import asyncio
 
-        function: Any = self.spec.function
+        spec = self.spec
+        function: Any = spec.function
         try:
             control.raise_if_cancelled()
             enter_job(control)
-            with self.spec.surroundings(control.job):
-                returned = await function(*self._arguments(control))
-                return FinalResult(self.spec.pack_response(returned))
+            if spec.around is None:
+                return FinalResult(spec.pack_response(await function(*self._arguments(control))))
+            with spec.surroundings(control.job):
+                return FinalResult(spec.pack_response(await function(*self._arguments(control))))
         except asyncio.CancelledError:
             raise
         except BaseException as exc:  # SystemExit too: it ends the job, not the event loop
@@ -678,23 +683,20 @@ class Attempt:
     # -- end ----------------------------------------------------------------------------------
 
     def _finish(self, outcome: Outcome) -> Flow[None]:
-        """Store the outcome of the function."""
-        self._end_forked()
-        with self._lock:
-            self._become(Phase.ENDING)
-        assert self._control is not None  # set before the function was called
-        self._control.end()
-        yield from self._store(outcome)
-
-    def _finish_on_loop(self, outcome: Outcome) -> Flow[None]:
         """Store the outcome of the function, and forget the attempt.
 
         If the event loop ends before the outcome was handed to the store, a thread stores it.
         """
+        if self._process != self._holder.process:
+            self._end_forked()
         try:
-            yield from self._finish(outcome)
+            with self._lock:
+                self._become(Phase.ENDING)
+            assert self._control is not None  # set before the function was called
+            self._control.end()
+            yield from self._store(outcome)
         except GeneratorExit:
-            CONTINUATIONS.run_soon(lambda *_: run(self._finish_on_loop(outcome)), None, None)
+            CONTINUATIONS.run_soon(lambda *_: run(self._finish(outcome)), None, None)
             raise
         except BaseException:
             self._holder.remove(self)
@@ -749,13 +751,13 @@ class Attempt:
             LeaseLost: Another worker has the operation.
             Unavailable: The store is unavailable, and this process is stopping.
         """
-        spec, domain = self.spec, self._runtime.domain
-        if (due := self._due_again(ending.failure)) is not None:
-            yield from self._once_available(self._store_retry, ending, due)
-            return
-        if ending.failure is not None and ending.failure.again:
+        spec, domain, failure = self.spec, self._runtime.domain, ending.failure
+        if failure is not None and failure.again:
+            if (due := self._due_again(failure)) is not None:
+                yield from self._once_available(self._store_retry, ending, due)
+                return
             line = "%s: attempt %d raised %s: no further attempt is allowed"
-            log.error(line, self.name, attempt, ending.failure.error, extra=self._facts)
+            log.error(line, self.name, attempt, failure.error, extra=self._facts)
         try:
             self.ended = yield from self._once_available(self._store_end, attempt, ending)
         except Exception as exc:
@@ -773,10 +775,10 @@ class Attempt:
             self.ended = yield from self._once_available(store, attempt, ending)
         self._observe_end(ending)
 
-    def _due_again(self, failure: Failure | None) -> datetime | None:
+    def _due_again(self, failure: Failure) -> datetime | None:
         """Return the time of the retry after this failure; None if the operation ends."""
         record, options = self._record, self.spec.options
-        if failure is None or not failure.again or record.attempt >= options.max_attempts:
+        if record.attempt >= options.max_attempts:
             return None
         now, retry, failures = self._runtime.store.now(), options.retry, record.failure_count + 1
         if failure.after is not None:
@@ -822,7 +824,7 @@ class Attempt:
         )
         if ending.failure is not None:
             change = with_failure(change, self._failed(ending.failure))
-        if final_metadata:
+        if final_metadata and spec.options.final_metadata is not None:
             return updater.ended(spec, self.name, change, ending.state)
         return updater.applied(self.name, change, spec.stamp)
 
@@ -872,8 +874,7 @@ class Attempt:
             waited = max(0.0, (record.start_time - record.create_time).total_seconds())
         if events.tracer.on:
             control.trace = self._trace = events.tracer.begin_attempt(record)
-        method, context = self.spec.full_name, record.trace_context
-        events.emit(AttemptBegan(self.name, method, record.attempt, waited, context))
+        events.emit_begin(record, waited)
         with self._lock:
             self._began_at, over = began_at, self.over
         if over:  # released meanwhile: the release could not yet report the end
@@ -888,9 +889,8 @@ class Attempt:
             return
         outcome = _OUTCOMES[phase]
         self._trace.end(outcome, why)
-        method, attempt = self.spec.full_name, self._record.attempt
         seconds = self._runtime.clock() - began_at
-        self._runtime.events.emit(AttemptOver(self.name, method, attempt, outcome, seconds, why))
+        self._runtime.events.emit_over(self._record, outcome, seconds, why)
 
     def _observe_end(self, ending: FinalResult) -> None:
         self._end_as(_ENDS[ending.state], error_type(ending.result))
@@ -899,7 +899,11 @@ class Attempt:
             end_time = max(self._runtime.store.now(), self.create_time)
             fields = {"state": ending.state, "result": ending.result, "end_time": end_time}
             after = self._record.next_version(**fields)
-        emit_end(self._runtime.events, after, expired=ending.expired)
+        self._runtime.events.emit_end(after, expired=ending.expired)
+
+
+def _has_failed(outcome: Outcome) -> bool:
+    return isinstance(outcome, FinalResult) and outcome.state is not State.SUCCEEDED
 
 
 class _Timer:

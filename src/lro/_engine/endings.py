@@ -9,7 +9,7 @@ from typing import Final
 
 from lro._base.errors import Cancelled, LroError, StatusError
 from lro._base.status import Code
-from lro._engine.events import EventDispatch, WorkLost, about, emit_end
+from lro._engine.events import EventDispatch, WorkLost, about
 from lro._engine.flow import Flow, read
 from lro._engine.method_spec import FinalMetadataFailed, MethodSpec
 from lro._engine.runtime import Runtime
@@ -230,4 +230,4 @@ def emit_stored_end(events: EventDispatch, after: Record | None, *, expired: boo
     """
     if after is not None and after.done:
         events.tracer.refresh()  # this process may not have checked for providers yet
-        emit_end(events, after, expired=expired)
+        events.emit_end(after, expired=expired)

@@ -250,30 +250,27 @@ class MetricObserver(Observer):
 
     def started(self, event: OperationStarted) -> None:
         """Count the start."""
-        self.record(metrics.STARTS, 1, event.method, event.outcome, event.error_type)
+        _count_start(self.record, event.method, event.outcome, event.error_type)
 
     def attempt_began(self, event: AttemptBegan) -> None:
         """Measure how long the operation has waited for its first attempt."""
-        if event.queue_seconds is not None:
-            self.record(metrics.QUEUE_DURATION, event.queue_seconds, event.method)
+        _count_begin(self.record, event.method, event.queue_seconds)
 
     def attempt_over(self, event: AttemptOver) -> None:
         """Measure how long the attempt took."""
-        why = event.error_type if event.outcome == "failed" else ""
-        self.record(metrics.ATTEMPT_DURATION, event.seconds, event.method, event.outcome, why)
+        _count_attempt(self.record, event.method, event.outcome, event.seconds, event.error_type)
 
     def ended(self, event: OperationEnded) -> None:
         """Measure the duration of the operation and, if it was cancelled, of the cancellation."""
-        method, state = event.method, event.state
-        outcome, why = "succeeded", ""
-        if state is not State.SUCCEEDED:
-            failed = state is State.FAILED
-            outcome, why = ("failed", event.error_type) if failed else ("cancelled", "")
-        self.record(metrics.OPERATION_DURATION, event.seconds, method, outcome, why)
-        if event.cancel_seconds is not None and state is State.CANCELLED:
-            self.record(metrics.CANCEL_DURATION, event.cancel_seconds, method, event.cancel_reach)
-        if event.expired:
-            self.record(metrics.QUEUE_EXPIRIES, 1, method)
+        _count_end(
+            self.record,
+            event.method,
+            event.state,
+            event.seconds,
+            event.error_type,
+            (event.cancel_seconds, event.cancel_reach),
+            expired=event.expired,
+        )
 
     def lost(self, event: WorkLost) -> None:
         """Count the lost attempt."""
@@ -291,6 +288,51 @@ class MetricObserver(Observer):
         """Count the removed operations."""
         for method, number in event.methods.items():
             self.record(metrics.EXPIRED, number, method)
+
+
+_Record: TypeAlias = Callable[..., None]
+"""Takes a value of a metric: ``MetricObserver.record``."""
+
+
+def _count_start(record: _Record, method: str, outcome: StartOutcome, why: str) -> None:
+    record(metrics.STARTS, 1, method, outcome, why)
+
+
+def _count_begin(record: _Record, method: str, queue_seconds: float | None) -> None:
+    if queue_seconds is not None:
+        record(metrics.QUEUE_DURATION, queue_seconds, method)
+
+
+def _count_attempt(
+    record: _Record, method: str, outcome: AttemptOutcome, seconds: float, why: str
+) -> None:
+    record(metrics.ATTEMPT_DURATION, seconds, method, outcome, why if outcome == "failed" else "")
+
+
+def _count_end(
+    record: _Record,
+    method: str,
+    state: State,
+    seconds: float,
+    why: str,
+    cancel: tuple[float | None, str],
+    *,
+    expired: bool,
+) -> None:
+    if state is State.SUCCEEDED:
+        record(metrics.OPERATION_DURATION, seconds, method, "succeeded", "")
+    elif state is State.FAILED:
+        record(metrics.OPERATION_DURATION, seconds, method, "failed", why)
+    else:
+        record(metrics.OPERATION_DURATION, seconds, method, "cancelled", "")
+        if cancel[0] is not None:
+            record(metrics.CANCEL_DURATION, cancel[0], method, cancel[1])
+    if expired:
+        record(metrics.QUEUE_EXPIRIES, 1, method)
+
+
+def _no_count(*_: object) -> None:
+    """Count nothing: the service keeps no statistics."""
 
 
 class _LifeLog(Observer):
@@ -340,6 +382,9 @@ _HANDLERS: Final = {
     event.kind: getattr(Observer, event.kind) for event in typing.get_args(ServiceEvent)
 }
 """The methods of :class:`Observer` itself, which do nothing, by kind of event."""
+
+_OFTEN: Final = (OperationStarted.kind, AttemptBegan.kind, AttemptOver.kind, OperationEnded.kind)
+"""The kinds of the events of every operation. Statistics count these without an event object."""
 
 
 class StartTrace:
@@ -408,10 +453,15 @@ class EventDispatch:
     """Passes events to the log at INFO, to the observers in their order, and to the tracer.
 
     ``reach`` is the ``cancel_reach`` of :class:`OperationEnded` for work that had begun.
+    ``statistics``, if given, counts all events.
     """
 
     def __init__(
-        self, observers: Iterable[Observer] = (), tracer: Tracer | None = None, reach: str = ""
+        self,
+        observers: Iterable[Observer] = (),
+        tracer: Tracer | None = None,
+        reach: str = "",
+        statistics: MetricObserver | None = None,
     ) -> None:
         self.renamed: dict[str, str] = {}
         """The present names of methods, by their aliases."""
@@ -421,6 +471,12 @@ class EventDispatch:
         self._handlers = dict.fromkeys(_HANDLERS, ())
         for observer in observers:
             self.add(observer)
+        self._count: _Record = _no_count
+        if statistics is not None:
+            self._count = statistics.record
+            often = {kind: self._handlers[kind] for kind in _OFTEN}
+            self.add(statistics)
+            self._handlers |= often
 
     def add(self, observer: Observer) -> None:
         """Pass all later events to one more observer.
@@ -433,6 +489,53 @@ class EventDispatch:
             handler = getattr(observer, kind)
             if getattr(handler, "__func__", handler) is not nothing:
                 self._handlers[kind] += (handler,)
+
+    def _hears(self, kind: str) -> bool:
+        """Return True if anything takes events of this kind; else none need be made."""
+        return self._handlers[kind] != () or self.tracer.on or log.isEnabledFor(logging.INFO)
+
+    def emit_start(
+        self, method: str, outcome: StartOutcome, name: str = "", caller: str = "", why: str = ""
+    ) -> None:
+        """Report and count a start that was answered: see :class:`OperationStarted`."""
+        _count_start(self._count, method, outcome, why)
+        if self._hears(OperationStarted.kind):
+            self.emit(OperationStarted(method, outcome, name, caller, why))
+
+    def emit_begin(self, record: Record, queue_seconds: float | None) -> None:
+        """Report and count the begin of the attempt that has claimed this record."""
+        method = record.method
+        _count_begin(self._count, method, queue_seconds)
+        if self._hears(AttemptBegan.kind):
+            began = record.name, method, record.attempt, queue_seconds, record.trace_context
+            self.emit(AttemptBegan(*began))
+
+    def emit_over(self, record: Record, outcome: AttemptOutcome, seconds: float, why: str) -> None:
+        """Report and count the end of the attempt that had claimed this record."""
+        method = record.method
+        _count_attempt(self._count, method, outcome, seconds, why)
+        if self._hears(AttemptOver.kind):
+            over = record.name, method, record.attempt, outcome, seconds, why
+            self.emit(AttemptOver(*over))
+
+    def emit_end(self, after: Record, *, expired: bool = False) -> None:
+        """Report and count an operation's end that this process has stored.
+
+        ``expired`` is true if the work had not begun in time.
+        """
+        assert after.end_time is not None  # the operation has ended
+        cancel_seconds: float | None = None
+        reach = ""
+        if after.cancel_time is not None:
+            reach = self.reach if after.attempt else "withdrawn"
+            cancel_seconds = (after.end_time - after.cancel_time).total_seconds()
+        seconds = (after.end_time - after.create_time).total_seconds()
+        method, state = self.renamed.get(after.method, after.method), after.state
+        why, cancel = error_type(after.result), (cancel_seconds, reach)
+        _count_end(self._count, method, state, seconds, why, cancel, expired=expired)
+        if self._hears(OperationEnded.kind):
+            facts = after.name, method, after.attempt, state, seconds, *cancel, why, expired
+            self.emit(OperationEnded(*facts))
 
     def emit(self, event: ServiceEvent) -> None:
         """Pass an event to all observers, even if one of them fails."""
@@ -448,35 +551,6 @@ class EventDispatch:
                 log.exception("an observer has failed at %r", event.kind)
                 if interrupts(exc):
                     raise
-
-
-def emit_end(events: EventDispatch, after: Record, *, expired: bool = False) -> None:
-    """Report an operation's end that this process has stored.
-
-    ``expired`` is true if the work had not begun in time.
-    """
-    assert after.end_time is not None  # the operation has ended
-    method = after.method
-    cancel_seconds: float | None = None
-    reach = ""
-    if after.cancel_time is not None:
-        reach = events.reach if after.attempt else "withdrawn"
-        cancel_seconds = (after.end_time - after.cancel_time).total_seconds()
-    seconds = (after.end_time - after.create_time).total_seconds()
-    method, why = events.renamed.get(method, method), error_type(after.result)
-    events.emit(
-        OperationEnded(
-            after.name,
-            method,
-            after.attempt,
-            after.state,
-            seconds,
-            cancel_seconds,
-            reach,
-            why,
-            expired,
-        )
-    )
 
 
 def error_type(result: object) -> str:

@@ -569,8 +569,7 @@ class JobControl:
         """See :meth:`Job.raise_if_cancelled`."""
         if self._cancelled:
             raise Cancelled()
-        left = self.seconds_left
-        if left is not None and left <= 0:
+        if self.stop_at is not None and self.stop_at <= self._clock():
             raise overdue()
 
     def pause(self, seconds: float) -> None:

@@ -12,7 +12,7 @@ from lro._base.errors import (
     OperationNotFound,
 )
 from lro._base.status import AnyMessage, Status
-from lro._engine.events import MetadataReported, emit_end
+from lro._engine.events import MetadataReported
 from lro._engine.method_spec import MethodSpec
 from lro._engine.runtime import RecordUpdater
 from lro._messages.wellknown import Empty
@@ -139,7 +139,7 @@ class Reporter:
             return False
         if after is not None and after.done:
             self._updater.events.tracer.refresh()  # this may be the first event of the process
-            emit_end(self._updater.events, after)
+            self._updater.events.emit_end(after)
         # If the change removed the record, a caller had deleted it: the result is dropped
         # (spec §2.7).
         return after is not None and after.state is not State.HIDDEN

@@ -287,9 +287,8 @@ def _runtime_of(
     store = service.store
     if traces is not None and traces.options.store_calls:
         store = timed(store, traces.store_called)
-    events = EventDispatch(given.observers, traces, REACHES[executor.cancel_support])
-    if service.statistics is not None:
-        events.add(service.statistics)
+    reach = REACHES[executor.cancel_support]
+    events = EventDispatch(given.observers, traces, reach, service.statistics)
     return Runtime(
         store=store,
         first_use=FirstUse(store),

@@ -34,15 +34,7 @@ from lro._base.status import AnyMessage
 from lro._engine.access import Access, application_call, ask_validity
 from lro._engine.attempt import Attempt
 from lro._engine.backlog import Backlog
-from lro._engine.events import (
-    NO_START_TRACE,
-    Headers,
-    OperationStarted,
-    Sent,
-    StartOutcome,
-    StartTrace,
-    code_name,
-)
+from lro._engine.events import NO_START_TRACE, Headers, Sent, StartOutcome, StartTrace, code_name
 from lro._engine.flow import Flow, InsertWrite, MayBlock
 from lro._engine.local_work import StartingRecord
 from lro._engine.maintenance import Background
@@ -454,13 +446,12 @@ class Starter:
         if start.trace is not NO_START_TRACE:
             start.trace.stored(record.name, outcome)
         method = self._events.renamed.get(record.method, record.method)
-        self._events.emit(OperationStarted(method, outcome, record.name, record.caller))
+        self._events.emit_start(method, outcome, record.name, record.caller)
         return record
 
     def observe_refusal(self, method: str, error: LroError) -> None:
         """Report a start that was refused, here or by an edge that could not read the request."""
-        code = code_name(error)
-        self._events.emit(OperationStarted(method=method, outcome="refused", error_type=code))
+        self._events.emit_start(method, "refused", why=code_name(error))
 
     def _encoded(self, notify: object) -> str:
         if isinstance(notify, list | tuple) and not notify:

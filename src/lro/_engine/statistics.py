@@ -42,8 +42,11 @@ class Statistics(MetricObserver, PerProcess):
     def __init__(self, store: StatisticsStore, clock: Callable[[], float]) -> None:
         self._store = store
         self._clock = clock
-        self._values: dict[_Key, list[float]] = {}
-        """Values that are not counted yet. Threads append to each list without a lock."""
+        self._values: dict[str, dict[tuple[str, ...], list[float]]] = {}
+        """Values that are not counted yet, by the parts of their keys.
+
+        Threads append to each list without a lock.
+        """
         self._counting = threading.Lock()
         self._counted: dict[_Key, list[float]] = {}
         """Counts that are not in the store yet. Used only with the lock ``_counting`` held."""
@@ -52,15 +55,15 @@ class Statistics(MetricObserver, PerProcess):
 
     def record(self, metric: Metric, value: float, *attributes: str) -> None:
         """Keep a value, without waiting, in any thread. Values are counted later, many at once."""
-        key = metric.series, attributes
+        series = metric.series
         try:
-            values = self._values[key]
+            values = self._values[series][attributes]
         except KeyError:
-            values = self._values.setdefault(key, [])
+            values = self._values.setdefault(series, {}).setdefault(attributes, [])
         values.append(value)
         if len(values) >= _MOST_VALUES and self._counting.acquire(blocking=False):
             try:
-                self._count(key, values)
+                self._count((series, attributes), values)
             finally:
                 self._counting.release()
 
@@ -92,9 +95,10 @@ class Statistics(MetricObserver, PerProcess):
         """
         self.flush_at = self._clock() + FLUSH_SECONDS
         with self._counting:
-            for key, values in list(self._values.items()):
-                if values:
-                    self._count(key, values)
+            for series, by_attributes in list(self._values.items()):
+                for attributes, values in list(by_attributes.items()):
+                    if values:
+                        self._count((series, attributes), values)
             counted, self._counted = self._counted, {}
         if not counted:
             return True
