@@ -267,6 +267,8 @@ class Attempt:
         if record.method != spec.full_name:  # the record names the method by an alias
             record = attrs.evolve(record, method=spec.full_name)
         self._record = record
+        self.suspect: bool = record.lost_attempts >= SUSPECT
+        """True if this work has lost its worker so often that the work itself may kill workers."""
         self._request = request
         self._packed = packed
         self._lock = threading.RLock()  # re-entrant: a thread that holds it may request a stop
@@ -312,11 +314,6 @@ class Attempt:
         if not self.over and self.start_unseen:
             change = note_start(self._record.attempt, self.spec.stamp)
             self._runtime.updater.apply_later(self.name, change, missed)
-
-    @property
-    def suspect(self) -> bool:
-        """True if this work has lost its worker so often that the work itself may kill workers."""
-        return self._record.lost_attempts >= SUSPECT
 
     def cancel(self) -> None:
         """Pass a stored cancel request on to the function, if the function is running.

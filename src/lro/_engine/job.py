@@ -646,7 +646,8 @@ class current_job:
 def enter_job(control: JobControl) -> None:
     """Make a job and its trace current in this task, which ends with the function."""
     CURRENT_JOB.set(control)
-    control.trace.attach()
+    if control.trace is not NO_ATTEMPT_TRACE:
+        control.trace.attach()
 
 
 def _check_pause(seconds: float) -> None:

@@ -116,6 +116,7 @@ class LocalWork(HeldWork):
     ) -> None:
         super().__init__(runtime, claim_soon, renew_soon)
         self._store = runtime.store
+        self._half_lease = runtime.lease / 2
         self._updater = runtime.updater
         self._specs = specs
         self._new_work = new_work
@@ -280,7 +281,7 @@ class LocalWork(HeldWork):
         self._new_work()
         until = record.lease_until
         assert until is not None  # the record is claimed
-        if until - self._store.now() < self.runtime.lease / 2:  # the write took long
+        if until - self._store.now() < self._half_lease:  # the write took long
             self._renew_soon()
         return True
 

@@ -30,8 +30,7 @@ would close them: a loop shares its selector with the parent, and the parent wou
 """
 
 
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    return asyncio._get_running_loop()
+_running_loop: Final = asyncio._get_running_loop
 
 
 class AsyncioExecutor(PerProcess, LocalExecutor):
@@ -88,15 +87,19 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
             Unavailable: The executor is stopping; or it has no loop, because none can be
                 started, or the application's loop is closed or has not used the service yet.
         """
-        self.begin_here()  # tasks of a closed loop take no place
+        loop = self._loop
+        ready = loop is not None and not self._loop_ends and not loop.is_closed()
+        if not ready:
+            self.begin_here()  # tasks of a closed loop take no place
         place = WorkerPlace(self._places, self._begin)
         if not self._places.take(place):
             return None
-        try:
-            self._ensure_loop()
-        except BaseException:
-            self._places.release(place, tell=False)
-            raise
+        if not ready:
+            try:
+                self._ensure_loop()
+            except BaseException:
+                self._places.release(place, tell=False)
+                raise
         return place
 
     def stop(self) -> None:
@@ -209,18 +212,20 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
             if not task.is_async:
                 self._start_thread(place, task)
             elif loop is _running_loop():
-                self._start(place, task)
+                self._start(loop, place, task)
             else:
-                loop.call_soon_threadsafe(self._start, place, task)
+                loop.call_soon_threadsafe(self._start, loop, place, task)
         except RuntimeError:  # the loop was closed just now
             if self._places.end(place):  # False: the task was released
                 raise Unavailable("the event loop has ended") from None
 
-    def _start(self, place: WorkerPlace, task: Task) -> None:  # on the loop
+    def _start(  # on the loop
+        self, loop: asyncio.AbstractEventLoop, place: WorkerPlace, task: Task
+    ) -> None:
         # Use a new context: the current context belongs to a start, or to the end of a task.
         unbegun = [task]
         coroutine = self._run(unbegun)
-        running = asyncio.get_running_loop().create_task(coroutine, context=contextvars.Context())
+        running = loop.create_task(coroutine, context=contextvars.Context())
         self._tasks[running] = coroutine
         running.add_done_callback(functools.partial(self._task_done, place, unbegun))
 
@@ -230,9 +235,10 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
         self._tasks.pop(running, None)
         for task in unbegun:  # cancelled before its first step
             task.release_later()
-        if running.cancelling():  # a loop that is ending would not run another task
+        cancelled = running.cancelling() > 0
+        if cancelled:  # a loop that is ending would not run another task
             self._loop_ends = self._uses_running_loop
-        self._places.end(place, tell=not running.cancelling())
+        self._places.end(place, tell=not cancelled)
 
     def _start_thread(self, place: WorkerPlace, task: Task) -> None:
         # Use a separate thread: in a pool, blocking functions would delay each other and all

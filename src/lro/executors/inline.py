@@ -33,6 +33,8 @@ class InlineExecutor(PerProcess, LocalExecutor):
     def _after_fork(self) -> None:
         self._idle = threading.Condition()
         self._inside: list[int] = []
+        self._joining = 0
+        """The number of threads in :meth:`join`."""
 
     @property
     def submits_block(self) -> bool:
@@ -74,14 +76,19 @@ class InlineExecutor(PerProcess, LocalExecutor):
         finally:
             with self._idle:
                 self._inside.remove(thread)
-                self._idle.notify_all()
+                if self._joining:
+                    self._idle.notify_all()
             self.tell_freed()
 
     def join(self, seconds: float) -> bool:
         """Wait up to ``seconds`` seconds for other threads' tasks; return True if no task runs."""
         own = threading.get_ident()
         with self._idle:
-            self._idle.wait_for(lambda: set(self._inside) <= {own}, seconds)
+            self._joining += 1
+            try:
+                self._idle.wait_for(lambda: set(self._inside) <= {own}, seconds)
+            finally:
+                self._joining -= 1
             return not self._inside
 
 

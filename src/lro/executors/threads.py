@@ -101,6 +101,8 @@ class Places(PerProcess):
         self._idle = threading.Condition(self._lock)
         self._reserved: set[WorkerPlace] = set()
         self._running: dict[WorkerPlace, Task] = {}
+        self._joining = 0
+        """The number of threads in :meth:`join`."""
 
     def take(self, place: WorkerPlace) -> int:
         """Reserve a place; return the number of places then taken, or 0 if no place was free.
@@ -118,7 +120,7 @@ class Places(PerProcess):
             return taken + 1
 
     def begin(
-        self, place: WorkerPlace, task: Task, hand_over: Callable[[], None] = _ignore
+        self, place: WorkerPlace, task: Task, hand_over: Callable[[], None] | None = None
     ) -> None:
         """Count a task as running and call ``hand_over``, with no ``stop`` in between.
 
@@ -132,7 +134,8 @@ class Places(PerProcess):
             if self.stopped:
                 raise Unavailable(STOPPING)
             self._running[place] = task
-            hand_over()
+            if hand_over is not None:
+                hand_over()
 
     def release(self, place: WorkerPlace, *, tell: bool = True) -> None:
         """Free a reserved place, and call ``freed`` unless ``tell`` is False."""
@@ -148,7 +151,7 @@ class Places(PerProcess):
         with self._lock:
             if self._running.pop(place, None) is None:
                 return False
-            if not self._running:
+            if self._joining and not self._running:
                 self._idle.notify_all()
         if tell:
             self._freed()
@@ -172,7 +175,11 @@ class Places(PerProcess):
     def join(self, seconds: float) -> bool:
         """Wait at most ``seconds`` seconds for running tasks; return True if none is left."""
         with self._lock:
-            return self._idle.wait_for(lambda: not self._running, seconds)
+            self._joining += 1
+            try:
+                return self._idle.wait_for(lambda: not self._running, seconds)
+            finally:
+                self._joining -= 1
 
     @property
     def usage(self) -> ExecutorUsage:
