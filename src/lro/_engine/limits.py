@@ -356,7 +356,8 @@ class Limits(ByFields):
         Raises:
             MessageTooLarge: The message is too large.
         """
-        _check(packed, self.metadata_bytes, "metadata_bytes")
+        if not fits_by_estimate(packed, self.metadata_bytes):
+            _check(packed, self.metadata_bytes, "metadata_bytes")
         return packed
 
     def check_result(self, result: AnyMessage | Status | None) -> None:
@@ -367,7 +368,8 @@ class Limits(ByFields):
             EncodingError: A detail has no JSON form.
         """
         if isinstance(result, AnyMessage):
-            _check(result, self.response_bytes, "response_bytes")
+            if not fits_by_estimate(result, self.response_bytes):
+                _check(result, self.response_bytes, "response_bytes")
         elif result is not None:
             size = len(result.message.encode("utf-8", "surrogatepass"))
             for detail in result.details:
@@ -384,10 +386,9 @@ DEFAULT_LIMITS: Final = Limits()
 
 
 def _check(packed: AnyMessage, limit: int, setting: str) -> None:
-    if not fits_by_estimate(packed, limit):
-        size = size_of(packed)
-        if size > limit:
-            raise MessageTooLarge(packed.type_name, size, limit, setting)
+    size = size_of(packed)
+    if size > limit:
+        raise MessageTooLarge(packed.type_name, size, limit, setting)
 
 
 def size_of(packed: AnyMessage) -> int:

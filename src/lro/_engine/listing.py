@@ -285,21 +285,27 @@ class _Walk(Generic[T]):
     def _take(
         self, records: Sequence[Record], size: int, until: float, found: list[Record]
     ) -> bool:
+        last: Record | None = None
+        over = False
         for record in records:
-            if self._query.matches(record, self._caller, self._runtime):
+            matches = self._query.matches(record, self._caller, self._runtime)
+            if matches:
                 weight = self._weight(record)
                 # In both cases this match belongs to the next page.
                 if self._found == size or (self._found and weight > self._room):
-                    return True
+                    over = True
+                    break
                 self._room -= weight
                 self._found += 1
                 found.append(record)
-                self.place = place_of(record)
-            elif self._found < size:
-                self.place = place_of(record)
+            if matches or self._found < size:
+                last = record
             if self._runtime.clock() >= until:
-                return True
-        return False
+                over = True
+                break
+        if last is not None:
+            self.place = place_of(last)
+        return over
 
 
 def _readable(record: Record, runtime: Runtime) -> Record:

@@ -674,19 +674,19 @@ class Record(ByFields):
 
     def with_metadata(self, metadata: AnyMessage | None) -> Record:
         """Return a copy with this metadata; the record itself if it has this very object."""
-        return self if metadata is self.metadata else self._with({"metadata": metadata})
+        if metadata is self.metadata:
+            return self
+        return self.next_version(metadata=metadata, version=self.version)
 
     def with_keys(self, keys: str | None) -> Record:
         """Return a copy with these keys; the record itself if the keys are equal."""
-        return self if keys == self.keys else self._with({"keys": keys})
+        return self if keys == self.keys else self.next_version(keys=keys, version=self.version)
 
     def next_version(self, **changes: Any) -> Record:
-        """Return the next version of this record, with changes."""
-        changes["version"] = self.version + 1
-        return self._with(changes)
-
-    def _with(self, changes: dict[str, Any]) -> Record:
+        """Return the next version of this record, with changes; ``version`` can be one of them."""
         fields = self.__dict__ | changes
+        if "version" not in changes:
+            fields["version"] += 1
         fields.pop("_operation", None)  # ``operation`` is cached for the old record
         fields.pop("_weight", None)
         record = object.__new__(Record)
@@ -1135,7 +1135,7 @@ def _with_pending(change: Change, sends: Callable[[Record], bool], record: Recor
     changed = change(record)
     if changed is None or changed.state not in _DONE or record.state in _DONE or not sends(changed):
         return changed
-    return changed._with({"notify_at": changed.end_time})
+    return changed.next_version(notify_at=changed.end_time, version=changed.version)
 
 
 def settle_notifications(claimed: Record, notify: str, notify_at: datetime | None) -> Change:

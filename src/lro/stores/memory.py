@@ -251,13 +251,14 @@ def _newest_first(entries: Sequence[_Entry], after: Cursor | None, span: Span) -
         yield from entries[rest : bisect.bisect_right(entries, at, rest, end, key=_micros)]
         end = bisect.bisect_left(entries, at, begin, end, key=_micros)
     while end > begin:
-        first = bisect.bisect_left(entries, entries[end - 1][0], begin, end, key=_moment)
+        first = bisect.bisect_left(entries, (entries[end - 1][0], ""), begin, end)
         yield from entries[first:end]
         end = first
 
 
-def _moment(entry: _Entry) -> datetime:
-    return entry[0]
+def _until(entries: Sequence[_Entry], now: datetime) -> int:
+    """Return the number of entries up to this time."""
+    return bisect.bisect_left(entries, (now + MICROSECOND, ""))
 
 
 def _first(entry: tuple[int, str]) -> int:
@@ -493,7 +494,7 @@ class _Work:
         for (method, _), entries in self._waiting.items():
             if entries:
                 first, count = entries[0][0], len(entries)
-                due = bisect.bisect_right(entries, now, key=_moment)
+                due = _until(entries, now)
                 if (other := found.get(method)) is not None:
                     first, count = min(first, other.due_time), count + other.count
                     due += other.due
@@ -504,7 +505,7 @@ class _Work:
         """Return the times at which more work of a claim's methods will be due."""
         kinds = itertools.product(claim.limits, claim.kinds)
         orders = [self._waiting.get(kind, []) for kind in kinds]
-        places = [bisect.bisect_right(entries, now, key=_moment) for entries in orders]
+        places = [_until(entries, now) for entries in orders]
         return [e[place][0] for e, place in zip(orders, places, strict=True) if place < len(e)]
 
     def unbegun(self, now: int, limit: int) -> tuple[list[str], int | None]:
