@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from bench import report
+from bench import pages, report
 from bench.measure import HEAD, MISSING, Figure
 
 NAMES: Final = (
@@ -52,8 +52,9 @@ PARSER: Final = argparse.ArgumentParser(
 )
 PARSER.add_argument("--json", type=Path, metavar="FILE", help="also write the rows to a file")
 PARSER.add_argument(
-    "--save", action="store_true", help="put the rows into bench/figures.json, from which pages are"
+    "--save", action="store_true", help="keep the rows in bench/figures.json and in the pages"
 )
+PARSER.add_argument("--pages", action="store_true", help="only make the tables of the pages again")
 PARSER.add_argument("--compare", type=Path, metavar="OLD", help="show what has changed since a run")
 PARSER.add_argument("--with", type=Path, metavar="NEW", help="compare this run; run no bench")
 
@@ -96,6 +97,8 @@ def run(benches: list[str], options: list[str], targets: list[Path]) -> report.R
             print(f"not measured: {text}", flush=True)
         for path in targets:
             report.save(path, name, found[name], whole=not options and not MISSING)
+        if report.KEPT in targets:
+            pages.write()
     return found
 
 
@@ -105,6 +108,9 @@ def main(arguments: list[str]) -> None:
     names = list(itertools.takewhile(lambda one: not one.startswith("-"), rest))
     if {"-h", "--help"} & set(rest) and not names:
         raise SystemExit(PARSER.format_help())
+    if asked.pages:
+        print("\n".join(map(str, pages.write())))
+        return
     benches = chosen(names)
     targets = [path for path in (asked.json, report.KEPT if asked.save else None) if path]
     old = report.rows_of(asked.compare) if asked.compare else {}

@@ -14,7 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from bench.measure import compare, percentile
+import attrs
+
+from bench.measure import MISSING, Figure, against, compare, percentile
 from bench.parked import waiters
 from bench.peer import CHANNEL, FLOOR_TABLE, Place, declared, open_store, peer
 from bench.start_to_result import Progress, Request
@@ -30,7 +32,9 @@ def places(folder: str) -> list[Place]:
     """Return the place of a new SQLite file and, if PostgreSQL can be started, of a new schema."""
     found: list[Place] = [("sqlite", str(Path(folder, "operations.db")), "-")]
     server = postgres_server()
-    if server is not None:
+    if server is None:
+        MISSING.append("PostgreSQL: it is not installed")
+    else:
         found.append(("postgres", server.url, server.fresh_schema()))
     return found
 
@@ -139,7 +143,7 @@ def writing(step: Callable[[int], object]) -> float:
     return (time.monotonic() - began) / next(written)
 
 
-def notifications(place: Place, command: Callable[[str, str], float]) -> Iterator[str]:
+def notifications(place: Place, command: Callable[[str, str], float]) -> Iterator[Figure]:
     """Measure what our notifications cost the writers, and what a bare NOTIFY costs."""
     store = open_store(*place)
     service, method = declared(store)
@@ -155,19 +159,20 @@ def notifications(place: Place, command: Callable[[str, str], float]) -> Iterato
 
         return measure
 
-    ratio = compare(
+    yield compare(
         f"{WRITERS} writers, PostgreSQL, notified / not",
         sample(notify_others),
         sample(lambda _: None),
         rounds=WRITING_ROUNDS,
+        unit="/s",
+        target=0.95,
     )
-    yield f"{ratio}  {1e6 / ratio.ours:,.0f}/s and {1e6 / ratio.floor:,.0f}/s"
     store.notify_others = notify_others
     service.close(0)
     yield from bare_notifications(place[1])
 
 
-def bare_notifications(where: str) -> Iterator[str]:
+def bare_notifications(where: str) -> Iterator[Figure]:
     """Measure an UPDATE by key on bare connections, with and without a NOTIFY."""
     import psycopg
 
@@ -181,31 +186,30 @@ def bare_notifications(where: str) -> Iterator[str]:
     def sample(sql: Any) -> Callable[[], float]:
         return lambda: writing(lambda number: connections[number].execute(sql, (f"w{number}",)))
 
-    ratio = compare(
-        f"{WRITERS} writers, bare UPDATE, with NOTIFY in it / without",
-        sample(notify),
-        sample(update),
-    )
-    yield f"{ratio}  {1e6 / ratio.ours:,.0f}/s and {1e6 / ratio.floor:,.0f}/s"
+    what = f"{WRITERS} writers, bare UPDATE, with NOTIFY in it / without"
+    yield compare(what, sample(notify), sample(update), unit="/s")
     for connection in connections:
         connection.close()
 
 
-def run() -> Iterator[str]:
+def run() -> Iterator[Figure]:
     floors = {"sqlite": sqlite_floor, "postgres": postgres_floor}
     with tempfile.TemporaryDirectory() as folder:
         stores = places(folder)
         for place in stores:
             kind, where, _ = place
             with peer(*place) as command:
-                ours, floor = [], []
-                for _ in range(3):
-                    ours += wakes(place, command)
-                    floor += floors[kind](where, command)
-                for share in (0.5, 0.99):
-                    own, low = (percentile(one, share) * 1e3 for one in (ours, floor))
-                    label = f"wake across processes, {kind}, p{share * 100:.0f}"
-                    yield f"{label:<52} {own:>10.2f} ms / {low:>9.2f} ms = {own / low:>6.2f}"
+                pairs = [(wakes(place, command), floors[kind](where, command)) for _ in range(3)]
+                for share, target in ((0.5, None), (0.99, 20)):
+                    found = against(
+                        f"wake across processes, {kind}",
+                        [(percentile(own, share), percentile(low, share)) for own, low in pairs],
+                        unit="ms",
+                        measure=f"p{share * 100:.0f}",
+                        scale=1e3,
+                        target=target,
+                    )
+                    yield attrs.evolve(found, absolute=True)
                 if kind == "postgres":
                     yield from notifications(place, command)
         yield from waiters([("memory", "-", "-"), *stores])

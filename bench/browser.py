@@ -10,9 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import os
 import shutil
-import statistics
 import sys
 import tempfile
 import time
@@ -26,6 +24,7 @@ import lro
 from bench import million
 from bench.console import Client, server
 from bench.filling import RunResponse
+from bench.measure import Figure, alone
 from bench.serving import with_cpu
 from lro.asgi import EdgeApp, OperationsApp
 from lro.console import ConsoleEdge
@@ -93,7 +92,7 @@ def chromium() -> Iterator[Any]:
         yield browser
 
 
-def first_loads(browser: Any, url: str, slower: int) -> str:
+def first_loads(browser: Any, url: str, slower: int) -> Iterator[Figure]:
     """Measure the time until the first rows are drawn, with an empty browser cache."""
     times, sizes = [], []
     for _ in range(LOADS):
@@ -115,14 +114,17 @@ def first_loads(browser: Any, url: str, slower: int) -> str:
                     " each.responseEnd <= window.drawn).length + 1"
                 )
             )
-    low, high = min(times), max(times)
-    return (
-        f"first rows, CPU slowed {slower} times: {statistics.median(times):.0f} ms"
-        f" ({low:.0f} to {high:.0f}), {max(sizes)} requests until then"
-    )
+    what, target = f"first rows{slowed(slower)}", 300 if slower == SLOWER else None
+    yield alone(what, times, unit="ms", measure="time", target=target)
+    yield Figure(what=what, measure="requests", ours=max(sizes), unit="requests")
 
 
-def idle_pages(browser: Any, port: int, pages: int, seconds: int) -> str:
+def slowed(slower: int) -> str:
+    """Return how the rows name the speed of the CPU."""
+    return "" if slower == 1 else f", CPU slowed {slower} times"
+
+
+def idle_pages(browser: Any, port: int, pages: int, seconds: int) -> Iterator[Figure]:
     """Measure the server's CPU and the number of requests while many pages are open and idle."""
     asked = 0
 
@@ -148,13 +150,13 @@ def idle_pages(browser: Any, port: int, pages: int, seconds: int) -> str:
         page.wait_for_timeout(seconds * 1000)
         used, took = cpu() - before, time.perf_counter() - began
         number = asked
-    return (
-        f"{pages} pages for {took:.0f} s: {100 * used / took:.1f} % of a core,"
-        f" {number * 60 / took / pages:.1f} requests a minute each"
-    )
+    what, share = f"{pages} idle pages", 100 * used / took
+    yield Figure(what=what, measure="CPU", ours=share, unit="% of a core", target=5)
+    each = number * 60 / took / pages
+    yield Figure(what=what, measure="requests a minute", ours=each, unit="requests", target=18)
 
 
-def flood(browser: Any, port: int, slower: int) -> str:
+def flood(browser: Any, port: int, slower: int) -> Iterator[Figure]:
     """Measure the frames of a page that receives many events in a short time."""
     client = Client(port)
     with browser.new_context(viewport={"width": 1280, "height": 900}) as context:
@@ -175,11 +177,17 @@ def flood(browser: Any, port: int, slower: int) -> str:
         found = page.evaluate("[window.events, window.long, window.frames]")
         later = _heap(cdp)
     events, long, frames = found
-    return (
-        f"CPU slowed {slower} times: {events:,} events in {FLOOD_SECONDS} s, longest frame"
-        f" {max(frames):.0f} ms, median {statistics.median(frames):.0f} ms, tasks over 50 ms:"
-        f" {len(long)}, the longest {max(long, default=0):.0f} ms; heap {heap:.2f} MB before,"
-        f" {later:.2f} MB after"
+    what, target = f"flood{slowed(slower)}", 100 if slower == 1 else None
+    yield Figure(what=what, measure="events", ours=events, unit="events")
+    yield Figure(what=what, measure="longest frame", ours=max(frames), unit="ms", target=target)
+    yield Figure(what=what, measure="longest task", ours=max(long, default=0), unit="ms")
+    yield Figure(
+        what=what,
+        measure="heap, after / before",
+        ours=later,
+        floor=heap,
+        unit="MB",
+        rounds=[later / heap],
     )
 
 
@@ -190,7 +198,7 @@ def _heap(cdp: Any) -> float:
     return size / 1e6
 
 
-def run(options: argparse.Namespace) -> Iterator[str]:
+def run(options: argparse.Namespace) -> Iterator[Figure]:
     with contextlib.ExitStack() as stack:
         browser = stack.enter_context(chromium())
         folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -200,15 +208,14 @@ def run(options: argparse.Namespace) -> Iterator[str]:
         if {"load", "idle"} & {*options.parts}:
             with server("idle", str(where), "bench.browser") as port:
                 for slower in (1, SLOWER) if "load" in options.parts else ():
-                    yield first_loads(browser, f"http://127.0.0.1:{port}/console/", slower)
+                    yield from first_loads(browser, f"http://127.0.0.1:{port}/console/", slower)
                 if "idle" in options.parts:
                     for _ in range(10):
                         Client(port).call(PATH, {"seconds": 10 * options.seconds})
-                    yield idle_pages(browser, port, options.pages, options.seconds)
+                    yield from idle_pages(browser, port, options.pages, options.seconds)
         for slower in (1, SLOWER) if "flood" in options.parts else ():
             with server("flood", "", "bench.browser") as port:
-                yield flood(browser, port, slower)
-    yield f"load at the end: {os.getloadavg()[0]:.1f}"
+                yield from flood(browser, port, slower)
 
 
 @attrs.frozen

@@ -10,7 +10,7 @@ import attrs
 
 import lro
 import lro.wire
-from bench.measure import compare
+from bench.measure import Figure, compare
 from lro.wire import dumps, loads
 
 TIMES = 2000
@@ -112,15 +112,14 @@ def decode_by_hand() -> tuple[Meta, BookResponse]:
     )
 
 
-def run() -> Iterator[str]:
+def run() -> Iterator[Figure]:
     assert encode() == encode_by_hand()
     assert decode() == decode_by_hand() == (META, BOOK)
-    yield str(compare("encode an operation", timed(encode), timed(encode_by_hand)))
-    yield str(compare("decode an operation", timed(decode), timed(decode_by_hand)))
+    yield compare("encode an operation", timed(encode), timed(encode_by_hand), target=1.8)
+    yield compare("decode an operation", timed(decode), timed(decode_by_hand), target=1.8)
     large = lambda: dumps(TYPES.to_json(TYPES.pack(TABLE)))  # noqa: E731
-    yield str(
-        compare("encode 1,000 plain dicts", timed(large, 50), timed(lambda: dumps(TABLE.data), 50))  # type: ignore[arg-type]
-    )
+    text = timed(lambda: dumps(TABLE.data), 50)  # type: ignore[arg-type]
+    yield compare("encode 1,000 plain dicts", timed(large, 50), text, target=4)
 
 
 def timed(function: object, times: int = TIMES):  # type: ignore[no-untyped-def]

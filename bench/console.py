@@ -29,7 +29,7 @@ from bench import million
 from bench.across import postgres_server
 from bench.filling import RARE
 from bench.http_get import free_port, listening
-from bench.measure import percentile
+from bench.measure import MISSING, Figure, late
 
 PARSER = argparse.ArgumentParser(prog="python -m bench console")
 PARSER.add_argument("--size", type=int, default=1_000_000)
@@ -181,8 +181,8 @@ def server(kind: str, where: str, module: str = "bench.million") -> Iterator[int
         process.wait()
 
 
-def line(one: Measured, number: int) -> str:
-    """Return the table's row for a call, which is made three times before the measurement."""
+def row(kind: str, one: Measured, number: int) -> Iterator[Figure]:
+    """Yield the times of a call, which is made three times before the measurement."""
     for _ in range(3):
         one.call()
     times = []
@@ -190,12 +190,11 @@ def line(one: Measured, number: int) -> str:
         began = time.perf_counter()
         one.call()
         times.append(time.perf_counter() - began)
-    p50, p95 = percentile(times, 0.5), percentile(times, 0.95)
-    verdict = "" if p95 <= one.target else f"  over {one.target * 1e3:.0f} ms"
-    return f"{one.label:<34}{p50 * 1e3:>9.1f}{p95 * 1e3:>9.1f}{max(times) * 1e3:>9.1f} ms{verdict}"
+    targets = (None, one.target * 1e3, None)
+    yield from late(f"{kind}, {one.label}", times, shares=(0.5, 0.95, 1.0), targets=targets)
 
 
-def run(options: argparse.Namespace) -> Iterator[str]:
+def run(options: argparse.Namespace) -> Iterator[Figure]:
     with contextlib.ExitStack() as stack:
         for kind in options.stores:
             if kind == "sqlite":
@@ -205,19 +204,15 @@ def run(options: argparse.Namespace) -> Iterator[str]:
             else:
                 where = options.url or _own_server()
                 if not where:
-                    yield "PostgreSQL: not installed here"
+                    MISSING.append("PostgreSQL: it is not installed")
                     continue
                 filled = bool(options.url) and _is_filled(where)
-            began = time.perf_counter()
             if not filled:
                 million.fill(kind, where, options.size)
-            took = "" if filled else f", filled in {time.perf_counter() - began:.0f} s"
-            yield f"{kind}, {options.size:,} operations{took}: p50, p95, max of {options.calls}"
             with server(kind, where) as port:
                 for one in calls(Client(port), options.calls):
                     if options.only in one.label:
-                        yield line(one, options.calls)
-    yield f"load at the end: {os.getloadavg()[0]:.1f}"
+                        yield from row(kind, one, options.calls)
 
 
 def _own_server() -> str:

@@ -18,7 +18,7 @@ from typing import Final
 import attrs
 
 from bench.clients import Absent, client_process
-from bench.measure import percentile
+from bench.measure import MISSING, Figure, late
 from bench.operated import operated
 
 AHEAD_SECONDS: Final = 1.5
@@ -64,20 +64,23 @@ CELLS: Final = tuple(_cells())
 
 @attrs.define
 class Found:
-    """A cell's results: the delay in seconds and as a share of the run time, and the calls."""
+    """A cell's results: the delays in seconds, and the calls."""
 
     excess: list[float] = attrs.field(factory=list)
-    shares: list[float] = attrs.field(factory=list)
     calls: list[int] = attrs.field(factory=list)
     failure: str = ""
 
-    def __str__(self) -> str:
-        if not self.excess:
-            return self.failure or "no operation came back"
-        middle, most = percentile(self.excess, 0.5), percentile(self.excess, 0.95)
-        share, calls = percentile(self.shares, 0.95), sum(self.calls) / len(self.calls)
-        text = f"{middle:>8.4f}  {most:>8.4f} s  {share:>8.3f} of the run time  {calls:>5.1f} calls"
-        return f"{text}  {self.failure}".rstrip()
+    def rows(self, what: str, target: float | None) -> Iterator[Figure]:
+        """Yield the delay and the calls of a cell."""
+        if self.failure or not self.excess:
+            MISSING.append(f"{what}: {self.failure or 'no operation came back'}")
+        if self.excess:
+            targets = (None, target)
+            yield from late(
+                what, self.excess, shares=(0.5, 0.95), targets=targets, unit="s", scale=1
+            )
+            calls = sum(self.calls) / len(self.calls)
+            yield Figure(what=what, measure="calls", ours=calls, unit="calls")
 
 
 def measure(cell: Cell, seconds: float, operations: int, found: Found) -> None:
@@ -97,19 +100,16 @@ def measure(cell: Cell, seconds: float, operations: int, found: Found) -> None:
     except Absent as exc:
         found.failure = str(exc)
         return
-    for name, run in zip(names, runs, strict=True):
+    for name in names:
         if name in seen.at:
-            excess = seen.at[name] - counted["ends"][name]
-            found.excess.append(excess)
-            found.shares.append(excess / run)
+            found.excess.append(seen.at[name] - counted["ends"][name])
             found.calls.append(counted["asked"][name])
     if seen.failed:
         found.failure = f"{len(seen.failed)} failed: {next(iter(seen.failed.values()))}"
 
 
-def run(options: argparse.Namespace) -> Iterator[str]:
+def run(options: argparse.Namespace) -> Iterator[Figure]:
     """Measure our clients one by one, and other clients together, because those mostly sleep."""
-    yield f"{'':<48} {'p50':>8}  {'p95':>8}"
     for seconds in options.seconds:
         found = {cell: Found() for cell in CELLS}
         for _ in range(options.rounds):
@@ -121,4 +121,5 @@ def run(options: argparse.Namespace) -> Iterator[str]:
             with ThreadPoolExecutor(len(peers)) as threads:
                 list(threads.map(lambda each: measure(*each), peers))
         for cell in CELLS:
-            yield f"{cell.label + f', {seconds:g} s':<48} {found[cell]}"
+            target = {"wait": 0.05, "plain": seconds / 4}.get(cell.face) if cell.ours else None
+            yield from found[cell].rows(f"{cell.label}, {seconds:g} s", target)

@@ -298,6 +298,7 @@ def postgres_database(server: Any) -> Database:
 
         schema = server.fresh_schema()
         store = PostgresStore(server.url, schema=schema)
+        store.secret()  # makes the tables
         return store, functools.partial(fill_postgres, server.url, schema)
 
     return Database("PostgreSQL", make)

@@ -13,7 +13,7 @@ from typing import Final
 
 from bench.http_get import read_reply
 from bench.http_start import Server
-from bench.measure import percentile
+from bench.measure import Figure, late
 from bench.starting import SLOW_PATH
 
 KINDS: Final = ("memory", "sqlite", "postgres")
@@ -42,16 +42,13 @@ class Flood:
         self.polls: list[float] = []
         self._over = False
 
-    async def go(self, connections: int, starts: int) -> float:
-        """Send all starts while polling, and return the seconds until all starts are answered."""
+    async def go(self, connections: int, starts: int) -> None:
+        """Send all starts while polling."""
         name = await self._first()
         pollers = [asyncio.create_task(self._poll(name)) for _ in range(_POLLERS)]
-        began = time.perf_counter()
         await asyncio.gather(*(self._start(starts // connections) for _ in range(connections)))
-        took = time.perf_counter() - began
         self._over = True
         await asyncio.gather(*pollers)
-        return took
 
     async def _first(self) -> str:
         reader, writer = await self._open()
@@ -83,27 +80,22 @@ class Flood:
         return await asyncio.open_connection("127.0.0.1", self._server.port)
 
 
-def run(options: argparse.Namespace) -> Iterator[str]:
+def run(options: argparse.Namespace) -> Iterator[Figure]:
     for kind in options.kinds:
         server = Server(kind)
         try:
             before, memory = server.cpu(), _memory(server)
             flood = Flood(server)
-            took = asyncio.run(flood.go(options.connections, options.starts))
+            asyncio.run(flood.go(options.connections, options.starts))
             cpu = server.cpu() - before
             each = cpu / sum(flood.statuses.values()) * 1e6
-            yield (
-                f"{kind}: {dict(flood.statuses)} in {took:.1f} s, {each:.0f} us of CPU each;"
-                f" refused after {_spread(flood.refused)}; polls {_spread(flood.polls)};"
-                f" memory {memory} to {_memory(server)} MB"
-            )
+            yield Figure(what=kind, measure="CPU of a reply", ours=each, unit="µs", target=100)
+            yield from late(f"{kind}, refusals", flood.refused, targets=(None, 50))
+            yield from late(f"{kind}, polls", flood.polls, targets=(None, 100))
+            grown = _memory(server) - memory
+            yield Figure(what=kind, measure="growth of memory", ours=grown, unit="MB")
         finally:
             server.close()
-
-
-def _spread(seconds: list[float]) -> str:
-    p50, p99 = percentile(seconds, 0.5), percentile(seconds, 0.99)
-    return f"p50 {p50 * 1e3:.0f}, p99 {p99 * 1e3:.0f}, at most {max(seconds) * 1e3:.0f} ms"
 
 
 def _memory(server: Server) -> int:

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from bench.measure import compare
+from bench.measure import Figure, compare
 
 REQUESTS = 4000
 CONNECTIONS = 16
@@ -95,14 +95,23 @@ class Server:
         self.process.wait()
 
 
-def run() -> Iterator[str]:
+def run() -> Iterator[Figure]:
     bare = Server("bare")
     try:
-        for kind in ("starlette", "memory", "sqlite"):
+        for kind, target in (("starlette", None), ("memory", 0.7), ("sqlite", 0.5)):
             server = Server(kind)
             try:
-                found = compare(f"GET an operation, {kind}", server.sample, bare.sample)
-                yield f"{found}  {1 / found.ratio:.2f} x bare"
+                found = compare(f"GET, {kind}", server.sample, bare.sample, measure="CPU")
+                yield found
+                yield Figure(
+                    what=f"GET, {kind}",
+                    measure="share of the floor's rate",
+                    ours=1e6 / found.ours,
+                    floor=1e6 / (found.floor or 1),
+                    rounds=[1 / one for one in found.rounds],
+                    unit="/s",
+                    target=target,
+                )
             finally:
                 server.close()
     finally:

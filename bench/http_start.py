@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import statistics
 import subprocess
 import sys
 import time
@@ -15,10 +14,19 @@ from typing import Final
 import attrs
 
 from bench.http_get import free_port, listening, reply_to
-from bench.measure import percentile
+from bench.measure import Figure, against, alone, percentile
 from bench.starting import PATH
 
-KINDS: Final = ("bare", "floor", "memory", "sqlite", "frozen", "postgres")
+KINDS: Final = ("bare", "floor", "memory", "sqlite", "frozen", "threads", "postgres")
+
+TARGETED: Final = 32
+TARGETS: Final[dict[str, dict[str, float]]] = {
+    "memory": {"CPU / bare ASGI": 4},
+    "sqlite": {"CPU": 1.8, "rate": 0.55, "p99": 2},
+    "threads": {"CPU": 2.2},
+    "postgres": {"CPU": 2.5},
+}
+"""The targets with ``TARGETED`` connections, as ratios to the floor or to bare ASGI."""
 
 PARSER = argparse.ArgumentParser(prog="python -m bench http_start")
 PARSER.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
@@ -112,7 +120,7 @@ class Server:
         self.process.wait()
 
 
-def run(options: argparse.Namespace) -> Iterator[str]:
+def run(options: argparse.Namespace) -> Iterator[Figure]:
     with contextlib.ExitStack() as stack:
         servers = {kind: Server(kind) for kind in options.kinds}
         for server in servers.values():
@@ -125,24 +133,32 @@ def run(options: argparse.Namespace) -> Iterator[str]:
                 for kind, server in servers.items():
                     rounds[kind].append(server.round(connections, options.requests))
             for kind, found in rounds.items():
-                yield _line(kind, connections, found, rounds)
+                yield from rows(f"{kind}, {connections} connections", found, rounds, connections)
 
 
-def _line(kind: str, connections: int, found: list[Found], all_of: dict[str, list[Found]]) -> str:
-    middle = {
-        name: statistics.median(getattr(one, name) for one in found)
-        for name in ("cpu", "rate", "p50", "p99")
-    }
-    text = (
-        f"{kind:<9} {connections:>4} connections: {middle['cpu'] * 1e6:>6.0f} us of CPU,"
-        f" {middle['rate']:>6.0f}/s, p50 {middle['p50'] * 1e3:>6.1f} ms,"
-        f" p99 {middle['p99'] * 1e3:>6.1f} ms"
-    )
-    for other in ("bare", "floor"):
-        if other in all_of and other != kind:
-            pairs = list(zip(found, all_of[other], strict=True))
-            cpu = statistics.median(a.cpu / b.cpu for a, b in pairs)
-            rate = statistics.median(a.rate / b.rate for a, b in pairs)
-            p99 = statistics.median(a.p99 / b.p99 for a, b in pairs)
-            text += f"; over {other}: CPU {cpu:.2f}, rate {rate:.2f}, p99 {p99:.2f}"
-    return text
+def rows(
+    what: str, found: list[Found], rounds: dict[str, list[Found]], connections: int
+) -> Iterator[Figure]:
+    """Yield the rows of a server, beside those of the floor if it has been measured."""
+    kind = what.partition(",")[0]
+    targets = TARGETS.get(kind, {}) if connections == TARGETED else {}
+    for measure, unit, scale in (("CPU", "µs", 1e6), ("rate", "/s", 1), ("p99", "ms", 1e3)):
+        name = measure.lower()
+        own = [getattr(one, name) for one in found]
+        low = [getattr(one, name) for one in rounds.get("floor", [])]
+        if not low or kind in ("bare", "floor"):
+            yield alone(what, own, unit=unit, measure=measure, scale=scale)
+            continue
+        yield against(
+            what,
+            zip(own, low, strict=True),
+            unit=unit,
+            measure=measure,
+            scale=scale,
+            target=targets.get(measure),
+        )
+    if "bare" in rounds and kind != "bare":
+        pairs = [(own.cpu, low.cpu) for own, low in zip(found, rounds["bare"], strict=True)]
+        measure = "CPU / bare ASGI"
+        target = targets.get(measure)
+        yield against(what, pairs, unit="µs", measure=measure, scale=1e6, target=target)

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 import lro
+from bench.measure import Figure
 from bench.start_to_result import Progress, Request, RunResponse
 from lro.executors.threads import ThreadExecutor
 
@@ -51,7 +52,7 @@ def work(request: Request, _: lro.Job[Progress]) -> RunResponse:
     return RunResponse(request.steps)
 
 
-def idle_load(stores: Mapping[str, Callable[[], Any]]) -> Iterator[str]:
+def idle_load(stores: Mapping[str, Callable[[], Any]]) -> Iterator[Figure]:
     """Measure store calls and the process's CPU, with an idle service on each store at once."""
     counted = {label: Counted(make()) for label, make in stores.items()}
     services = [
@@ -79,27 +80,33 @@ def idle_load(stores: Mapping[str, Callable[[], Any]]) -> Iterator[str]:
             while sum(service.edges.waiters.waiting for service in services) < len(waiters):
                 await asyncio.sleep(0.01)
             await asyncio.sleep(1.0)  # until every waiter has read its operation
-            lines.extend(await asyncio.to_thread(_asked, f"{WAITERS} waiting clients", counted))
+            rows.extend(await asyncio.to_thread(_asked, f"{WAITERS} clients wait", counted, 1))
             for waiter in waiters:
                 waiter.cancel()
 
-        lines = _asked("idle", counted)
+        rows = _asked("idle process", counted, 0.2)
         asyncio.run(wait())
-        yield from lines
+        yield from rows
     finally:
         for service in services:
             service.close(0)
 
 
-def _asked(title: str, counted: Mapping[str, Counted]) -> list[str]:
+def _asked(title: str, counted: Mapping[str, Counted], target: float) -> list[Figure]:
     for store in counted.values():
         store.asked.clear()
     cpu = time.process_time()
     time.sleep(SECONDS)
     share = (time.process_time() - cpu) / SECONDS
-    lines = []
-    for label, store in counted.items():
-        what = ", ".join(f"{number} {verb}" for verb, number in store.asked.most_common())
-        rate = store.asked.total() / SECONDS
-        lines.append(f"{label}, {title}: {rate:.2f} a second ({what or 'nothing'})")
-    return [*lines, f"{title}: {share:.2%} of a core for all of them"]
+    rows = [
+        Figure(
+            what=f"{title}, {label}",
+            measure="store calls a second",
+            ours=store.asked.total() / SECONDS,
+            unit="calls",
+            target=target,
+        )
+        for label, store in counted.items()
+    ]
+    shown = Figure(what=f"{title}, all stores", measure="CPU", ours=share * 100, unit="% of a core")
+    return [*rows, shown]

@@ -9,9 +9,9 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
 from typing import Any, Final
 
+from bench.measure import Figure, alone
 from bench.start_to_result import Request, make
 from bench.starting import postgres_store
 from lro.executors.asyncio import AsyncioExecutor
@@ -19,6 +19,7 @@ from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 
 KINDS: Final = ("memory", "sqlite", "postgres")
+TARGETS: Final = {"memory": 20_000, "sqlite": 8_000, "postgres": 5_000}
 
 PARSER = argparse.ArgumentParser(prog="python -m bench in_flight")
 PARSER.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
@@ -59,14 +60,11 @@ async def rates(kind: str, callers: int, options: argparse.Namespace) -> list[fl
     return found[1:]  # without the round that warms up
 
 
-def run(options: argparse.Namespace) -> Iterator[str]:
+def run(options: argparse.Namespace) -> Iterator[Figure]:
     import uvloop
 
     for kind in options.kinds:
         for callers in options.callers:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 found = runner.run(rates(kind, callers, options))
-            yield (
-                f"{kind:<9} {callers:>4} callers: {median(found):>7,.0f} a second"
-                f" ({min(found):,.0f} to {max(found):,.0f})"
-            )
+            yield alone(f"{kind}, {callers} callers", found, unit="/s", target=TARGETS[kind])

@@ -9,7 +9,7 @@ from typing import Any
 from google.longrunning import operations_pb2
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
-from bench.measure import Sample, compare
+from bench.measure import Figure, Sample, compare
 from lro.lint import breaking, lint
 from lro.lint._descriptors import DescriptorSet
 from lro.lint._lint import examine
@@ -19,7 +19,7 @@ METHODS = 20  # per file
 FIELDS = 10  # per message
 
 
-def run() -> Iterator[str]:
+def run() -> Iterator[Figure]:
     good, bad = made("Response"), made("Result")
     parsed = DescriptorSet(bad)
     thousand = FILES * METHODS
@@ -27,15 +27,15 @@ def run() -> Iterator[str]:
     assert len(lint(bad)) == len(breaking(good, bad)) == thousand
     parse = seconds(lambda: FileDescriptorSet.FromString(bad))
     pairs = (
-        ("lint 1,000 methods without a finding", lambda: lint(good)),
-        ("lint 1,000 methods with one each", lambda: lint(bad)),
-        ("the same, of a set that is loaded", lambda: examine(parsed)),
-        ("compare 1,000 methods that have changed", lambda: breaking(good, bad)),
+        ("lint 1,000 methods without a finding", lambda: lint(good), None),
+        ("lint 1,000 methods with one each", lambda: lint(bad), None),
+        ("the same, of a set that is loaded", lambda: examine(parsed), 1000),
+        ("compare 1,000 methods that have changed", lambda: breaking(good, bad), None),
     )
-    for name, work in pairs:
-        ours = compare(name, seconds(work), parse, scale=1e3, unit="ms")
-        yield f"{ours}"
-    yield f"the set: {len(bad) / 1e6:.1f} MB; target: 1,000 methods in 1,000 ms once it is loaded"
+    for what, work, target in pairs:
+        yield compare(
+            what, seconds(work), parse, scale=1e3, unit="ms", target=target, absolute=True
+        )
 
 
 def made(ending: str) -> bytes:

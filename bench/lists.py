@@ -30,7 +30,7 @@ from bench.filling import (
     declared,
     spec_of,
 )
-from bench.measure import Ratio, compare, percentile
+from bench.measure import MISSING, Figure, compare, late, percentile
 from lro._model.page_tokens import encode_page_token
 
 PAGE: Final = 100
@@ -106,12 +106,9 @@ class Filled:
     service: lro.Service
     population: Population
     matches: Mapping[str, Sequence[int]]
-    seconds: float
-    """The time that it took to fill the store, in seconds."""
 
     @classmethod
     def of(cls, database: Database, size: int, now: datetime, wanted: Sequence[Wanted]) -> Filled:
-        began = time.perf_counter()
         store, fill = database.make()
         service, _ = declared(store)
         spec = spec_of(service)
@@ -125,8 +122,7 @@ class Filled:
             for one in wanted:
                 if one.holds(facts):
                     matches[one.text].append(number)
-        seconds = time.perf_counter() - began
-        return cls(service=service, population=population, matches=matches, seconds=seconds)
+        return cls(service=service, population=population, matches=matches)
 
     def page(self, text: str, size: int, token: str = "") -> lro.wire.ListOperationsResponse:
         request = lro.wire.ListOperationsRequest(
@@ -155,7 +151,6 @@ class Pages:
         self._matches = filled.matches[wanted.text]
         self._random = random.Random(5)
         self.rounds: list[list[float]] = []
-        self.found: list[int] = []
 
     def __call__(self) -> float:
         """Return the median time of a page."""
@@ -181,33 +176,35 @@ class Pages:
         assert found == [name(number) for number in whole[: len(found)]]
         # A slow page may be short, but then its token continues the list (spec §3.4(8)).
         assert len(found) == len(whole) or page.next_page_token
-        self.found.append(len(found))
 
-    def __str__(self) -> str:
+    def rows(self, what: str, targets: Sequence[float | None] = (None, None)) -> Iterator[Figure]:
+        """Yield the times of a page."""
         times = [one for some in self.rounds[1:] for one in some]  # without the warm-up
-        median, high = (percentile(times, share) * 1e3 for share in (0.5, 0.99))
-        found = sum(self.found) / len(self.found)
-        return f"{median:9.2f} {high:9.2f} ({found:5.1f})"
+        yield from late(what, times, targets=targets)
 
 
-def row(database: Database, small: Filled, large: Filled, wanted: Wanted) -> str:
-    """Return a row of the table: times in both stores, and the ratio for pages of equal size."""
+def row(
+    database: Database, small: Filled, large: Filled, wanted: Wanted, target: float | None
+) -> Iterator[Figure]:
+    """Yield the times of both stores, and the ratio for pages of equal size."""
+    what = f"{database.label}, {wanted.label}"
     pages = Pages(large, wanted), Pages(small, wanted)
-    whole = growth(wanted, *pages)
+    whole = growth(what, *pages)
     same = min(PAGE, len(small.matches[wanted.text]) // 2)  # half, to leave room for random pages
     if 0 < same < PAGE:
-        whole = growth(wanted, Pages(large, wanted, same), Pages(small, wanted, same))
-    low, high = min(whole.rounds), max(whole.rounds)
-    ratio = f"{whole.ratio:8.2f} ({low:.2f} to {high:.2f}) for {same or 'all'}"
-    return f"{database.label:<11}{wanted.label:<37}{pages[1]}   {pages[0]} {ratio}"
+        whole = growth(what, Pages(large, wanted, same), Pages(small, wanted, same))
+    yield from pages[0].rows(what, (None, target))
+    yield attrs.evolve(whole, measure="growth", target=target and 1.3)
 
 
-def growth(wanted: Wanted, large: Pages, small: Pages) -> Ratio:
+def growth(what: str, large: Pages, small: Pages) -> Figure:
     rounds = ROUNDS if large() < 1.0 else 1
-    return compare(wanted.label, large, small, rounds=rounds)
+    return compare(what, large, small, rounds=rounds, scale=1e3, unit="ms")
 
 
-def walk(database: Database, filled: Filled, wanted: Wanted, *, from_last: bool = False) -> str:
+def walk(
+    database: Database, filled: Filled, wanted: Wanted, *, from_last: bool = False
+) -> Iterator[Figure]:
     """Read the pages of a list in order: all of them, or only those after the last match."""
     last = filled.matches[wanted.text][-1:] if from_last else ()
     tokens = [filled.token(wanted.text, number) for number in last] or [""]
@@ -219,15 +216,15 @@ def walk(database: Database, filled: Filled, wanted: Wanted, *, from_last: bool 
         tokens.append(page.next_page_token)
         if not page.next_page_token:
             break
-    end = "not at the end" if tokens[-1] else "all"
+    if tokens[-1]:
+        MISSING.append(f"the end of {wanted.label}: it takes longer than {WALK_SECONDS:.0f} s")
     where = "from the last match on" if from_last else "from the first page on"
-    return (
-        f"{database.label:<11}{wanted.label:<37}{where}: {len(times)} pages in {sum(times):.1f} s,"
-        f" p50 {percentile(times, 0.5) * 1e3:.1f} ms, max {max(times) * 1e3:.1f} ms, {end}"
-    )
+    what = f"{database.label}, {wanted.label}, {where}"
+    yield Figure(what=what, measure="pages", ours=len(times), unit="pages")
+    yield from late(what, times, shares=(0.5, 1.0))
 
 
-def table(database: Database, sizes: Sequence[int]) -> Iterator[str]:
+def table(database: Database, sizes: Sequence[int]) -> Iterator[Figure]:
     """Yield the rows of one store; the two lists that are read whole have no index."""
     now = datetime.now(UTC).replace(microsecond=0)
     wanted = filters(now)
@@ -240,22 +237,17 @@ def table(database: Database, sizes: Sequence[int]) -> Iterator[str]:
         gc.collect()
         gc.freeze()  # keeps the collector from scanning the filled store in each round
         stack.callback(gc.unfreeze)
-        yield f"{database.label}: filled in {' and '.join(f'{one.seconds:.1f} s' for one in both)}"
         small, large = both
         for one in wanted:
-            yield row(database, small, large, one)
+            yield from row(database, small, large, one, None if one in wanted[-3:] else 10)
         for one in wanted[1:6]:
-            yield walk(database, large, one, from_last=True)
-        yield walk(database, large, wanted[-1])
-        yield walk(database, large, wanted[-3])
+            yield from walk(database, large, one, from_last=True)
+        yield from walk(database, large, wanted[-1])
+        yield from walk(database, large, wanted[-3])
 
 
-def run() -> Iterator[str]:
+def run() -> Iterator[Figure]:
     sizes = [int(size) for size in os.environ.get("LRO_BENCH_LISTS", "1000,1000000").split(",")]
-    yield f"page of {PAGE}: p50 ms, p99 ms (operations) of {sizes[0]:,} and of {sizes[1]:,};"
-    yield "then the median of a page in the large store over that in the small one, with as many"
-    yield "operations on it in both, or with all where the small one has too few"
     with contextlib.ExitStack() as stack:
         for database in databases(stack):
             yield from table(database, sizes)
-    yield f"load at the end: {os.getloadavg()[0]:.1f}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import re
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import attrs
@@ -22,7 +22,8 @@ class Figure:
     """A row of the table: our figure, beside that of a floor or a peer, and the target.
 
     ``rounds`` has the ratio to the floor in each round or, without a floor, our figure. ``target``
-    is the worst good value of what the rounds have. ``exact`` figures are counted, not timed.
+    is the worst good value of what the rounds have or, if ``absolute``, of our figure. ``exact``
+    figures are counted, not timed.
     """
 
     what: str
@@ -32,6 +33,7 @@ class Figure:
     unit: str
     rounds: tuple[float, ...] = attrs.field(default=(), converter=tuple)
     target: float | None = None
+    absolute: bool = False
     exact: bool = False
 
     @property
@@ -65,7 +67,9 @@ class Figure:
     @property
     def reached(self) -> bool | None:
         """Return True if the target is reached, None without a target."""
-        return None if self.target is None else not self.worse(self.value, self.target)
+        if self.target is None:
+            return None
+        return not self.worse(self.ours if self.absolute else self.value, self.target)
 
     def to_json(self) -> dict[str, Any]:
         """Return the row as a JSON value, with four digits of each number."""
@@ -111,16 +115,22 @@ def _rounded(value: Any) -> Any:
 
 def compare(
     what: str, ours: Sample, floor: Sample, *, rounds: int = 7, scale: float = 1e6,
-    unit: str = "µs", measure: str = "", target: float | None = None,
+    unit: str = "µs", measure: str = "", target: float | None = None, absolute: bool = False,
 ) -> Figure:  # fmt: skip
-    """Take both samples alternately, after one round that is not counted."""
+    """Take both samples alternately, after one round that is not counted.
+
+    With the unit ``/s``, the row has the rates: the samples are still seconds.
+    """
     ours(), floor()
     pairs = []
     for number in range(rounds):
         gc.collect()
         pair = (ours(), floor()) if number % 2 else tuple(reversed((floor(), ours())))
         pairs.append(pair)
-    return against(what, pairs, scale=scale, unit=unit, measure=measure, target=target)
+    if unit == "/s":
+        pairs, scale = [(1 / own, 1 / low) for own, low in pairs], 1.0
+    found = against(what, pairs, scale=scale, unit=unit, measure=measure, target=target)
+    return attrs.evolve(found, absolute=absolute)
 
 
 def against(
@@ -150,7 +160,18 @@ def alone(
     return Figure(what=what, measure=measure, ours=ours, unit=unit, rounds=rounds, target=target)
 
 
-def percentile(values: list[float], share: float) -> float:
+def late(
+    what: str, seconds: Sequence[float], *, shares: Sequence[float] = (0.5, 0.99),
+    targets: Sequence[float | None] = (None, None), unit: str = "ms", scale: float = 1e3,
+) -> Iterator[Figure]:  # fmt: skip
+    """Yield rows of percentiles of times."""
+    for share, target in zip(shares, targets, strict=True):
+        ours = percentile(seconds, share) * scale
+        measure = f"p{share * 100:.0f}" if share < 1 else "most"
+        yield Figure(what=what, measure=measure, ours=ours, unit=unit, target=target)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
     """Return the value below which this share of the values lies."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

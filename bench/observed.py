@@ -6,18 +6,18 @@ import argparse
 import contextlib
 import gc
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import attrs
 
 import lro
+from bench.measure import Figure, against, alone
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
@@ -115,7 +115,7 @@ def serve(kind: str, where: str) -> None:
                 print(*(one / STARTS[where] for one in used), flush=True)
 
 
-def compared(store: str, options: argparse.Namespace) -> Iterator[str]:
+def compared(store: str, options: argparse.Namespace) -> Iterator[Figure]:
     """Yield the rows of one store: each kind relative to the kind without statistics."""
     sources: dict[str, Path | None] = dict.fromkeys(KINDS)
     if options.old is not None:
@@ -132,25 +132,18 @@ def compared(store: str, options: argparse.Namespace) -> Iterator[str]:
             for kind in order:
                 found[kind].append(peers[kind].sample())
     for kind, samples in found.items():
-        yield _line(store, kind, samples, found[PLAIN])
+        what, plain = f"{store}, {kind}", found[PLAIN]
+        if kind == PLAIN:
+            yield alone(what, [cpu for cpu, _ in samples], unit="µs", measure="CPU", scale=1e6)
+            continue
+        pairs = [(own, low) for (own, _), (low, _) in zip(samples, plain, strict=True)]
+        row = against(what, pairs, unit="µs", measure="CPU", scale=1e6, target=1.02)
+        ratios = sorted(row.rounds)  # the spread is that of the quarters: single rounds vary more
+        quarters = ratios[len(ratios) // 4 : len(ratios) * 3 // 4 + 1]
+        yield attrs.evolve(row, rounds=quarters)
 
 
-def _line(
-    store: str,
-    kind: str,
-    samples: Sequence[tuple[float, float]],
-    plain: Sequence[tuple[float, float]],
-) -> str:
-    ratios = sorted(own[0] / low[0] for own, low in zip(samples, plain, strict=True))
-    quarters = ratios[len(ratios) // 4], ratios[len(ratios) * 3 // 4]
-    cpu, took = (statistics.median(one[place] for one in samples) * 1e6 for place in (0, 1))
-    return (
-        f"{store:<8}{kind:<18}{cpu:>8.1f} us of CPU, {took:>8.1f} us; CPU over {PLAIN}:"
-        f" {statistics.median(ratios):.3f} (quarters {quarters[0]:.3f} to {quarters[1]:.3f})"
-    )
-
-
-def run(options: argparse.Namespace) -> Iterator[str]:
+def run(options: argparse.Namespace) -> Iterator[Figure]:
     for store in STORES:
         yield from compared(store, options)
 

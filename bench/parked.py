@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from bench.measure import percentile
+from bench.measure import Figure, against, percentile
 from bench.peer import ROOT, Place, declared, open_store, peer
 from bench.start_to_result import Request
 from bench.wake import WAITERS, bare
@@ -130,26 +130,25 @@ def floor() -> float:
     return percentile([asyncio.run(bare())[0] for _ in range(ROUNDS)], 0.5)
 
 
-def parked(place: Place) -> Iterator[str]:
+def parked(place: Place) -> Iterator[Figure]:
     """Yield the figures of one store, each measured in a process of its own."""
     for names, label in ((1, "one operation"), (WAITERS, "one each")):
         command = [sys.executable, "-m", "bench.parked", str(names), *place]
         found = json.loads(subprocess.check_output(command, cwd=ROOT))
-        line = f"{WAITERS:,} waiters on {label}, {place[0]}"
+        what = f"{WAITERS:,} wait for {label}, {place[0]}"
         cpu, calls = found["cpu"] * 100, found["calls"]
-        if names == 1:
-            size = f"{found['traced']:,.0f} bytes each of Python's objects"
-        else:
-            size = f"{found['resident']:,.0f} bytes each of the process"
-        yield f"{line:<52} {cpu:.2f} % of a core, {calls:.2f} store calls/s, {size}"
+        yield Figure(what=what, measure="CPU", ours=cpu, unit="% of a core", target=0.1)
+        yield Figure(what=what, measure="store calls a second", ours=calls, unit="calls", target=1)
+        kind, measure = (
+            ("traced", "objects of each") if names == 1 else ("resident", "memory of each")
+        )
+        yield Figure(what=what, measure=measure, ours=found[kind] / 1e3, unit="kB", target=2.5)
         if "last" in found:
-            low = floor()
-            own = found["last"]
-            label = f"last one awake after the commit, {place[0]}"
-            yield f"{label:<52} {own * 1e3:>10.0f} ms / {low * 1e3:>9.0f} ms = {own / low:>6.2f}"
+            pairs = [(found["last"], floor())]
+            yield against(what, pairs, unit="ms", measure="last awake", scale=1e3, target=2)
 
 
-def looking(where: str) -> str:
+def looking(where: str) -> Figure:
     """Measure the cost of a bare loop that polls a file's change counter at our interval."""
     file = sqlite3.connect(f"{where}.floor", isolation_level=None)
     never = threading.Event()
@@ -159,12 +158,12 @@ def looking(where: str) -> str:
         never.wait(SQLiteStore.look_seconds)
     cpu = time.process_time() - cpu
     file.close()
-    every = SQLiteStore.look_seconds * 1e3
-    label = f"a bare loop that looks every {every:.0f} ms, sqlite"
-    return f"{label:<52} {cpu / IDLE_SECONDS * 100:.2f} % of a core"
+    what = "a bare loop that looks as often, sqlite"
+    share = cpu / IDLE_SECONDS * 100
+    return Figure(what=what, measure="CPU", ours=share, unit="% of a core")
 
 
-def waiters(places: Iterable[Place]) -> Iterator[str]:
+def waiters(places: Iterable[Place]) -> Iterator[Figure]:
     """Yield the figures of these stores."""
     for place in places:
         yield from parked(place)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -19,7 +20,7 @@ import httpx
 
 import lro
 import lro_client
-from bench.measure import Sample, compare
+from bench.measure import Figure, Sample, compare
 from bench.operated import operated
 
 POLLS: Final = 1000
@@ -32,6 +33,13 @@ PARSER.add_argument("--rounds", type=int, default=7)
 AT_ONCE: Final = lro_client.Polling(
     wait=lambda _: 0.0, jitter=0.0, wait_first=False, max_retry_after=0
 )
+TARGETS: Final = {
+    "Client.get / httpx": 1.2,
+    "Client, a poll of result() / httpx": 1.2,
+    "AsyncClient.get / httpx": 1.25,
+    "AsyncClient, a poll of result() / httpx": 1.25,
+    "AsyncClient.get by aiohttp / google-api-core": 1.0,
+}
 TYPES: Final[dict[str, Any]] = {"response": lro.types.StringValue, "metadata": lro.Struct}
 
 
@@ -93,9 +101,9 @@ def blocking_pairs(url: str, name: str, times: int) -> Pairs:
     where = f"{url}/v1/{name}"
     with httpx.Client() as plain, lro_client.Client(url, polling=AT_ONCE) as client:
         floor = counted(lambda: plain.get(where).json(), times)
-        yield "client.get / httpx.Client", counted(lambda: client.get(name), times), floor
+        yield "Client.get / httpx", counted(lambda: client.get(name), times), floor
         loop = polling(lambda: plain.get(where).json(), times, time.sleep)
-        yield "a poll of result() / httpx.Client", lambda: waited(client, name), loop
+        yield "Client, a poll of result() / httpx", lambda: waited(client, name), loop
         with contextlib.suppress(ImportError):
             import httpx2
 
@@ -103,14 +111,14 @@ def blocking_pairs(url: str, name: str, times: int) -> Pairs:
                 newer = lro_client.Client(url, http=second)  # type: ignore[arg-type]  # as httpx's
                 own = counted(lambda: second.get(where).json(), times)
                 asked = counted(lambda: newer.get(name), times)
-                yield "client.get by httpx2 / httpx2.Client", asked, own
-                yield "httpx2.Client / httpx.Client", own, floor
+                yield "Client.get by httpx2 / httpx2", asked, own
+                yield "httpx2 / httpx", own, floor
         with contextlib.suppress(ImportError):
             from bench.clients.on_google import blocking_client
 
             google = blocking_client(url)
             asked = counted(lambda: google.get_operation(name), times)
-            yield "google-api-core / httpx.Client", asked, floor
+            yield "google-api-core / httpx", asked, floor
 
 
 def async_pairs(loop: asyncio.Runner, url: str, name: str, times: int) -> Pairs:
@@ -118,9 +126,9 @@ def async_pairs(loop: asyncio.Runner, url: str, name: str, times: int) -> Pairs:
     where = f"{url}/v1/{name}"
     plain, client = httpx.AsyncClient(), lro_client.AsyncClient(url, polling=AT_ONCE)
     floor = awaited(loop, lambda: _read(plain, where), times)
-    yield "client.get / httpx.AsyncClient", awaited(loop, lambda: client.get(name), times), floor
+    yield "AsyncClient.get / httpx", awaited(loop, lambda: client.get(name), times), floor
     polls = awaited(loop, lambda: _read(plain, where, asyncio.sleep), times)
-    yield "a poll of result() / httpx.AsyncClient", lambda: loop.run(awaiting(client, name)), polls
+    yield "AsyncClient, a poll of result() / httpx", lambda: loop.run(awaiting(client, name)), polls
     with contextlib.suppress(ImportError):
         import httpx2
 
@@ -128,22 +136,29 @@ def async_pairs(loop: asyncio.Runner, url: str, name: str, times: int) -> Pairs:
         own = awaited(loop, lambda: _read(second, where), times)
         newer = lro_client.AsyncClient(url, http=second)  # type: ignore[arg-type]  # as httpx's
         asked = awaited(loop, lambda: newer.get(name), times)
-        yield "client.get by httpx2 / httpx2.AsyncClient", asked, own
-        yield "httpx2.AsyncClient / httpx.AsyncClient", own, floor
+        yield "AsyncClient.get by httpx2 / httpx2", asked, own
+        yield "httpx2, asyncio / httpx", own, floor
         loop.run(second.aclose())
     with contextlib.suppress(lro.errors.MissingExtra):
         from lro_client.transports.aiohttp import AiohttpTransport
 
         quick = lro_client.AsyncClient(transport=AiohttpTransport(base_url=url))
         asked = awaited(loop, lambda: quick.get(name), times)
-        yield "client.get by aiohttp / httpx.AsyncClient", asked, floor
+        yield "AsyncClient.get by aiohttp / httpx", asked, floor
         loop.run(quick.close())
     with contextlib.suppress(ImportError):
         from bench.clients.on_google import async_client
 
         google = loop.run(_made(async_client, url))
-        asked = awaited(loop, lambda: google.get_operation(name), times)
-        yield "google-api-core / httpx.AsyncClient", asked, floor
+        theirs = awaited(loop, lambda: google.get_operation(name), times)
+        yield "google-api-core, asyncio / httpx", theirs, floor
+        with contextlib.suppress(lro.errors.MissingExtra):
+            from lro_client.transports.aiohttp import AiohttpTransport
+
+            quick = lro_client.AsyncClient(transport=AiohttpTransport(base_url=url))
+            asked = awaited(loop, lambda: quick.get(name), times)
+            yield "AsyncClient.get by aiohttp / google-api-core", asked, theirs
+            loop.run(quick.close())
         loop.run(google.transport._session.close())
     loop.run(plain.aclose())
     loop.run(client.close())
@@ -160,14 +175,15 @@ async def _made(make: Callable[[str], Any], url: str) -> Any:
     return make(url)  # clients must be created on the event loop
 
 
-def run(options: argparse.Namespace) -> Iterator[str]:
+def run(options: argparse.Namespace) -> Iterator[Figure]:
     """Measure each client and its floor alternately."""
     logging.getLogger("lro_client").setLevel(logging.ERROR)  # every wait of this bench times out
     with operated("plain") as server, asyncio.Runner() as loop:
         (name,) = server.call("make", [0])
-        size = len(httpx.get(f"{server.url}/v1/{name}").content)
-        yield f"an operation of {size} bytes"
-        for label, own, low in blocking_pairs(server.url, name, options.polls):
-            yield str(compare(label, own, low, rounds=options.rounds))
-        for label, own, low in async_pairs(loop, server.url, name, options.polls):
-            yield str(compare(label, own, low, rounds=options.rounds))
+        pairs = itertools.chain(
+            blocking_pairs(server.url, name, options.polls),
+            async_pairs(loop, server.url, name, options.polls),
+        )
+        for label, own, low in pairs:
+            target = TARGETS.get(label)
+            yield compare(label, own, low, rounds=options.rounds, measure="CPU", target=target)

@@ -7,7 +7,6 @@ import contextlib
 import itertools
 import os
 import random
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -23,7 +22,7 @@ import attrs
 
 import lro
 from bench.across import postgres_server
-from bench.measure import percentile
+from bench.measure import MISSING, Figure, against, late
 from lro.executors.threads import ThreadExecutor
 
 JOBS: Final = 600
@@ -119,7 +118,7 @@ def longest_idle(jobs: Sequence[tuple[str, str, float, float]], stored: dict[str
     return longest
 
 
-def measured(where: str) -> Iterator[str]:
+def measured(store: str, where: str) -> Iterator[Figure]:
     """Measure the queue of one store."""
     with tempfile.TemporaryDirectory() as folder:
         log, chance = Path(folder) / "balance", random.Random(7)
@@ -131,8 +130,8 @@ def measured(where: str) -> Iterator[str]:
                 stored[name] = time.monotonic()
                 time.sleep(chance.uniform(0, 0.008))
             idle = longest_idle(lines(log, JOBS), stored)
-            yield f"{JOBS} jobs, 3 processes of 2 threads: longest idle while work was due"
-            yield f"    {idle * 1e3:.0f} ms"
+            what = f"{store}, {JOBS} jobs, 3 processes of 2"
+            yield Figure(what=what, measure="longest idle", ours=idle * 1e3, unit="ms")
             log.write_text("")
             delays = []
             for number in range(ALONE):
@@ -140,9 +139,7 @@ def measured(where: str) -> Iterator[str]:
                 work.start(Request())
                 delays.append(lines(log, number + 1)[-1][2] - began)
                 time.sleep(0.02)
-            half, most = statistics.median(delays), percentile(delays, 0.99)
-            yield "from the call of start to the begin, all idle: p50, p99"
-            yield f"    {half * 1e3:.1f} ms, {most * 1e3:.1f} ms"
+            yield from late(f"{store}, start to begin, all idle", delays)
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "drain"
         service, work, _ = service_on(where, log, 0)
@@ -152,27 +149,21 @@ def measured(where: str) -> Iterator[str]:
             with workers_on(where, log, 4, 2):
                 done = lines(log, DRAINED)
             seconds = max(ended for *_, ended in done) - min(began for _, _, began, _ in done)
-            yield f"{DRAINED:,} jobs that do nothing, 4 processes of 2 threads"
-            yield f"    {DRAINED / seconds:,.0f} a second"
+            what = f"{store}, drain of {DRAINED:,}, 4 processes of 2"
+            yield Figure(what=what, ours=DRAINED / seconds, unit="/s")
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "turns"
         service, _, in_turn = service_on(where, log, 0)
         with service, workers_on(where, log, 4, 4):
             for millis in (20, 100):
                 alone = [ten(service, in_turn, millis) for _ in range(ROUNDS)]
-                others = [
-                    one.name
-                    for _ in range(DRAINED // 500)
-                    for one in in_turn.start_many([Request(millis, "the other")] * 500)
-                ]
+                for _ in range(DRAINED // 500):
+                    in_turn.start_many([Request(millis, "the other")] * 500)
                 beside = [ten(service, in_turn, millis) for _ in range(ROUNDS)]
-                left = service.cancel_all("done = false")
-                yield f"{TEN} jobs of {millis} ms of a customer, 4 processes of 4 threads"
-                one, two = statistics.median(alone), statistics.median(beside)
-                yield (
-                    f"    {one * 1e3:.0f} ms alone, {two * 1e3:.0f} ms beside {len(others):,} of "
-                    f"another ({left:,} were left), ratio {two / one:.2f}"
-                )
+                service.cancel_all("done = false")
+                pairs = zip(beside, alone, strict=True)
+                what = f"{store}, {TEN} jobs of {millis} ms, beside {DRAINED:,} / alone"
+                yield against(what, pairs, unit="ms", scale=1e3)
 
 
 def ten(service: lro.Service, in_turn: Any, millis: float) -> float:
@@ -186,14 +177,14 @@ def ten(service: lro.Service, in_turn: Any, millis: float) -> float:
     return seconds
 
 
-def run() -> Iterator[str]:
+def run() -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as folder:
-        yield "SQLite"
-        yield from measured(str(Path(folder) / "queue.db"))
+        yield from measured("SQLite", str(Path(folder) / "queue.db"))
     server = postgres_server()
-    if server is not None:
-        yield "PostgreSQL"
-        yield from measured(server.url)
+    if server is None:
+        MISSING.append("PostgreSQL: it is not installed")
+    else:
+        yield from measured("PostgreSQL", server.url)
 
 
 def main(where: str, log: str, threads: str) -> None:

@@ -23,6 +23,7 @@ import uvicorn
 import lro
 import lro.grpc
 from bench.across import postgres_server
+from bench.measure import MISSING, Figure
 from bench.start_to_result import Progress, Request, RunResponse
 from lro.asgi import OperationsApp
 from lro.errors import Unavailable
@@ -41,6 +42,10 @@ LONGEST_SECONDS: Final = 300.0
 Serve = Callable[[int], AbstractContextManager[None]]
 Result = Callable[[], object]
 Start = Callable[[], lro.Operation]
+
+
+def took(label: str, what: str, seconds: float) -> Figure:
+    return Figure(what=f"{label}: {what}", ours=seconds, unit="s")
 
 
 def timed(call: Callable[[], object]) -> float:
@@ -118,7 +123,7 @@ def clients(port: int) -> dict[str, tuple[Any, Callable[[str], AbstractContextMa
     }
 
 
-def of_clients() -> Iterator[str]:
+def of_clients() -> Iterator[Figure]:
     service, start = serving(MemoryStore())
     name = start().name
     service.reporter(name).complete(RunResponse(1))
@@ -132,7 +137,7 @@ def of_clients() -> Iterator[str]:
         ):
             result()
             proxy.forget()
-            yield f"{label:<22} {'connection dies silently':<34} {timed(result):>6.2f} s"
+            yield took(label, "connection dies silently", timed(result))
         with clients(port)[label][1](name) as result:
             with serve(service, port):
                 result()
@@ -143,7 +148,7 @@ def of_clients() -> Iterator[str]:
                 with serve(service, port):
                     waiting.result()
                     seconds = time.perf_counter() - began - AWAY_SECONDS
-            yield f"{label:<22} {'server is away for 2 s':<34} {seconds:>6.2f} s"
+            yield took(label, "server is away for 2 s", seconds)
 
 
 # -- stores -----------------------------------------------------------------------------------
@@ -171,14 +176,14 @@ def again_and_again(call: Result) -> None:
             time.sleep(PAUSE_SECONDS)
 
 
-def row(label: str, store: Any, what: str, happens: Callable[[Result], object]) -> str:
+def row(label: str, store: Any, what: str, happens: Callable[[Result], object]) -> Figure:
     """Write to the store, disturb it, and measure until it can be written again."""
     service, start = serving(store)
     with contextlib.closing(store), contextlib.closing(service):
         start()
         happens(start)
         seconds = timed(lambda: again_and_again(start))
-        return f"{label:<22} {what:<34} {seconds:>6.2f} s"
+        return took(label, what, seconds)
 
 
 def refused(start: Result) -> None:
@@ -190,7 +195,7 @@ def refused(start: Result) -> None:
     raise AssertionError("the store was written")
 
 
-def of_sqlite() -> Iterator[str]:
+def of_sqlite() -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "operations.db")
 
@@ -203,10 +208,10 @@ def of_sqlite() -> Iterator[str]:
         yield row("SQLiteStore", SQLiteStore(path), "file is away for 2 s", away)
 
 
-def of_postgres() -> Iterator[str]:
+def of_postgres() -> Iterator[Figure]:
     server = postgres_server()
     if server is None:
-        yield "PostgreSQL: not installed here"
+        MISSING.append("PostgreSQL: it is not installed")
         return
     import psycopg
 
@@ -257,7 +262,7 @@ def of_postgres() -> Iterator[str]:
             yield row(pooled, behind(proxy), silent, lambda _: proxy.forget())
 
 
-def run() -> Iterator[str]:
+def run() -> Iterator[Figure]:
     yield from of_clients()
     yield from of_sqlite()
     yield from of_postgres()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import statistics
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Final
 
 from bench.across import postgres_server
 from bench.http_start import Server
+from bench.measure import MISSING, Figure, alone
 
 CONNECTIONS: Final = 16
 REQUESTS: Final = 4000
@@ -27,7 +27,7 @@ def load(port: int) -> tuple[float, float]:
     return found.rate, found.p99
 
 
-def run() -> Iterator[str]:
+def run() -> Iterator[Figure]:
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         stores: dict[str, list[tuple[str, ...]]] = {
@@ -35,34 +35,36 @@ def run() -> Iterator[str]:
         }
         server = postgres_server()
         if server is None:
-            yield "PostgreSQL: not installed here"
+            MISSING.append("PostgreSQL: it is not installed")
         else:
             stores["postgres"] = [(server.url, server.fresh_schema()) for _ in range(2)]
         pool = stack.enter_context(concurrent.futures.ProcessPoolExecutor(2))
         for kind, (first, second) in stores.items():
-            yield measured(pool, kind, [first])
-            yield measured(pool, kind, [first, first])
-            yield measured(pool, kind, [first, second])
+            yield from measured(pool, kind, [first])
+            yield from measured(pool, kind, [first, first])
+            yield from measured(pool, kind, [first, second])
         if server is not None:
-            yield cost(stores["postgres"][0])
+            yield from cost(stores["postgres"][0])
 
 
 def measured(
     pool: concurrent.futures.Executor, kind: str, stores: Sequence[tuple[str, ...]]
-) -> str:
+) -> Iterator[Figure]:
     """Measure the total starts per second of several servers, each on one of these stores."""
     with contextlib.ExitStack() as stack:
         servers = [Server(kind, *where) for where in stores]
         for one in servers:
             stack.callback(one.close)
         rounds = [list(pool.map(load, [one.port for one in servers])) for _ in range(ROUNDS)]
-    rate = statistics.median(sum(rate for rate, _ in found) for found in rounds)
-    p99 = statistics.median(max(p99 for _, p99 in found) for found in rounds)
-    what = f"processes: {len(stores)}, stores: {len(set(stores))}"
-    return f"{kind}, {what}: {rate:,.0f} starts/s, p99 {p99 * 1e3:.0f} ms"
+    what = f"{kind}, processes: {len(stores)}, stores: {len(set(stores))}"
+    yield alone(
+        what, [sum(rate for rate, _ in found) for found in rounds], unit="/s", measure="rate"
+    )
+    p99 = [max(p99 for _, p99 in found) for found in rounds]
+    yield alone(what, p99, unit="ms", measure="p99", scale=1e3)
 
 
-def cost(store: tuple[str, ...]) -> str:
+def cost(store: tuple[str, ...]) -> Iterator[Figure]:
     """Measure the cost of a start and its end for PostgreSQL."""
     import psycopg
     from psutil import Process
@@ -92,7 +94,7 @@ def cost(store: tuple[str, ...]) -> str:
         cpu, written, kept = (
             (now - then) / REQUESTS for now, then in zip(used(), before, strict=True)
         )
-    return (
-        f"postgres, for each start: {cpu * 1e6:.0f} us of the database's CPU,"
-        f" {written:,.0f} bytes of its log, {kept:,.0f} bytes kept"
-    )
+    what = "postgres, a start and its end"
+    yield Figure(what=what, measure="CPU of the database", ours=cpu * 1e6, unit="µs")
+    yield Figure(what=what, measure="bytes of its log", ours=written, unit="bytes")
+    yield Figure(what=what, measure="bytes kept", ours=kept, unit="bytes")

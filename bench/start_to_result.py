@@ -15,7 +15,7 @@ from unittest import mock
 import attrs
 
 import lro
-from bench.measure import Sample, compare, percentile
+from bench.measure import Figure, Sample, compare, percentile
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
@@ -147,24 +147,24 @@ EXECUTORS: dict[str, Callable[[], Any]] = {
 }
 
 
-def run() -> Iterator[str]:
+def run() -> Iterator[Figure]:
     for label, make_executor in EXECUTORS.items():
         service, method = make(MemoryStore(), make_executor())
         with service:
-            yield str(
-                compare(f"memory, {label}, p50", one_by_one(service, method), dict_one_by_one)
-            )
+            what, target = f"memory, {label}", 4 if label == "inline" else None
+            ours = one_by_one(service, method)
+            yield compare(what, ours, dict_one_by_one, measure="p50", target=target)
     for label in ("inline", "threads"):
         service, method = make(MemoryStore(), EXECUTORS[label]())
         with service:
-            title = f"memory, {label}, {IN_FLIGHT} in flight"
-            many = compare(title, in_flight(service, method), dict_in_flight)
-            yield f"{many}  {1e6 / many.ours:,.0f} of {1e6 / many.floor:,.0f} a second"
+            what = f"memory, {label}, {IN_FLIGHT} in flight"
+            many = in_flight(service, method)
+            yield compare(what, many, dict_in_flight, unit="/s", target=20_000, absolute=True)
     yield from with_statistics()
     yield from with_telemetry()
 
 
-def with_statistics() -> Iterator[str]:
+def with_statistics() -> Iterator[Figure]:
     """Compare the time from start to result with statistics and without."""
     with tempfile.TemporaryDirectory() as folder:
         files = (SQLiteStore(f"{folder}/{number}.db") for number in itertools.count())
@@ -181,10 +181,10 @@ def with_statistics() -> Iterator[str]:
                 for service, _ in pair:
                     stack.enter_context(service)
                 ours, without = [one_by_one(*one) for one in pair]
-                yield str(compare(f"{label}, with / without statistics", ours, without, rounds=21))
+                yield compare(f"{label}, with / without statistics", ours, without, rounds=21)
 
 
-def with_telemetry() -> Iterator[str]:
+def with_telemetry() -> Iterator[Figure]:
     """Compare telemetry without a provider, without the API, and with spans, to telemetry off."""
     from opentelemetry.sdk.trace import TracerProvider
 
@@ -205,5 +205,5 @@ def with_telemetry() -> Iterator[str]:
                 if title == "no API package":
                     stack.enter_context(mock.patch("lro._engine.telemetry._api", return_value=None))
                 ours, off = [one_by_one(*one) for one in pair]
-                name = f"memory, {label}, {title} / telemetry off"
-                yield str(compare(name, ours, off, rounds=21))
+                name = f"memory, {label}, {title} / no telemetry"
+                yield compare(name, ours, off, rounds=21)

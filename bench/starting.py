@@ -1,7 +1,7 @@
 """The servers of the start benches: ``python -m bench.starting KIND PORT [WHERE [SCHEMA]]``.
 
 ``WHERE`` is the file or URL of a store that several servers share. ``frozen`` is ``sqlite`` in an
-application that calls ``gc.freeze()`` after startup.
+application that calls ``gc.freeze()`` after startup, and ``threads`` with a blocking function.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from bench.serving import bare, with_cpu
 from bench.start_to_result import Progress, Request, RunResponse
 from lro.asgi import OperationsApp
 from lro.executors.asyncio import AsyncioExecutor
+from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 
@@ -114,6 +115,17 @@ def floor(path: str) -> Any:
     return app
 
 
+def on_threads(store: Any) -> Any:
+    """Return our ASGI application with a function that returns at once, on four threads."""
+    service = lro.Service(store, ThreadExecutor(4))
+
+    @service.method("bench.v1.Bench.Run", path=PATH)
+    def run(request: Request, _: lro.Job[Progress]) -> RunResponse:
+        return RunResponse(request.steps)
+
+    return OperationsApp(service, starts=True)
+
+
 def ours(store: Any) -> Any:
     """Return our ASGI application with a method that returns at once."""
     executor = AsyncioExecutor(TAKEN // 2, loop="running")
@@ -150,6 +162,7 @@ def main(kind: str, port: int, *where: str) -> None:
         "floor": lambda: floor(str(folder / "floor.db")),
         "memory": lambda: ours(MemoryStore()),
         "sqlite": lambda: ours(SQLiteStore(where[0] if where else folder / "operations.db")),
+        "threads": lambda: on_threads(SQLiteStore(folder / "operations.db")),
         "frozen": lambda: ours(SQLiteStore(folder / "operations.db")),
         "postgres": lambda: ours(postgres_store(where)),
     }

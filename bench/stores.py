@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
 import sqlite3
 import tempfile
 import time
@@ -17,7 +16,7 @@ import attrs
 
 from bench.across import postgres_server
 from bench.idle import idle_load
-from bench.measure import Sample, compare, percentile
+from bench.measure import MISSING, Figure, Sample, compare, percentile
 from bench.start_to_result import in_flight, make, one_by_one
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
@@ -157,7 +156,7 @@ def postgres_database(server: Any) -> Iterator[Database]:
         )
 
 
-def latency(database: Database) -> Iterator[str]:
+def latency(database: Database) -> Iterator[Figure]:
     executors: dict[str, Callable[[], Any]] = {
         "inline": InlineExecutor,
         "threads": lambda: ThreadExecutor(4),
@@ -167,16 +166,17 @@ def latency(database: Database) -> Iterator[str]:
         service, method = make(database.make_store(), make_executor())
         with service:
             ours = one_by_one(service, method, ONE_BY_ONE)
-            yield str(compare(f"{database.label}, {label}, p50", ours, floor, rounds=ROUNDS))
+            yield compare(
+                f"{database.label}, {label}", ours, floor, measure="p50", rounds=ROUNDS, target=2.5
+            )
 
 
-def throughput(database: Database) -> Iterator[str]:
+def throughput(database: Database) -> Iterator[Figure]:
     service, method = make(database.make_store(), InlineExecutor())
     with service:
         ours, floor = in_flight(service, method, IN_FLIGHT, CALLERS), floor_one_by_one(database)
-        label = f"{database.label}, {IN_FLIGHT} in flight, inline / one by one"
-        many = compare(label, ours, floor, rounds=ROUNDS)
-        yield f"{many}  {1e6 / many.ours:,.0f} of {1e6 / many.floor:,.0f} a second"
+        what = f"{database.label}, {IN_FLIGHT} in flight, inline / one by one"
+        yield compare(what, ours, floor, rounds=ROUNDS, unit="/s")
     executor = ThreadExecutor(CALLERS)
     service, method = make(database.make_store(), executor)
     with service:
@@ -186,21 +186,19 @@ def throughput(database: Database) -> Iterator[str]:
             f"{IN_FLIGHT} in flight / in groups of {GROUP}": floor_in_groups(database),
         }
         for label, floor in floors.items():
-            many = compare(f"{database.label}, {label}", ours, floor, rounds=ROUNDS)
-            yield f"{many}  {1e6 / many.ours:,.0f} of {1e6 / many.floor:,.0f} a second"
+            yield compare(f"{database.label}, {label}", ours, floor, rounds=ROUNDS, unit="/s")
 
 
-def run() -> Iterator[str]:
+def run() -> Iterator[Figure]:
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         databases = [stack.enter_context(sqlite_database(folder))]
         server = postgres_server()
         if server is None:
-            yield "PostgreSQL: not installed here"
+            MISSING.append("PostgreSQL: it is not installed")
         else:
             databases.append(stack.enter_context(postgres_database(server)))
         for database in databases:
             yield from latency(database)
             yield from throughput(database)
         yield from idle_load({one.label: one.make_store for one in databases})
-        yield f"load at the end: {os.getloadavg()[0]:.1f}"

@@ -31,7 +31,7 @@ from bench.filling import (
     declared,
     spec_of,
 )
-from bench.measure import percentile
+from bench.measure import Figure, against, late, percentile
 
 LIVE: Final = 10_000
 WRITERS: Final = 4
@@ -55,15 +55,8 @@ class Beside:
     ``calls`` are the durations of each operation's two calls, ``late`` those from its due time.
     """
 
-    seconds: float
     calls: list[float]
     late: list[float]
-
-    def __str__(self) -> str:
-        shown = [percentile(self.calls, share) * 1e3 for share in (0.5, 0.99, 1.0)]
-        times = " / ".join(f"{one:.2f}" for one in shown)
-        late = percentile(self.late, 0.99) * 1e3
-        return f"{times} ({late:.1f} since due; {len(self.calls) / self.seconds:,.0f}/s)"
 
 
 class Writers:
@@ -89,9 +82,7 @@ class Writers:
         """Return the operations that were due in this time span."""
         took = [one for one in self._took if began <= one[0] < ended]
         return Beside(
-            seconds=ended - began,
-            calls=[end - start for _, start, end in took],
-            late=[end - due for due, _, end in took],
+            calls=[end - start for _, start, end in took], late=[end - due for due, _, end in took]
         )
 
     def _write(self) -> None:
@@ -168,10 +159,8 @@ def filled(database: Database, expired: int) -> tuple[lro.Service, Any]:
     return service, method
 
 
-def swept(database: Database, expired: int, pace: float | None) -> Iterator[str]:
-    began = time.perf_counter()
+def swept(database: Database, expired: int, pace: float | None) -> Iterator[Figure]:
     service, method = filled(database, expired)
-    took = time.perf_counter() - began
     with service:
         gc.collect()
         gc.freeze()
@@ -192,22 +181,27 @@ def swept(database: Database, expired: int, pace: float | None) -> Iterator[str]
             gc.unfreeze()
     spans = [writers.beside(at, end) for at, end in itertools.pairwise(moments)]
     label = "as fast as they can" if pace is None else f"{WRITERS * pace:.0f} a second"
-    yield (
-        f"{database.label}, writers {label}: {sweep.removed:,} of {expired:,} in {seconds:.1f} s,"
-        f" {sweep.removed / (moments[2] - moments[1]):,.0f}/s, {sweep.turns} turns, the longest"
-        f" {sweep.longest * 1e3:.0f} ms (filled in {took:.0f} s)"
+    what = f"{database.label}, writers {label}"
+    yield Figure(
+        what=what,
+        measure=f"sweep of {expired:,}",
+        ours=seconds,
+        unit="s",
+        target=60 * expired / 1_000_000,
     )
-    for when, span in zip(("before", "beside", "after"), spans, strict=True):
-        yield f"    {when}: p50 / p99 / max ms {span}"
+    longest = sweep.longest * 1e3
+    yield Figure(what=what, measure="longest turn", ours=longest, unit="ms")
     before, beside, _ = (span.calls for span in spans)
-    ratios = [percentile(beside, share) / percentile(before, share) for share in (0.5, 0.99)]
-    yield f"    beside / before: p50 {ratios[0]:.2f}, p99 {ratios[1]:.2f}"
+    for share, target in ((0.5, None), (0.99, 2)):
+        pairs = [(percentile(beside, share), percentile(before, share))]
+        measure = f"p{share * 100:.0f} of a write, beside / before"
+        yield against(what, pairs, unit="ms", measure=measure, scale=1e3, target=target)
+    yield from late(f"{what}, beside, since due", spans[1].late, shares=[0.99], targets=[None])
 
 
-def run() -> Iterator[str]:
+def run() -> Iterator[Figure]:
     expired = int(os.environ.get("LRO_BENCH_SWEEP", "1000000"))
     with contextlib.ExitStack() as stack:
         for database in databases(stack):
             for pace in (PACE, None):
                 yield from swept(database, expired, pace)
-    yield f"load at the end: {os.getloadavg()[0]:.1f}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import statistics
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -17,15 +16,22 @@ from typing import Any, Final
 import attrs
 
 from bench.clients import Absent, client_process
-from bench.measure import percentile
+from bench.measure import MISSING, Figure, alone, percentile
 from bench.operated import operated
 
 PEER_MOST: Final = 1000
 """The most operations for threads and for google-api-core, which take minutes with more."""
 
 MEGABYTE: Final = 1e6
-WIDTHS: Final = {"cpu": 20, "grown": 7, "connections": 6, "calls": 8, "server_cpu": 9}
-"""The widths of the table's columns."""
+MEASURES: Final = {
+    "cpu": ("CPU", "s", 2.5),
+    "grown": ("memory", "MB", 25),
+    "connections": ("connections", "connections", 8),
+    "calls": ("calls", "calls", None),
+    "server_cpu": ("CPU of the server", "s", None),
+}
+"""The name, the unit and the target of each field of :class:`Found`."""
+TARGETED: Final = ("lro, Watch", "lro, BatchGet")
 
 PARSER: Final = argparse.ArgumentParser(prog="python -m bench watched")
 PARSER.add_argument("--operations", type=int, nargs="+", default=[1000, 10_000])
@@ -96,48 +102,42 @@ def measure(one: Variant, operations: int, within: Sequence[float]) -> Found:
         connections=counted["peak"],
         calls=sum(counted["asked"].values()),
         excess=sorted(at - counted["ends"][name] for name, at in seen.at.items()),
-        lacking=f"  {missing} did not come back {why}".rstrip() if missing else "",
+        lacking=f"{missing} did not come back {why}".rstrip() if missing else "",
     )
 
 
-def line(label: str, rounds: Sequence[Found]) -> str:
-    """Return the table's row: the medians of all rounds, and the spread of the CPU."""
-    if not any(one.excess for one in rounds):
-        return f"{label:<36} {rounds[0].lacking}"
-    parts = []
-    for field in ("cpu", "grown", "connections", "calls", "server_cpu"):
+def rows(what: str, rounds: Sequence[Found], *, targeted: bool) -> Iterator[Figure]:
+    """Yield the rows of a variant."""
+    for one in rounds:
+        if one.lacking:
+            MISSING.append(f"{what}: {one.lacking}")
+    rounds = [one for one in rounds if one.excess]
+    if not rounds:
+        return
+    for field, (measure, unit, target) in MEASURES.items():
         values = [getattr(one, field) for one in rounds]
-        text = f"{statistics.median(values):,.0f}"
-        if field in ("cpu", "server_cpu", "grown"):
-            text = f"{statistics.median(values):.2f}"
-        if field == "cpu" and len(values) > 1:
-            text += f" ({min(values):.2f} to {max(values):.2f})"
-        parts.append(f"{text:>{WIDTHS[field]}}")
-    late = [
-        statistics.median(percentile(list(one.excess), share) for one in rounds if one.excess)
-        for share in (0.5, 0.95, 1.0)
-    ]
-    shown = " ".join(f"{one:>7.3f}" for one in late)
-    return f"{label:<36} {' '.join(parts)}   {shown}{rounds[0].lacking}"
+        chosen = target if targeted else None
+        yield alone(what, values, unit=unit, measure=measure, target=chosen)
+    for share, name, target in ((0.5, "p50", 0.5), (0.95, "p95", None), (1.0, "most", None)):
+        late = [percentile(one.excess, share) for one in rounds]
+        chosen = target if targeted else None
+        yield alone(what, late, unit="s", measure=f"excess, {name}", target=chosen)
 
 
-def run(options: argparse.Namespace) -> Iterator[str]:
+def run(options: argparse.Namespace) -> Iterator[Figure]:
     """Measure each variant once per round."""
-    heads = ("CPU s", "MB", "conns", "calls", "server s")
-    head = " ".join(f"{one:>{width}}" for one, width in zip(heads, WIDTHS.values(), strict=True))
     for operations in options.operations:
-        yield f"{f'{operations:,} operations':<36} {head}   excess p50, p95, most, s"
         variants = [one for one in VARIANTS if operations <= one.most]
         if options.only:
             variants = [one for one in variants if any(word in one.label for word in options.only)]
         found: dict[str, list[Found]] = {one.label: [] for one in variants}
-        absent: dict[str, str] = {}
-        for _ in range(options.rounds):
+        for number in range(options.rounds):
             for one in variants:
                 try:
                     found[one.label].append(measure(one, operations, options.within))
                 except Absent as exc:
-                    absent[one.label] = str(exc)
+                    if not number:
+                        MISSING.append(f"{one.label}: {exc}")
         for one in variants:
-            text = absent.get(one.label)
-            yield f"{one.label:<36} {text}" if text else line(one.label, found[one.label])
+            targeted = operations == 10_000 and one.label in TARGETED
+            yield from rows(f"{operations:,}: {one.label}", found[one.label], targeted=targeted)

@@ -14,19 +14,19 @@ import argparse
 import contextlib
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 import venv
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import attrs
 
 from bench.across import postgres_server
-from bench.peers.queues import QUEUES, Failed, Figures, Round
+from bench.measure import MISSING, Figure, against, alone
+from bench.peers.queues import QUEUES, Failed, Figures, Queue, Round
 from bench.peers.queues import rows as queue_rows
 
 HERE: Final = Path(__file__).parent
@@ -37,6 +37,9 @@ LIMIT_SECONDS: Final = 120.0
 PARSER = argparse.ArgumentParser(prog="python -m bench peers")
 PARSER.add_argument("--rows", choices=("results", "queue"), help="only these rows")
 PARSER.add_argument("--rounds", type=int, default=ROUNDS, help="how often each is measured")
+
+TARGETS: Final = {"memory": 5, "SQLite": 20, "PostgreSQL": 10}
+"""How many times the rate of the best peer on each store is wanted."""
 
 REQUIREMENTS: Final = {
     "celery": ["celery[redis]>=5.4"],
@@ -102,6 +105,10 @@ CANDIDATES: Final = (
     Candidate(label="arq, Redis", script="arq", where="Redis", extra=("0.5",), one=4),
     Candidate(label="arq, Redis, polling each 10 ms", script="arq", where="Redis", extra=("0.01",)),
 )
+
+
+Tried = TypeVar("Tried", Candidate, Queue)
+Found = TypeVar("Found")
 
 
 class Places:
@@ -192,77 +199,108 @@ def measured(candidate: Candidate, python: str, address: str, log: Path) -> tupl
     return float(one), float(many)
 
 
-def run(options: argparse.Namespace) -> Iterator[str]:
+def run(options: argparse.Namespace) -> Iterator[Figure]:
     if options.rows != "queue":
         yield from _results(options.rounds)
     if options.rows != "results":
         yield from _queues(options.rounds)
 
 
-def _queues(rounds: int) -> Iterator[str]:
+def _queues(rounds: int) -> Iterator[Figure]:
     found: dict[str, list[Figures]] = {queue.label: [] for queue in QUEUES}
-    failed: dict[str, str] = {}
     with contextlib.ExitStack() as stack:
         places = Places(stack)
-        home = Path(os.environ.get("LRO_BENCH_PEERS") or places.folder())
-        for _ in range(rounds):
-            for queue in QUEUES:
-                if queue.label in failed:
-                    continue
-                try:
-                    python = interpreter(queue.script, home)
-                    with contextlib.ExitStack() as processes:
-                        measured = Round(queue, python, places, processes).measured()
-                    found[queue.label].append(measured)
-                except Failed as exc:
-                    failed[queue.label] = str(exc)
-    yield from queue_rows(found, failed)
+
+        def once(queue: Queue, python: str) -> Figures:
+            with contextlib.ExitStack() as processes:
+                return Round(queue, python, places, processes).measured()
+
+        each_round(QUEUES, rounds, places, once, found)
+    yield from queue_rows(found)
 
 
-def _results(rounds: int) -> Iterator[str]:
-    figures: dict[str, list[tuple[float, float]]] = {
-        candidate.label: [] for candidate in CANDIDATES
-    }
-    failed: dict[str, str] = {}
+def each_round(
+    candidates: Sequence[Tried],
+    rounds: int,
+    places: Places,
+    once: Callable[[Tried, str], Found],
+    found: dict[str, list[Found]],
+) -> None:
+    """Measure all candidates in each round; one that fails is not measured again."""
+    home = Path(os.environ.get("LRO_BENCH_PEERS") or places.folder())
+    failed = set()
+    for _ in range(rounds):
+        for candidate in candidates:
+            if candidate.label in failed:
+                continue
+            try:
+                python = interpreter(candidate.script, home)
+                found[candidate.label].append(once(candidate, python))
+            except Failed as exc:
+                failed.add(candidate.label)
+                MISSING.append(f"{candidate.label}: {exc}")
+
+
+Pair = tuple[float, float]
+"""Seconds for one piece of work at a time, and for each of many at once."""
+
+
+def measured_all(
+    stack: contextlib.ExitStack, candidates: Sequence[Candidate], rounds: int
+) -> dict[str, list[Pair]]:
+    """Return the figures of each round of each candidate."""
+    places = Places(stack)
+    found: dict[str, list[Pair]] = {candidate.label: [] for candidate in candidates}
+
+    def once(candidate: Candidate, python: str) -> Pair:
+        log = places.folder() / "errors.txt"
+        return measured(candidate, python, places.new(candidate.where), log)
+
+    each_round(candidates, rounds, places, once, found)
+    return found
+
+
+def rows(
+    candidates: Sequence[Candidate],
+    found: dict[str, list[Pair]],
+    mine: Callable[[Candidate], list[Pair]],
+    measures: tuple[str, str] = ("p50", "rate"),
+) -> Iterator[Figure]:
+    """Yield the rows of candidates; ``mine`` returns our figures to compare a peer with."""
+    for candidate in candidates:
+        theirs = found[candidate.label]
+        if not theirs:
+            continue
+        for place, (measure, unit) in enumerate(zip(measures, ("ms", "/s"), strict=True)):
+            values = [_shown(one[place], unit) for one in theirs]
+            pairs = [
+                (_shown(own[place], unit), value)
+                for own, value in zip(mine(candidate), values, strict=False)
+            ]
+            if candidate.ours or not pairs:
+                yield alone(candidate.label, values, unit=unit, measure=measure)
+            else:
+                yield against(f"ours / {candidate.label}", pairs, unit=unit, measure=measure)
+
+
+def _shown(seconds: float, unit: str) -> float:
+    return 1 / seconds if unit == "/s" else seconds * 1e3
+
+
+def _results(rounds: int) -> Iterator[Figure]:
     with contextlib.ExitStack() as stack:
-        places = Places(stack)
-        home = Path(os.environ.get("LRO_BENCH_PEERS") or places.folder())
-        for _ in range(rounds):
-            for candidate in CANDIDATES:
-                if candidate.label in failed:
-                    continue
-                try:
-                    python = interpreter(candidate.script, home)
-                    log = places.folder() / "errors.txt"
-                    found = measured(candidate, python, places.new(candidate.where), log)
-                    figures[candidate.label].append(found)
-                except Failed as exc:
-                    failed[candidate.label] = str(exc)
-    yield f"{'':<33} {'p50, ms':<26} {'a second, in flight':<26} ours / it: p50, rate"
-    for candidate in CANDIDATES:
-        if candidate.label in failed:
-            yield f"{candidate.label:<33} {failed[candidate.label]}"
-        else:
-            yield _row(candidate, figures)
+        found = measured_all(stack, CANDIDATES, rounds)
 
+    def mine(candidate: Candidate) -> list[Pair]:
+        where = "PostgreSQL" if candidate.where == "Redis" else candidate.where
+        return found[f"lro on a loop, {where}"]
 
-def _row(candidate: Candidate, figures: dict[str, list[tuple[float, float]]]) -> str:
-    mine = figures[candidate.label]
-    shown = [
-        spread([one * 1e3 for one, _ in mine], ".3f"),
-        spread([1 / many for _, many in mine], ",.0f"),
-    ]
-    where = "PostgreSQL" if candidate.where == "Redis" else candidate.where
-    ours = figures.get(f"lro on a loop, {where}", [])
-    if ours and not candidate.ours:
-        pairs = list(zip(ours, mine, strict=False))
-        latency = statistics.median(own[0] / theirs[0] for own, theirs in pairs)
-        rate = statistics.median(theirs[1] / own[1] for own, theirs in pairs)
-        shown.append(f"{latency:.2f}, {rate:.1f}")
-    return f"{candidate.label:<33} " + " ".join(f"{one:<26}" for one in shown).rstrip()
-
-
-def spread(values: Sequence[float], form: str) -> str:
-    """Format the median, the lowest and the highest of these values."""
-    low, middle, high = min(values), statistics.median(values), max(values)
-    return f"{middle:{form}} ({low:{form}} to {high:{form}})"
+    yield from rows(CANDIDATES, found, mine)
+    for where, target in TARGETS.items():
+        own = found[f"lro on a loop, {where}"]
+        peers = [found[one.label] for one in CANDIDATES if one.where == where and not one.ours]
+        best = [min(many for _, many in each) for each in zip(*filter(None, peers), strict=False)]
+        pairs = [(1 / many, 1 / low) for (_, many), low in zip(own, best, strict=False)]
+        if pairs:
+            what = f"ours / the best peer, {where}"
+            yield against(what, pairs, unit="/s", measure="rate", target=target)

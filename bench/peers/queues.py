@@ -29,16 +29,15 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import statistics
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import attrs
 
-from bench.measure import percentile
+from bench.measure import Figure, against, alone, percentile
 
 HERE: Final = Path(__file__).parent
 WORKERS: Final = 4
@@ -210,29 +209,32 @@ def _end(process: subprocess.Popen[str]) -> None:
                 pipe.close()
 
 
-def rows(found: dict[str, list[Figures]], failed: dict[str, str]) -> Iterator[str]:
-    """Yield the table: medians over the rounds, and ours relative to each."""
-    yield f"{DRAINED:,} jobs that do nothing, {WORKERS} processes of {SLOTS}; {ALONE} alone a round"
-    yield f"{'':<37} {'drained, a second':<24} {'to the begin, ms: p50, p99':<28} ours / it"
-    ours = found.get(QUEUES[0].label, [])
-    for queue in QUEUES:
-        if queue.label in failed:
-            yield f"{queue.label:<37} {failed[queue.label]}"
-            continue
-        mine = found[queue.label]
-        rates = [one.rate for one in mine]
-        middle = statistics.median(rates)
-        shown = f"{middle:,.0f} ({min(rates):,.0f} to {max(rates):,.0f})"
-        delays = _delays(mine)
-        row = f"{queue.label:<37} {shown:<24} {delays[0]:>9.1f}, {delays[1]:<17.1f}"
-        if ours and queue is not QUEUES[0]:
-            pairs = list(zip(ours, mine, strict=False))
-            rate = statistics.median(own.rate / its.rate for own, its in pairs)
-            low = [own / its for own, its in zip(_delays(ours), delays, strict=True)]
-            row += f" {rate:.1f}, {low[0]:.2f}, {low[1]:.2f}"
-        yield row.rstrip()
+def rows(found: dict[str, list[Figures]]) -> Iterator[Figure]:
+    """Yield the figures of each candidate, ours beside each peer's."""
+    ours = found[QUEUES[0].label]
+    peers = [found[queue.label] for queue in QUEUES[1:] if found[queue.label]]
+    yield from _rows(QUEUES[0].label, ours, [])
+    for queue in QUEUES[1:]:
+        yield from _rows(queue.label, found[queue.label], ours)
+    best = [max(one.rate for one in each) for each in zip(*peers, strict=False)]
+    if ours and best:
+        pairs = zip((one.rate for one in ours), best, strict=False)
+        yield against("ours / the best peer", pairs, unit="/s", measure="queue, drain", target=5)
 
 
-def _delays(rounds: Sequence[Figures]) -> tuple[float, float]:
-    every = [delay * 1e3 for one in rounds for delay in one.delays]
-    return percentile(every, 0.5), percentile(every, 0.99)
+def _rows(label: str, its: Sequence[Figures], ours: Sequence[Figures]) -> Iterator[Figure]:
+    """Yield the rows of a candidate: of one round without ``ours`` or beside it."""
+    if not its:
+        return
+    measures: list[tuple[str, str, Callable[[Figures], float]]] = [
+        ("drain", "/s", lambda one: one.rate),
+        ("p50 to the begin", "ms", lambda one: percentile(one.delays, 0.5) * 1e3),
+        ("p99 to the begin", "ms", lambda one: percentile(one.delays, 0.99) * 1e3),
+    ]
+    for measure, unit, value in measures:
+        values = [value(one) for one in its]
+        if ours:
+            pairs = zip(map(value, ours), values, strict=False)
+            yield against(f"ours / {label}", pairs, unit=unit, measure=f"queue, {measure}")
+        else:
+            yield alone(label, values, unit=unit, measure=f"queue, {measure}")
