@@ -14,7 +14,6 @@ from typing import Any, Final, cast
 
 import attrs
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
-from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 from google.protobuf.message import DecodeError, EncodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
@@ -84,20 +83,22 @@ class ProtoField:
 
 def fields_of(descriptor: Descriptor) -> list[ProtoField]:
     """Return the fields of a message, in declared order."""
-    said = DescriptorProto()  # only the copy has labels in every version of protobuf
-    descriptor.CopyToProto(said)
-    repeated = FieldDescriptorProto.LABEL_REPEATED
-    many = [field.label == repeated for field in said.field]
-    return list(map(_described, descriptor.fields, many))
+    return list(map(_described, descriptor.fields))
 
 
-def _described(field: FieldDescriptor, many: bool) -> ProtoField:
+def _described(field: FieldDescriptor) -> ProtoField:
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         entry = field.message_type.fields_by_name
         return ProtoField(field, entry["value"], Label.MAP, _KINDS[entry["key"].type])
-    if many:
+    if _is_repeated(field):
         return ProtoField(field, field, Label.REPEATED)
     return ProtoField(field, field, Label.OPTIONAL if field.has_presence else Label.IMPLICIT)
+
+
+def _is_repeated(field: typing.Any) -> bool:
+    known: bool | None = getattr(field, "is_repeated", None)
+    # Older versions of protobuf have only the label, and newer ones will have none.
+    return field.label == FieldDescriptor.LABEL_REPEATED if known is None else known
 
 
 @functools.cache
