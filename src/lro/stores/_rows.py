@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
 
@@ -105,18 +106,32 @@ def _bytes(text: str | None) -> int:
     return len(text.encode())
 
 
-def filled(record: Record) -> tuple[tuple[str, ...], tuple[object, ...]]:
+def filled(record: Record) -> tuple[tuple[str, ...], list[Any]]:
     """Return the columns in which a record differs from the default, and its values in them.
 
     Most columns of a new record have their defaults. A value that is equal to the default, but is
     another object, may be returned too.
     """
-    fields = record.__dict__
-    columns, values = [], []
-    for name, dump in _differing(_values(fields), _DEFAULTS):
-        columns.append(name)
-        values.append(dump(fields[name]) if dump else fields[name])
-    return tuple(columns), tuple(values)
+    fields = _values(record.__dict__)
+    columns, read, dumps = _filling(tuple(map(operator.is_not, fields, _DEFAULTS)))
+    values = list(read(fields))
+    for place, dump in dumps:
+        values[place] = dump(values[place])
+    return columns, values
+
+
+_Filling: TypeAlias = tuple[
+    tuple[str, ...], Callable[[Sequence[object]], Sequence[object]], Sequence[tuple[int, "_Dump"]]
+]
+"""Some columns, a function that picks their values from all, and the conversions by place."""
+
+
+@functools.lru_cache(maxsize=128)
+def _filling(chosen: tuple[bool, ...]) -> _Filling:
+    plan = list(itertools.compress(_PLAN, chosen))
+    dumps = [(place, dump) for place, (_, dump) in enumerate(plan) if dump]
+    places = itertools.compress(range(len(COLUMNS)), chosen)
+    return tuple(name for name, _ in plan), operator.itemgetter(*places), dumps
 
 
 def changes(before: Record, after: Record) -> tuple[tuple[str, ...], list[object]]:
@@ -124,20 +139,13 @@ def changes(before: Record, after: Record) -> tuple[tuple[str, ...], list[object
     old, new = before.__dict__, after.__dict__
     columns, values = [], []
     # Most fields of a changed record are the same objects as before, which is quick to check.
-    for name, dump in _differing(_values(new), _values(old)):
+    for name, dump in itertools.compress(_PLAN, map(operator.is_not, _values(new), _values(old))):
         value = new[name]
         # In Python 1, 1.0 and True are equal, so messages cannot be compared: always write them.
         if name in _MESSAGES or value != old[name]:
             columns.append(name)
             values.append(dump(value) if dump else value)
     return tuple(columns), values
-
-
-def _differing(
-    values: Iterable[object], others: Iterable[object]
-) -> Iterable[tuple[str, _Dump | None]]:
-    """Return the columns in which these values are different objects, with their conversions."""
-    return itertools.compress(_PLAN, map(operator.is_not, values, others))
 
 
 def refuse_untextual(record: Record, key: RequestKey | None = None) -> None:
@@ -231,14 +239,10 @@ def _dump_time(at: datetime | None) -> int | None:
     return None if at is None else (at - _EPOCH) // MICROSECOND
 
 
-def _dump_state(state: State) -> str:
-    return state.value
-
-
 _Dump = Callable[[Any], object]
 _Load = Callable[[Any], Any]
 _SPECIAL: Final[dict[str, tuple[_Dump, _Load]]] = {
-    "state": (_dump_state, {state.value: state for state in State}.__getitem__),
+    "state": (str.__str__, {state.value: state for state in State}.__getitem__),
     "metadata": (pack, unpack),
     "result": (_dump_result, _load_result),
     "cancel_requested": (int, bool),

@@ -69,6 +69,9 @@ _URL: Final = re.compile(r"(?:file|sqlite):|[A-Za-z][A-Za-z0-9+.\-]+:/", re.IGNO
 SEEN_SECONDS: Final = 1.0
 """Seconds between checks that the file is in its place. A check takes as long as a read."""
 
+_STATEMENTS: Final = 512
+"""The most statements that a connection keeps prepared."""
+
 Identity: TypeAlias = tuple[int, int] | None
 """The device and the inode of a file; None if it does not exist."""
 
@@ -125,6 +128,8 @@ class DatabaseFile:
             uri=True,
             timeout=self.busy_seconds,
             isolation_level=None,
+            # Statements of groups have several sizes, for each set of columns that is written.
+            cached_statements=_STATEMENTS,
             # Used by one thread at a time, but not always by the same thread.
             check_same_thread=False,
         )

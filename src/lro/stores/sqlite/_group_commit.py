@@ -28,7 +28,7 @@ class ActionWrite(QueuedWrite, Generic[T]):
     until: float
     """Time, by :func:`time.monotonic`, at which the caller stops waiting for locks."""
     committed: Callable[[T], Any] | None = None
-    """Converts the action's result, after the commit, into the value for ``done``."""
+    """Converts the action's result, after the commit, into the value for the caller."""
     done: Done[Any] | None = None
     answer: T = attrs.field(init=False)
 
@@ -36,11 +36,16 @@ class ActionWrite(QueuedWrite, Generic[T]):
         """Call ``done`` once, and drop it, because ``done`` may refer to this write."""
         done, self.done = self.done, None
         assert done is not None  # every write that was handed in has ``done``
-        settle(self._final, done)
+        settle(self.result, done)
 
-    def _final(self) -> Any:
-        answer = _result(self)
-        return answer if self.committed is None else self.committed(answer)
+    def result(self) -> Any:
+        """Return the value for the caller, after the end of the group."""
+        error = self.error
+        if error is None:
+            return self.answer if self.committed is None else self.committed(self.answer)
+        if isinstance(error, DATABASE_ERRORS):
+            raise translate_error(error) from error
+        raise error.error if isinstance(error, Unrelated) else error
 
 
 Together: TypeAlias = Callable[[sqlite3.Connection, Sequence[Any]], Mapping[int, Any]]
@@ -101,7 +106,8 @@ class SharedTransactions(GroupCommit[ActionWrite[Any]]):
             raise RuntimeError("a change must have no effects: it called the store that applies it")
         write = ActionWrite(action=action, until=time.monotonic() + self._busy_seconds)
         self._submit(write)
-        return _result(write)
+        answer: T = write.result()
+        return answer
 
     def run_later(
         self,
@@ -161,15 +167,6 @@ class SharedTransactions(GroupCommit[ActionWrite[Any]]):
         for place, answer in answers.items():
             group[place].answer, group[place].error = answer, None
         return [write for place, write in enumerate(group) if place not in answers]
-
-
-def _result(write: ActionWrite[T]) -> T:
-    error = write.error
-    if error is None:
-        return write.answer
-    if isinstance(error, DATABASE_ERRORS):
-        raise translate_error(error) from error
-    raise error.error if isinstance(error, Unrelated) else error
 
 
 def _run(write: ActionWrite[Any], connection: sqlite3.Connection, *, alone: bool) -> None:

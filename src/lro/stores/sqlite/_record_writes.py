@@ -109,7 +109,7 @@ class InsertRecord:
             if not found.fresh:
                 return found
         try:
-            writer.execute(sql.insert_of(self.columns), self.values)
+            writer.execute(sql.insert_of(self.columns), tuple(self.values))
         except sqlite3.IntegrityError as exc:
             raise taken(self.record.name) from exc
         writer.execute(sql.INSERT_INPUT, (self.record.name, self.request))
@@ -206,9 +206,12 @@ def _changes(record: Record, changed: Record) -> tuple[tuple[str, ...], list[obj
         raise Unrelated(exc) from exc
 
 
-def _length(columns: Sequence[str], values: Sequence[object], before: int) -> int:
-    texts = sum([len(value) for value in values if isinstance(value, str)])
-    return texts if "metadata" in columns else texts + before
+def _length(columns: Sequence[str], values: Sequence[Any], before: int) -> int:
+    """Return the text length of a record's messages, from its changed columns."""
+    changed = dict(zip(columns, values, strict=True))
+    if "metadata" in changed:
+        before = len(changed["metadata"] or "")
+    return before + len(changed.get("result") or "")
 
 
 # -- many together --------------------------------------------------------------------------------

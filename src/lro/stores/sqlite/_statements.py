@@ -106,6 +106,10 @@ _CHECKPOINTS: Final = (
     ],
 )
 
+_INPUTS: Final = (  # with row ids, a request would be written in two B-trees
+    "CREATE TABLE inputs (name TEXT PRIMARY KEY, request TEXT NOT NULL) WITHOUT ROWID"
+)
+
 _SCHEDULES: Final = """CREATE TABLE schedules (name TEXT PRIMARY KEY, version INTEGER NOT NULL,
     schedule TEXT NOT NULL)"""
 
@@ -121,7 +125,7 @@ _TABLES: Final = (
     "CREATE INDEX operations_debts ON operations (notify_at) WHERE notify_at IS NOT NULL",
     "CREATE UNIQUE INDEX operations_targets ON operations (target)"
     " WHERE target != '' AND state IN ('IN_PROGRESS', 'HIDDEN')",
-    "CREATE TABLE inputs (name TEXT PRIMARY KEY, request TEXT NOT NULL)",
+    _INPUTS,
     _WORKERS,
     _SCHEDULES,
     *_CHECKPOINTS,
@@ -142,6 +146,10 @@ _UPGRADE: Final = (
     "DROP INDEX IF EXISTS starts_names",
     "DROP INDEX IF EXISTS operations_waiting",
     "DROP TABLE IF EXISTS totals",
+    "ALTER TABLE inputs RENAME TO old_inputs",
+    _INPUTS,
+    "INSERT INTO inputs SELECT name, request FROM old_inputs",
+    "DROP TABLE old_inputs",
     *[
         re.sub("(INDEX|TABLE|TRIGGER)", r"\1 IF NOT EXISTS", one, count=1)
         for one in (_BEGINS, _WORKERS, _SCHEDULES, _PAUSED, *_CHECKPOINTS, *_INDEXES)
