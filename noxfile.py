@@ -213,7 +213,7 @@ def chaos(session: nox.Session) -> None:
 @nox.session
 def bench(session: nox.Session) -> None:
     """The figures, ours beside their floors and peers."""
-    session.install("-e", ".[fast,postgres]", *group("bench"))
+    session.install("-e", ".[fast,postgres]", *group("bench", "browser"))
     session.run("python", "-m", "bench", *session.posargs)
 
 

@@ -2,6 +2,11 @@
 
 A name may be abbreviated if it stays unique: ``start`` for ``start_to_result``. The options of a
 bench come last, and only with its name: ``python -m bench watched --help``.
+
+Most take a few minutes; these take longer, unless options or variables divide them: ``lists`` and
+``sweep`` (``LRO_BENCH_STORES=sqlite``), ``console --stores``, ``http_start --connections 32``,
+``excess --seconds 1``, ``watched --operations 1000 --rounds 1``, ``peers --rows queue``, ``steps
+--rounds 1``. With ``--save``, such a run keeps the other rows of its bench.
 """
 
 from __future__ import annotations
@@ -13,10 +18,10 @@ import os
 import platform
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from bench import pages, report
-from bench.measure import HEAD, MISSING, Figure
+from bench.measure import HEAD, MISSING, Absent, Figure
 
 NAMES: Final = (
     "counts",
@@ -47,6 +52,9 @@ NAMES: Final = (
     "recovery",
 )
 
+NARROWING: Final = ("LRO_BENCH_LISTS", "LRO_BENCH_STORES", "LRO_BENCH_SWEEP")
+"""Variables that change what a bench measures; its other rows are kept, as with options."""
+
 PARSER: Final = argparse.ArgumentParser(
     prog="python -m bench", description=__doc__, allow_abbrev=False, add_help=False
 )
@@ -70,33 +78,39 @@ def chosen(names: list[str]) -> list[str]:
     return found or list(NAMES)
 
 
-def measured(name: str, module: Any, asked: argparse.Namespace | None) -> list[Figure]:
-    """Run a bench, and print its rows."""
-    print(f"\n{name}: {(module.__doc__ or '').strip().splitlines()[0]}\n{HEAD}", flush=True)
-    rows = []
-    for row in module.run() if asked is None else module.run(asked):
-        print(row, flush=True)
-        rows.append(row)
+def measured(name: str, options: list[str]) -> list[Figure]:
+    """Run a bench, and print its rows; what it lacks goes into ``MISSING``."""
+    rows: list[Figure] = []
+    MISSING.clear()
+    try:
+        module = importlib.import_module(f"bench.{name}")
+        parser = getattr(module, "PARSER", None)
+        if options and parser is None:
+            parser = argparse.ArgumentParser(prog=f"python -m bench {name}")
+            parser.error(f"it has no options: {' '.join(options)}")
+        print(f"\n{name}: {(module.__doc__ or '').strip().splitlines()[0]}\n{HEAD}", flush=True)
+        for row in module.run(parser.parse_args(options)) if parser else module.run():
+            print(row, flush=True)
+            rows.append(row)
+    except (ImportError, Absent) as exc:
+        MISSING.append(f"{name}: {exc}")
+    for text in MISSING:
+        print(f"not measured: {text}", flush=True)
     return rows
 
 
 def run(benches: list[str], options: list[str], targets: list[Path]) -> report.Rows:
     """Run benches, and put the rows of each into files when it is over."""
-    modules = {name: importlib.import_module(f"bench.{name}") for name in benches}
-    parsers = {name: getattr(module, "PARSER", None) for name, module in modules.items()}
-    if options and (len(benches) != 1 or parsers[benches[0]] is None):
+    if options and len(benches) != 1:
         raise SystemExit(f"{' '.join(options)}: options go with one bench that has some")
-    asked = {name: parser.parse_args(options) for name, parser in parsers.items() if parser}
     load = f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
     print(f"CPython {platform.python_version()}, {platform.machine()}, {load}")
+    narrowed = bool(options) or any(name in os.environ for name in NARROWING)
     found: report.Rows = {}
-    for name, module in modules.items():
-        MISSING.clear()
-        found[name] = measured(name, module, asked.get(name))
-        for text in MISSING:
-            print(f"not measured: {text}", flush=True)
-        for path in targets:
-            report.save(path, name, found[name], whole=not options and not MISSING)
+    for name in benches:
+        found[name] = measured(name, options)
+        for path in targets if found[name] else ():
+            report.save(path, name, found[name], whole=not narrowed and not MISSING)
         if report.KEPT in targets:
             pages.write()
     return found

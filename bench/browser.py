@@ -24,7 +24,7 @@ import lro
 from bench import million
 from bench.console import Client, server
 from bench.filling import RunResponse
-from bench.measure import Figure, alone
+from bench.measure import Absent, Figure, alone
 from bench.serving import with_cpu
 from lro.asgi import EdgeApp, OperationsApp
 from lro.console import ConsoleEdge
@@ -84,7 +84,7 @@ def chromium() -> Iterator[Any]:
 
     path = shutil.which("chromium") or shutil.which("chromium-browser")
     if path is None:
-        raise SystemExit("there is no chromium on the PATH")
+        raise Absent("Chromium is not on the PATH")
     with (
         sync_playwright() as started,
         started.chromium.launch(executable_path=path, args=["--no-sandbox"]) as browser,

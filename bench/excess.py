@@ -17,8 +17,8 @@ from typing import Final
 
 import attrs
 
-from bench.clients import Absent, client_process
-from bench.measure import MISSING, Figure, late
+from bench.clients import client_process
+from bench.measure import MISSING, Absent, Figure, late
 from bench.operated import operated
 
 AHEAD_SECONDS: Final = 1.5

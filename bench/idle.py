@@ -4,47 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Final
 
 import lro
 from bench.measure import Figure
+from bench.parked import Counted
 from bench.start_to_result import Progress, Request, RunResponse
 from lro.executors.threads import ThreadExecutor
 
 SECONDS: Final = 60.0
 """The length of a measurement: four leases, so that it includes a check for orphans."""
 WAITERS: Final = 100
-
-ASKED: Final = (
-    *("insert", "insert_later", "request", "get", "find", "update", "update_later", "page"),
-    *("claim", "count_waiting", "waiting", "renew", "leave", "workers", "orphans", "lose"),
-    *(
-        "expire",
-        "poll_states",
-        "add_counts",
-        "claim_due",
-        "next_due",
-        "checkpoint",
-        "checkpoint_later",
-        "checkpoints",
-    ),
-)
-
-
-class Counted:
-    """A store that counts the calls of its methods."""
-
-    def __init__(self, store: Any) -> None:
-        self._store = store
-        self.asked: Counter[str] = Counter()
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ASKED:
-            self.asked[name] += 1
-        return getattr(self._store, name)
 
 
 def work(request: Request, _: lro.Job[Progress]) -> RunResponse:
@@ -94,7 +66,7 @@ def idle_load(stores: Mapping[str, Callable[[], Any]]) -> Iterator[Figure]:
 
 def _asked(title: str, counted: Mapping[str, Counted], target: float) -> list[Figure]:
     for store in counted.values():
-        store.asked.clear()
+        store.calls.clear()
     cpu = time.process_time()
     time.sleep(SECONDS)
     share = (time.process_time() - cpu) / SECONDS
@@ -102,7 +74,7 @@ def _asked(title: str, counted: Mapping[str, Counted], target: float) -> list[Fi
         Figure(
             what=f"{title}, {label}",
             measure="store calls a second",
-            ours=store.asked.total() / SECONDS,
+            ours=store.calls.total() / SECONDS,
             unit="calls",
             target=target,
         )

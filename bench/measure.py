@@ -17,6 +17,10 @@ MISSING: Final[list[str]] = []
 """What this run could not measure, and why."""
 
 
+class Absent(Exception):
+    """Something that a bench needs is not installed; the text says what."""
+
+
 @attrs.frozen(kw_only=True)
 class Figure:
     """A row of the table: our figure, beside that of a floor or a peer, and the target.

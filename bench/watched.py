@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import attrs
 
-from bench.clients import Absent, client_process
-from bench.measure import MISSING, Figure, alone, percentile
+from bench.clients import client_process
+from bench.measure import MISSING, Absent, Figure, alone, percentile
 from bench.operated import operated
 
 PEER_MOST: Final = 1000

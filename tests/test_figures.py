@@ -7,7 +7,7 @@ import pytest
 
 from bench.measure import Figure
 from bench.pages import pages, rendered, tables, without_tables
-from bench.report import KEPT, ROOT, load, rows_of
+from bench.report import KEPT, ROOT, compared, grown, load, rows_of, save
 
 PLAIN = [ROOT / "README.md", ROOT / "docs" / "explanation" / "speed.md"]
 """The pages whose text outside of tables is searched for figures."""
@@ -67,3 +67,45 @@ def test_a_rate_reaches_its_target_from_above() -> None:
     assert row.reached
     assert row.worse(700, row.spread[0])
     assert not row.worse(1100, row.spread[1])
+
+
+def kept(path: Path) -> dict[str, list[tuple[str, float]]]:
+    return {name: [(row.what, row.ours) for row in rows] for name, rows in rows_of(path).items()}
+
+
+def test_part_of_a_bench_replaces_only_its_own_rows(tmp_path: Path) -> None:
+    path = tmp_path / "kept.json"
+    first, second = (Figure(what=what, ours=1, unit="µs") for what in ("a", "b"))
+    save(path, "x", [first, second], whole=True)
+    save(path, "y", [first], whole=True)
+    save(path, "x", [Figure(what="b", ours=2, unit="µs")], whole=False)
+    assert kept(path) == {"x": [("a", 1), ("b", 2)], "y": [("a", 1)]}
+    save(path, "x", [second], whole=True)
+    assert kept(path) == {"x": [("b", 1)], "y": [("a", 1)]}
+
+
+def test_a_comparison_marks_what_is_slower_than_the_slowest_round_before() -> None:
+    def row(what: str, ours: float, unit: str = "µs") -> Figure:
+        return Figure(what=what, ours=ours, unit=unit, rounds=(0.9 * ours, ours, 1.1 * ours))
+
+    old = {"x": [row("a", 10), row("b", 10), row("c", 10, "/s")]}
+    new = {"x": [row("a", 10.5), row("b", 12), row("c", 8, "/s"), row("d", 1)]}
+    _, *lines = compared(old, new)
+    assert ["SLOWER" in line for line in lines] == [False, True, True, False]
+    assert "+20.0%" in lines[1]
+    assert lines[3].endswith("new")
+
+
+def test_only_a_count_that_has_grown_is_a_fault() -> None:
+    old, new = (
+        {
+            "x": [
+                Figure(what="a", ours=n, unit="calls", exact=True),
+                Figure(what="b", ours=n, unit="µs"),
+            ]
+        }
+        for n in (100, 106)
+    )
+    (fault,) = grown(old, new)
+    assert "x.a has grown from 100 to 106 calls" in fault
+    assert list(grown(new, old)) == []

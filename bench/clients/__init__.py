@@ -12,14 +12,11 @@ from typing import Final
 
 import attrs
 
+from bench.measure import Absent
 from bench.peer import ROOT
 
 LIMIT_SECONDS: Final = 180.0
 """The time limit of a measurement."""
-
-
-class Absent(Exception):
-    """A client that cannot be measured here; the text says why."""
 
 
 @attrs.frozen

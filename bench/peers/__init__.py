@@ -117,7 +117,6 @@ class Places:
     def __init__(self, stack: contextlib.ExitStack) -> None:
         self._stack = stack
         self._postgres: Any = postgres_server()
-        self._made = 0
 
     def folder(self) -> Path:
         return Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
@@ -135,8 +134,7 @@ class Places:
             raise Failed("PostgreSQL is not installed here")
         import psycopg
 
-        self._made += 1
-        name = f"candidate{self._made}"
+        name = self._postgres.fresh_schema()
         with psycopg.connect(self._postgres.url, autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name}")
         return f"{self._postgres.url.rpartition('/')[0]}/{name}"
