@@ -136,7 +136,10 @@ class Executor(Protocol):
 
     @property
     def submits_block(self) -> bool:
-        """True if ``reserve`` or ``submit`` may block: event loops then call both in threads."""
+        """True if ``reserve`` or ``submit`` may block: event loops then call both in threads.
+
+        Like ``redelivery``, this does not change: the service reads both once.
+        """
         ...
 
     def attach(

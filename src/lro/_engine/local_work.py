@@ -211,12 +211,13 @@ class LocalWork(HeldWork):
         return StartingRecord(self, attempt)
 
     def end_write(self, write: StartingRecord) -> None:
-        """Count a write as ended."""
+        """Count a write as ended. Idempotent."""
         with self._lock:
-            write.open = False
-            self._writes -= 1
-            if self.stopping:
-                self._changed.notify_all()
+            if write.open:
+                write.open = False
+                self._writes -= 1
+                if self.stopping:
+                    self._changed.notify_all()
 
     def submit(
         self,
