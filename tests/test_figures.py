@@ -31,7 +31,8 @@ def figures_in(text: str) -> list[str]:
     """Return the figures in the text of a page that no table has."""
     prose = CODE.sub("", HISTORY.sub("", without_tables(text)))
     shown = tables(text)
-    return [found for found in FIGURE.findall(prose) if found not in shown]
+    cells = re.findall(r"\|\s*([\d.,]*\d)\s*(?=\|)", prose)
+    return [found for found in (*FIGURE.findall(prose), *cells) if found not in shown]
 
 
 @pytest.mark.parametrize("page", PLAIN, ids=lambda page: page.stem)
@@ -46,6 +47,10 @@ def test_text_has_no_figure_that_no_table_has(page: Path) -> None:
 def test_a_figure_in_the_text_is_found(text: str) -> None:
     assert len(figures_in(f"A start {text}.\n")) == 1
     assert figures_in(f"<!-- tried -->\n- It {text}.\n<!-- end of tried -->\n") == []
+
+
+def test_a_figure_in_a_table_that_is_not_made_is_found() -> None:
+    assert figures_in("| SQLite | 3,150 |\n| memory | 2.5 | 4 |\n") == ["3,150", "2.5", "4"]
 
 
 def test_a_figure_that_a_table_has_may_stand_in_the_text() -> None:
