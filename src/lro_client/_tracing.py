@@ -27,7 +27,7 @@ log.addHandler(logging.NullHandler())  # no output unless logging is set up
 _TRACEPARENT: Final = "traceparent"
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class _Api:
     """The parts of OpenTelemetry's API that this module uses."""
 

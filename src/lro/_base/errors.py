@@ -6,9 +6,7 @@ Each error keeps exactly its arguments in ``args``, because unpickling calls the
 from __future__ import annotations
 
 import functools
-import signal
 import threading
-import traceback
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from types import CodeType
@@ -823,6 +821,9 @@ def interrupts(error: BaseException) -> bool:
 
 
 def _is_of_signal_handler(error: BaseException) -> bool:
+    import signal  # imported late, like all modules that only a rare case needs
+    import traceback
+
     handlers = {_code(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
     return any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__))
 

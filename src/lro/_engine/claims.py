@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import random
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -264,6 +263,8 @@ class Claims(PerProcess):
             if record.lane:
                 self._lane = record.lane
         if found.more and not found.works:  # the lanes that were read have reached their limits
+            import random
+
             self._lane = random.randrange(2**63)  # continue at a random lane
 
     def _claim_suspect(self) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import functools
 import heapq
 import logging
 import math
-import secrets
-import socket
+import os
 import threading
 import time
 import typing
@@ -131,11 +131,13 @@ class LocalWork(HeldWork):
         self._drain_over = threading.Event()
 
     def _take_name(self) -> None:
-        self.owner: str = secrets.token_urlsafe(12)
+        self.owner: str = base64.urlsafe_b64encode(os.urandom(12)).decode("ascii")
         self._since: datetime | None = None
 
     def as_worker(self) -> Worker:
         """Return this process's row for the store; it is valid for one lease from now."""
+        import socket
+
         now = self._store.now()
         self._since = self._since or now
         usage: ExecutorUsage | None = getattr(self.runtime.executor, "usage", None)

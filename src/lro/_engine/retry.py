@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from datetime import timedelta
 from typing import Final
 
@@ -68,6 +67,8 @@ class Retry(ByFields):
 
     def pause(self, failures: int) -> timedelta:
         """Return the pause after this number of failures, which is at least 1."""
+        import random
+
         longest, pause = self.max_pause.total_seconds(), self.first_pause.total_seconds()
         for _ in range(min(failures - 1, _MOST_DOUBLINGS)):
             if pause >= longest or self.factor == 1:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
+import os
 import re
-import secrets
 import typing
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -196,7 +195,7 @@ class RandomBytes(PerProcess):
         try:
             return self._ready[count].pop()  # one step: no other thread gets the same bytes
         except LookupError:
-            some = secrets.token_bytes(count * self._AT_ONCE)
+            some = os.urandom(count * self._AT_ONCE)
             parts = [some[first : first + count] for first in range(0, len(some), count)]
             found = parts.pop()
             self._ready.setdefault(count, []).extend(parts)
@@ -563,6 +562,8 @@ def _lane(key: str) -> int:
     """Return the number that stands for a concurrency key: 63 bits of its hash."""
     if not key:
         return FREE_LANE
+    import hashlib
+
     digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return max(int.from_bytes(digest, "big") >> 1, FREE_LANE + 1)
 
@@ -637,4 +638,6 @@ def _scope(parent: str, target: str, origin: str) -> bytes:
 
 
 def _hash(what: bytes, scope: bytes, payload: bytes) -> str:
+    import hashlib
+
     return hashlib.sha256(what + scope + payload).hexdigest()

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import enum
 import functools
-import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping
-from fractions import Fraction
-from typing import Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import attrs
 
 from lro._base.by_fields import ByFields
 from lro._model.operation import State
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 T = TypeVar("T")
 
@@ -32,6 +33,8 @@ _VAST: Final = 2**1023
 
 def digest(text: str) -> str:
     """Return the hash of a path or value; a collision costs only an unnecessary read."""
+    import hashlib
+
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 

@@ -9,7 +9,6 @@ import math
 import re
 import struct
 from collections.abc import Callable, Mapping
-from decimal import Decimal, InvalidOperation
 from typing import Final
 
 from lro._base.errors import InvalidArgument, got
@@ -128,6 +127,8 @@ def _whole(value: Json) -> int | None:
     if isinstance(value, str):
         if not _NUMBER_TEXT.fullmatch(value) or len(value) > _LONGEST:
             return None
+        from decimal import Decimal, InvalidOperation
+
         try:
             exact = Decimal(value)  # a float would lose digits of long numbers
         except InvalidOperation:  # raised for an exponent of 20 digits, for instance

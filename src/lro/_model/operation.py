@@ -11,7 +11,6 @@ import binascii
 import enum
 import functools
 import re
-import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias, TypeVar
@@ -69,7 +68,7 @@ _SEGMENT: Final = r"(?!(?:\.\.?|-)(?:/|\Z))[^/\x00-\x1f\x7f\ud800-\udfff]++"
 _PAIR: Final = rf"(?!operations(?:/|\Z)){_SEGMENT}/{_SEGMENT}"
 _PAIRS: Final = rf"{_PAIR}(?:/{_PAIR})*"
 _NAME: Final = re.compile(rf"(?:({_PAIRS})/)?operations/({_SEGMENT}(?:/{_SEGMENT})*)\Z")
-_PARENT: Final = re.compile(rf"(?:({_PAIRS})(?:/operations)?|operations)?\Z")
+_PARENT: Final = rf"(?:({_PAIRS})(?:/operations)?|operations)?\Z"
 
 _RESERVED: Final = frozenset({".", "..", "-"})
 _UNFIT: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
@@ -137,7 +136,7 @@ def normalise_parent(name: str) -> str:
     """
     if not isinstance(name, str):
         raise InvalidParent("name", f"must be a text, got {got(name)}")
-    found = _PARENT.match(name) if len(name) <= MAX_NAME else None
+    found = re.match(_PARENT, name) if len(name) <= MAX_NAME else None
     if found is None:
         why = _fault(name) or (
             "it is the name of an operation"
@@ -179,6 +178,8 @@ def new_id(random: Callable[[int], bytes], now: datetime) -> str:
 
 def rerun_request_id(name: str) -> str:
     """Return the one request id for reruns of an operation, so that only one rerun starts."""
+    import uuid
+
     return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{name}:rerun"))
 
 

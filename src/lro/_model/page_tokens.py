@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import struct
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
@@ -103,6 +102,8 @@ def _cipher(key: bytes) -> AESSIV:
 
 
 def _binding(parent: str, filter_text: str) -> bytes:
+    import hashlib
+
     return hashlib.sha256(f"{len(parent)}:{parent}{filter_text}".encode()).digest()
 
 

@@ -15,10 +15,9 @@ import contextlib
 import logging
 import math
 import threading
-import uuid
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import attrs
 
@@ -26,7 +25,9 @@ from lro._base.arguments import check, check_count, check_plain_function, check_
 from lro._base.by_fields import ByFields
 from lro._base.errors import DeclarationError, LroError, RequestIdConflict
 from lro._schedules.schedule import Schedule, ScheduleStore, keeps_schedules
-from lro._schedules.ticks import Ticks, read_ticks
+
+if TYPE_CHECKING:
+    from lro._schedules.ticks import Ticks
 
 log = logging.getLogger("lro")
 
@@ -44,7 +45,7 @@ _LOOK_SECONDS: Final = 60.0
 """Maximum seconds between two reads of the store's clock, because the clock may be changed."""
 _STOP_SECONDS: Final = 1.0
 _MOST: Final = 1000
-_NAMESPACE: Final = uuid.UUID("5b0c3f0e-8f0c-4c39-9d1a-0a7d8f3f0f5e")
+_NAMESPACE: Final = "5b0c3f0e-8f0c-4c39-9d1a-0a7d8f3f0f5e"
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 
 
@@ -130,6 +131,8 @@ class Schedules:
         check_count("catch_up", catch_up, least=0, most=_MOST)
         if not keeps_schedules(self._store):
             raise DeclarationError("schedule", "needs a store that is a lro.adapters.ScheduleStore")
+        from lro._schedules.ticks import read_ticks
+
         ticks = read_ticks(when, timezone)
         self._entries[name] = _Entry(
             name=name, method=method, ticks=ticks, catch_up=catch_up, make=make, start=start
@@ -242,10 +245,12 @@ class Schedules:
         self._start(entry, known)
 
     def _start(self, entry: _Entry, begun: Schedule) -> None:
+        import uuid
+
         text = f"{entry.name}\n{begun.tick.isoformat()}"
         request = contained("request", entry.make, begun.tick.astimezone(entry.ticks.zone))
         with contextlib.suppress(RequestIdConflict):  # started before, with a different request
-            entry.start(request, str(uuid.uuid5(_NAMESPACE, text)))
+            entry.start(request, str(uuid.uuid5(uuid.UUID(_NAMESPACE), text)))
         self._note(entry, begun, tick=begun.tick, last_tick=begun.tick)
         entry.pause = _FIRST_PAUSE
 

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final
-from zoneinfo import ZoneInfo
 
 import attrs
 
@@ -111,6 +110,8 @@ def read_ticks(when: str | timedelta, timezone: str) -> Ticks:
         return Ticks(f"every {when}", "UTC", UTC, when)
     check("when", when, "a cron expression or a timedelta", fine=isinstance(when, str))
     check_text("timezone", timezone, empty=False)
+    from zoneinfo import ZoneInfo
+
     try:
         zone: tzinfo = UTC if timezone == "UTC" else ZoneInfo(timezone)
     except (KeyError, ValueError, OSError):

@@ -27,7 +27,7 @@ Meta = TypeVar("Meta")
 EMPTY: Final = "google.protobuf.Empty"
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class KnownOperation:
     """An operation, with the trace of its start if this client knows that trace."""
 

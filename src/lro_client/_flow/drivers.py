@@ -179,7 +179,7 @@ CALL_THREADS: Final = CallThreads()
 log: Final = logging.getLogger("lro_client")
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Finished(Generic[R]):
     """The result of a flow that has ended."""
 

@@ -58,7 +58,7 @@ def any_fits(_: Operation) -> bool:
     return True
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Failures:
     """Consecutive failed polls of one operation. Times are in seconds by the client's clock."""
 
@@ -112,7 +112,7 @@ ANSWERED: Final = Failures(answered=True)
 """The state after a good reply: no failures. Thousands of operations share this object."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class UnconfirmedWait:
     """A Wait that failed, or whose reply may be wrong. A Get decides (spec §11.2(4))."""
 
@@ -125,7 +125,7 @@ class UnconfirmedWait:
             server.lacks(WAIT, now)
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class PollState:
     """The state of the polls of one operation. Times are in seconds by the client's clock."""
 

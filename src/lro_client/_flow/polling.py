@@ -90,7 +90,7 @@ def until_done(
             yield wait.sleep(pause)
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class _SingleWait(PollState):
     """The wait for one operation: it computes when each poll is due, and how long it may take."""
 

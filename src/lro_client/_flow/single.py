@@ -43,7 +43,7 @@ _MAX_FORBIDDEN_TIMES: Final = 12
 """Maximum number of refusals in a row, enough to find one of a thousand names by bisection."""
 
 
-@attrs.define
+@attrs.define(eq=False, repr=False)
 class ServerState:
     """The knowledge of a client about its server: the verbs that it offers, and its load.
 
@@ -134,7 +134,7 @@ _SERVER_HOLD_SECONDS = 60.0
 _MAX_WAIT_SECONDS = 86_400.0
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class FlowConfig:
     """The configuration of flows: clock, randomness, policies, and knowledge of the server.
 

@@ -91,7 +91,7 @@ class Call:
         return type(self.request).__name__.removesuffix("Request")
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class Stream:
     """A streaming call. ``sink`` gets each item until the stream ends.
 
@@ -103,28 +103,28 @@ class Stream:
     sink: Callable[[Operation | str | None], object]
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Gather:
     """Several calls at once. The outcome is a list of replies and errors, in the calls' order."""
 
     calls: Sequence[Call]
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Sleep:
     """A pause."""
 
     seconds: float
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class SleepUntilWoken:
     """A pause that ends early if the registry gets more work."""
 
     seconds: float
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class Receive:
     """Receives an item from a channel, or None if no item comes within ``seconds``.
 
@@ -135,7 +135,7 @@ class Receive:
     seconds: float | None
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class YieldValue:
     """Passes a value to the code that iterates over the flow."""
 

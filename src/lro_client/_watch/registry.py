@@ -23,7 +23,7 @@ GATHER_SECONDS: Final = 0.01
 """Seconds until new names are polled, so that names added at about the same time share a call."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class StateChanged:
     """An operation has changed, or is done."""
 
@@ -31,7 +31,7 @@ class StateChanged:
     operation: Operation
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class WatchFailed:
     """An operation is gone, or cannot be read any more."""
 
@@ -44,7 +44,7 @@ Listener: TypeAlias = Callable[[WatchEvent], object]
 Notifications: TypeAlias = list[tuple[Sequence[Listener], WatchEvent]]
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class WatchOptions:
     """The options of a listener: whether it wants every change or only the end, and its deadline.
 
@@ -78,7 +78,7 @@ class Listeners:
 _NO_LISTENERS: Final = Listeners({})
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True, repr=False)
 class WatchedOperation(PollState):
     """An operation with listeners. Times are in seconds by the client's clock."""
 

@@ -82,7 +82,7 @@ BATCH_STRATEGIES: Final = frozenset({Strategy.STREAM, Strategy.BATCH, Strategy.L
 Sink = Callable[["PollBatch", "Operation | str | None"], object]
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class PollBatch:
     """The operations of one call, with the Wait's ``hold`` and the call's ``budget`` in seconds."""
 

@@ -144,7 +144,7 @@ class Routes:
         return cls(get=f"{prefix.rstrip('/')}/{{name=**}}")
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class HttpCall:
     """A call as an HTTP request, for any HTTP library."""
 
