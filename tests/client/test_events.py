@@ -106,9 +106,9 @@ def test_event_over_the_size_limit_ends_the_stream(
 def test_event_without_an_end_is_unreadable() -> None:
     """EventTooLarge is not retried, because the server would send the same event again."""
     call = Call(request=lro.wire.GetOperationRequest("operations/a"), budget=1.0)
-    reading = HttpCoder(Routes(), lro.TypeRegistry()).failures(call, lambda: "GET /")
-    with pytest.raises(UnreadableReply, match="larger than 100 bytes") as failed, reading:
-        raise EventTooLarge("an event is larger than 100 bytes")
+    error = EventTooLarge("an event is larger than 100 bytes")
+    with pytest.raises(UnreadableReply, match="larger than 100 bytes") as failed:
+        HttpCoder(Routes(), lro.TypeRegistry()).raise_failure(call, error, lambda: "GET /")
     assert not failed.value.passing
 
 

@@ -230,6 +230,8 @@ class AsyncDriver:
 
     async def _do(self, step: Step) -> object:
         match step:
+            case Call():
+                return await self._send(step)
             case Sleep(seconds):
                 if self._sleep is not asyncio.sleep:
                     await self._sleep(seconds)
@@ -239,8 +241,6 @@ class AsyncDriver:
                 if closed.is_set():
                     assert self._error is not None
                     raise again(self._error)
-            case Call():
-                return await self._send(step)
             case Gather(calls):
                 return await asyncio.gather(*map(self._act, calls))
             case Receive(box, seconds):

@@ -269,11 +269,13 @@ class Driver:
 
     def run(self, flow: Flow[R]) -> R:
         """Run a flow, and return its result."""
-        with contextlib.closing(flow):
+        try:
             step = advance(flow, None)
             while not isinstance(step, Finished):
                 step = advance(flow, self._act(step))
             return step.value
+        finally:
+            flow.close()
 
     def iterate(self, flow: Flow[R]) -> Iterator[Any]:
         """Run a flow, and yield the values that it yields."""
@@ -323,13 +325,13 @@ class Driver:
 
     def _do(self, step: Step) -> object:
         match step:
+            case Call():
+                return self._send(step)
             case Sleep(seconds):
                 if self._clock is not None:
                     self._sleep(seconds)
                 elif self._closed.wait(seconds):
                     raise again(self._error)
-            case Call():
-                return self._send(step)
             case Gather(calls):
                 return self._gather(calls)
             case Receive(box, seconds):

@@ -10,7 +10,7 @@ import re
 import time
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import UTC
 from typing import Any, Final, Generic, TypeVar, cast
 
@@ -32,6 +32,7 @@ from lro.wire import (
     BatchGetOperationsResponse,
     CancelOperationRequest,
     DeleteOperationRequest,
+    GetOperationRequest,
     ListOperationsRequest,
     ListOperationsResponse,
     RerunOperationRequest,
@@ -190,10 +191,11 @@ class Encoder:
             raise DeclarationError("message", str(exc)) from exc
         except (TypeError, ValueError) as exc:
             raise DeclarationError("message", f"has no JSON: {exc}") from exc
-        whole = not asked.url.startswith("/")  # the target of a start may be a URL
-        return asked if whole else attrs.evolve(asked, url=self._base + asked.url)
+        return asked
 
     def _encode(self, request: Request) -> HttpCall:
+        if isinstance(request, GetOperationRequest):
+            return HttpCall(method="GET", url=self._path("get", request.name))
         if isinstance(request, StartRequest):
             return self._start(request)
         if isinstance(request, ListOperationsRequest):
@@ -218,7 +220,7 @@ class Encoder:
             return HttpCall(method="POST", url=self._path("rerun", request.name), body=body)
         if isinstance(request, DeleteOperationRequest):
             return HttpCall(method="DELETE", url=self._path("delete", request.name))
-        return HttpCall(method="GET", url=self._path("get", request.name))
+        typing.assert_never(request)
 
     def _expand(self, verb: str, name: str) -> str:
         if not name:  # the template's ``**`` would accept "" as zero segments
@@ -227,7 +229,7 @@ class Encoder:
             check_segments("name", name)
         except DeclarationError as exc:
             raise _NoPlace(str(exc)) from None
-        return self._templates[verb].expand({"name": name})
+        return self._base + self._templates[verb].expand({"name": name})
 
     def _listed(self, name: str) -> str:
         try:
@@ -264,7 +266,8 @@ class Encoder:
         if target.startswith("//") or not target.startswith(("/", "http://", "https://")):
             wanted = "must begin with a slash, or be a whole URL"
             raise InvalidArgument("target", f"{wanted}, got {target!r:.200}")
-        return HttpCall(method="POST", url=target, body=dumps(body))
+        url = self._base + target if target.startswith("/") else target
+        return HttpCall(method="POST", url=url, body=dumps(body))
 
 
 def _collection(name: str) -> str:
@@ -444,25 +447,20 @@ class HttpCoder:
             return Reply(None, retry_after)
         return Reply(self._message(call, status, content), retry_after)
 
-    @contextmanager
-    def failures(self, call: Call, address: Callable[[], str]) -> Iterator[None]:
-        """Turn exceptions of httpx or of the event parser in the block into the error of a call.
+    def raise_failure(self, call: Call, exc: Any, address: Callable[[], str]) -> None:
+        """Raise the error of a call that failed with an exception of httpx or the event parser.
 
-        The error names the address that was called, which ``address()`` returns.
+        Do nothing for another exception. The error names the address that was called, which
+        ``address()`` returns.
         """
-        try:
-            yield
-        except EventTooLarge as exc:
+        if isinstance(exc, EventTooLarge):
             raise unreadable(call.verb, str(exc)) from exc
-        except Exception as exc:
-            exc = typing.cast("Any", exc)
-            names = [cls.__name__ for cls in type(exc).__mro__]
-            if "DecodingError" in names:  # the body is damaged, or its encoding is mislabelled
-                raise spoilt_reply(call.verb, f"{exc} ({address()})") from exc
-            if "HTTPStatusError" in names and exc.response.status_code >= 400:
-                raise self._raised(call, exc.response) from exc
-            if (meaning := _meaning(names, str(exc))) is None:
-                raise
+        names = [cls.__name__ for cls in type(exc).__mro__]
+        if "DecodingError" in names:  # the body is damaged, or its encoding is mislabelled
+            raise spoilt_reply(call.verb, f"{exc} ({address()})") from exc
+        if "HTTPStatusError" in names and exc.response.status_code >= 400:
+            raise self._raised(call, exc.response) from exc
+        if (meaning := _meaning(names, str(exc))) is not None:
             said = _said(exc)
             text = f"{names[0]}: {said}" if said else names[0]
             status = Status(meaning[0], f"{text} ({address()})")

@@ -152,8 +152,8 @@ class HttpTransport:
         known = self._made.get(process)
         return known or self._made.setdefault(process, OwnClient(plain=self._plain))
 
-    def _failures(self, call: Call, asked: dict[str, Any]) -> AbstractContextManager[None]:
-        return _failures(self._coder, self._client, call, asked)
+    def _failures(self, call: Call, asked: dict[str, Any]) -> _Failures:
+        return _Failures(self._coder, self._client, call, asked)
 
     def _answer(self, asked: dict[str, Any]) -> AbstractContextManager[httpx.Response]:
         if self._given is not None:
@@ -274,7 +274,7 @@ class AsyncHttpTransport:
             raise CallError(call.verb, _CLOSED)
         if self._given is None:
             made = self._made.here()
-            with _failures(self._coder, made.client, call, asked):
+            with _Failures(self._coder, made.client, call, asked):
                 async with contextlib.aclosing(await made.send(asked)) as response:
                     _check_open(made.client, call)
                     yield response
@@ -284,7 +284,7 @@ class AsyncHttpTransport:
         given, loop = self._given, asyncio.get_running_loop()
         self._loop = self._loop or loop
         try:
-            with _failures(self._coder, given, call, asked):
+            with _Failures(self._coder, given, call, asked):
                 async with given.stream(**_readable(given, asked)) as response:
                     _check_open(given, call)
                     yield response
@@ -299,32 +299,43 @@ def _is_plain(base_url: str) -> bool:
     return base_url.startswith("http://")
 
 
-@contextlib.contextmanager
-def _failures(
-    coder: HttpCoder, client: httpx.Client | httpx.AsyncClient, call: Call, asked: dict[str, Any]
-) -> Iterator[None]:
-    """Turn exceptions in the block into a CallError.
+class _Failures:
+    """Turns an exception in its block into a CallError.
 
-    Besides the exceptions of ``coder.failures``, these are an unknown encoding, an expired deadline
-    and the use of a closed client.
+    Besides the exceptions of ``coder.raise_failure``, these are an unknown encoding, an expired
+    deadline and the use of a closed client.
     """
 
-    def address() -> str:
-        url: str = asked["url"]
-        whole = url if "://" in url else str(client.base_url).rstrip("/") + url
-        return f"{asked['method']} {public_address(whole)}"
+    __slots__ = ("_asked", "_call", "_client", "_coder")
 
-    try:
-        with coder.failures(call, address):
-            yield
-    except UnknownCoding as exc:
-        raise unreadable(call.verb, str(exc)) from exc
-    except CallTimedOut:
-        raise too_late(call.verb, call.budget) from None
-    except RuntimeError as exc:
-        if not client.is_closed:
-            raise
-        raise CallError(call.verb, _CLOSED) from exc
+    def __init__(
+        self,
+        coder: HttpCoder,
+        client: httpx.Client | httpx.AsyncClient,
+        call: Call,
+        asked: dict[str, Any],
+    ) -> None:
+        self._coder, self._client, self._call, self._asked = coder, client, call, asked
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, exc: BaseException | None, _trace: object) -> None:
+        call = self._call
+        if not isinstance(exc, Exception):
+            return
+        if isinstance(exc, UnknownCoding):
+            raise unreadable(call.verb, str(exc)) from exc
+        if isinstance(exc, CallTimedOut):
+            raise too_late(call.verb, call.budget) from None
+        self._coder.raise_failure(call, exc, self._address)
+        if isinstance(exc, RuntimeError) and self._client.is_closed:
+            raise CallError(call.verb, _CLOSED) from exc
+
+    def _address(self) -> str:
+        url: str = self._asked["url"]
+        whole = url if "://" in url else str(self._client.base_url).rstrip("/") + url
+        return f"{self._asked['method']} {public_address(whole)}"
 
 
 def _check_open(client: httpx.Client | httpx.AsyncClient, call: Call) -> None:
@@ -354,11 +365,15 @@ def _readable(
     client: httpx.Client | httpx.AsyncClient, asked: Mapping[str, Any]
 ) -> Mapping[str, Any]:
     """Limit the encodings that a request accepts to those that this module can decode."""
-    accepted = client.headers.get("accept-encoding", "")
+    headers = {"accept-encoding": _known_codings(client.headers.get("accept-encoding", ""))}
+    return {**asked, "headers": headers | asked.get("headers", {})}
+
+
+@functools.lru_cache(maxsize=64)
+def _known_codings(accepted: str) -> str:
     names = (name.strip() for name in accepted.split(","))
     known = [name for name in names if name.partition(";")[0].strip().lower() in KNOWN]
-    headers = {"accept-encoding": ", ".join(known) or "identity"}
-    return {**asked, "headers": headers | asked.get("headers", {})}
+    return ", ".join(known) or "identity"
 
 
 def _read(response: httpx.Response, call: Call, until: float) -> bytes:
@@ -463,9 +478,10 @@ def _redirected(
         CallError: The target has another origin, which must not get the credentials, or there were
             too many redirects. ``hops`` is the number of redirects so far.
     """
-    status, target = response.status_code, response.headers.get("location")
+    status = response.status_code
     repeats = status in (307, 308) or (status in (301, 302, 303) and asked["method"] == "GET")
-    if not repeats or not target:
+    target = response.headers.get("location") if repeats else None
+    if not target:
         return None
     there, text = response.url.join(target), ""
     old, new = public_address(str(response.url)), public_address(str(there))
