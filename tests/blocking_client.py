@@ -44,7 +44,7 @@ REPLACED: Final = [
     (r"\basyncio\.Future\b", "Future"),
     (r"import asyncio\n", "import time\n"),
     (r"(collections\.abc import ).*\n", r"\1Callable, Iterable, Iterator\n"),
-    (r"(?=from datetime import )", "from concurrent.futures import Future\n"),
+    (r"    import uuid\n", "    import uuid\n    from concurrent.futures import Future\n"),
     # sentences in docstrings
     (r"It can be used on several event loops\.", "It can be shared between threads."),
     (r"a future of the event loop\. No task", "a future of the standard library. No thread"),

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
@@ -42,6 +41,7 @@ from lro_client.transports.http import HttpTransport, Routes
 
 if TYPE_CHECKING:
     import uuid
+    from concurrent.futures import Future
 
     from lro_client.filters import Expression
     from lro_client.transports.http import HttpClient

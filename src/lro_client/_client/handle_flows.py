@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import typing
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from lro import Operation
@@ -23,6 +22,7 @@ from lro_client._watch.registry import StateChanged, WatchEvent, WatchFailed, Wa
 
 if TYPE_CHECKING:
     import asyncio
+    from concurrent.futures import Future
 
 Resp = TypeVar("Resp")
 _CANCELS_AT_ONCE: Final = 8
@@ -213,6 +213,8 @@ def cancel_unfinished(
 
 def future(state: ClientState, handle: HandleBase[Resp, typing.Any]) -> Future[Resp]:
     """Return a future for threads. Its callbacks run in one of the threads for calls."""
+    from concurrent.futures import Future  # imported late, because few clients use it
+
     made: Future[Resp] = Future()
 
     def hear(news: WatchEvent) -> None:

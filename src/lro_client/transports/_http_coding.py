@@ -346,17 +346,19 @@ class Events(Generic[E]):
         return self._read(kind, b"\n".join(data)) if data else None
 
 
-_UNFINISHED: Final = re.compile(
-    r"""
-    | -                                         # cut off within a number
-    | (?<=[0-9]) (?: \. | \.?[0-9]*[eE][+-]? )
-    | t (?:r u?)? | f (?:a (?:l s?)?)? | n (?:u l?)?
-    | " (?: [^"\\]++ | \\. )*+ \\?              # within a string
-    | (?<=\\) u [0-9a-fA-F]{0,4}                # within an escape in a string
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-"""Matches the end of a JSON text that was cut off within a token, or between tokens."""
+@functools.cache
+def _unfinished() -> re.Pattern[str]:
+    """Match the end of a JSON text that was cut off within a token, or between tokens."""
+    return re.compile(
+        r"""
+        | -                                         # cut off within a number
+        | (?<=[0-9]) (?: \. | \.?[0-9]*[eE][+-]? )
+        | t (?:r u?)? | f (?:a (?:l s?)?)? | n (?:u l?)?
+        | " (?: [^"\\]++ | \\. )*+ \\?              # within a string
+        | (?<=\\) u [0-9a-fA-F]{0,4}                # within an escape in a string
+        """,
+        re.VERBOSE | re.DOTALL,
+    )
 
 
 def is_truncated(content: bytes) -> bool:
@@ -372,7 +374,7 @@ def is_truncated(content: bytes) -> bool:
     try:
         loads(text)
     except json.JSONDecodeError as exc:
-        return _UNFINISHED.fullmatch(text, exc.pos) is not None
+        return _unfinished().fullmatch(text, exc.pos) is not None
     except ValueError:  # too many digits or values, or too deep
         return False
     return False
