@@ -158,6 +158,14 @@ def test_big_requests_are_not_read_by_polls(file_store, clock, wire):
     assert file_store.request("operations/a") == big
 
 
+def test_a_record_is_read_by_one_query(file_store, path, clock, wire):
+    """A read takes one query, whether or not the record is in the cache of the store."""
+    insert(file_store, record_of(clock))
+    with closing(SQLiteStore(path, clock=clock)) as other:
+        for _ in range(2):
+            assert wire.words(lambda: other.get("operations/a")) == ["SELECT"]
+
+
 def test_threads_share_one_read_connection(file_store, clock, wire):
     """A hundred short-lived threads share one connection for reads."""
     insert(file_store, record_of(clock))

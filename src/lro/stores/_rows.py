@@ -308,6 +308,10 @@ class RecordCache(PerProcess):
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._bytes = 0
 
+    def __contains__(self, name: str) -> bool:
+        """Return True if a record of this name is cached; it may be outdated."""
+        return name in self._kept
+
     def get(self, name: str) -> Record | None:
         """Return the cached record for a caller; None if it is not cached."""
         kept = self._kept.get(name)
