@@ -146,7 +146,7 @@ def test_names_that_come_when_a_full_read_is_due_are_notified(make_service):
     """Notified names reach listeners even before a full read, which would not find new metadata."""
     service = make_service(Shared(), InlineExecutor())
     name, heard = declared(service).start(WorkRequest()).name, []
-    service.edges.runtime.updater.notifier.listen(name, heard.append)
+    service.edges.runtime.updater.notifier.listen(name, lambda ended, _: heard.append(ended))
     service.store.said.put((name,))
     service.edges.background.change_listener.receive(Subscription(service.store.said))
     assert service.store.looks == [{name}]

@@ -27,15 +27,18 @@ from lro._model.operation import Change, Record, Stamp, State, delete, with_deri
 
 log = logging.getLogger("lro")
 
-Listener: TypeAlias = Callable[[bool], None]
-"""Called with True if the operation may have ended or been removed, else with False."""
+Listener: TypeAlias = Callable[[bool, Record | None], None]
+"""Called with True if the operation may have ended or been removed, else with False.
+
+The second argument is the record if this process has just stored the end, and otherwise None.
+"""
 
 
 class Notifier(PerProcess):
     """Calls listeners by operation name.
 
-    A notification carries no data: the listener reads the store. The notifying thread calls the
-    listeners, so they must be quick.
+    A notification carries only an end that this process has stored; otherwise the listener reads
+    the store. The notifying thread calls the listeners, so they must be quick.
     """
 
     def __init__(self) -> None:
@@ -64,10 +67,13 @@ class Notifier(PerProcess):
                 rest.remove(listener)
                 self._listeners[name] = tuple(rest)
 
-    def notify(self, name: str, *, ended: bool = True) -> None:
-        """Call the listeners of a name. ``ended``: the operation may have ended or been removed."""
+    def notify(self, name: str, *, ended: bool = True, stored: Record | None = None) -> None:
+        """Call the listeners of a name. ``ended``: the operation may have ended or been removed.
+
+        ``stored`` is the ended record that this process has just stored.
+        """
         for listener in self._listeners.get(name, ()):
-            listener(ended)
+            listener(ended, stored)
 
     def notify_all(self) -> None:
         """Call every listener."""
@@ -212,7 +218,8 @@ class RecordUpdater:
 
     def _notified(self, name: str, after: Record | None) -> Record | None:
         ended = after is None or after.state is not State.IN_PROGRESS
-        self.notifier.notify(name, ended=ended)
+        stored = after if after is not None and after.done else None
+        self.notifier.notify(name, ended=ended, stored=stored)
         if self.store.shared:
             self.store.notify_others(name)
         if self.webhooks is not None and after is not None and after.notify_at is not None:

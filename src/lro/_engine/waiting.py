@@ -16,7 +16,7 @@ from lro._engine.limits import ByteBudget, CallCount, Limits
 from lro._engine.process import PerProcess
 from lro._engine.runtime import RecordUpdater, stopping
 from lro._messages.times import Duration
-from lro._model.operation import Operation
+from lro._model.operation import Operation, Record
 
 if TYPE_CHECKING:
     from lro._engine.watching import See, WatchHub, WatchStream
@@ -119,36 +119,49 @@ class Waiters(PerProcess):
             OperationNotFound, Unavailable: As for :meth:`wait`.
         """
         end = self._clock() + limit
-        operation = self._read(name)
-        if operation.done or limit <= 0:
-            return operation
+        if limit <= 0:
+            return self._read(name)
         notified = threading.Event()
+        ends: list[Record | None] = []
 
-        def listener(ended: bool) -> None:
+        def listener(ended: bool, stored: Record | None) -> None:
             if ended:
+                ends.append(stored)
                 notified.set()
 
         self._updater.notifier.listen(name, listener)
         try:
+            operation = self._read(name)
+            if operation.done:
+                return operation
             self._change_listener.ensure_running()
-            return self._wait_until(end, name, notified)
+            return self._wait_until(end, name, notified, ends)
         finally:
             self._updater.notifier.unlisten(name, listener)
 
-    def _wait_until(self, end: float, name: str, notified: threading.Event) -> Operation:
-        while True:
+    def _wait_until(
+        self, end: float, name: str, notified: threading.Event, ends: Sequence[Record | None]
+    ) -> Operation:
+        """Wait for a notification, and return the operation once it is done.
+
+        ``ends`` collects the ended records that this process has stored, and None for each other
+        notification. A stored end need not be read again.
+        """
+        while not self._closed:
+            self._park(notified, min(max(0.0, end - self._clock()), threading.TIMEOUT_MAX))
             notified.clear()
             if self._closed:
-                raise stopping()
+                break
             left = end - self._clock()
             try:
-                operation = self._read(name)
+                stored = ends[-1] if ends else None
+                operation = self._read(name) if stored is None else self._shown(stored)
                 if operation.done or left <= 0:
                     return operation
             except Unavailable:  # the store may be available again before the limit
                 if left <= 0:
                     raise
-            self._park(notified, min(left, threading.TIMEOUT_MAX))
+        raise stopping()
 
     async def wait_async(self, name: str, limit: float, caller: str = "") -> Operation:
         """:meth:`wait` for coroutines: no thread waits."""
@@ -223,13 +236,15 @@ class Waiters(PerProcess):
         return 0 if self._hub is None else self._hub.watching
 
     def _read(self, name: str) -> Operation:
-        return self._store.get(name).require_visible(self._store.now()).operation
+        return self._shown(self._store.get(name))
+
+    def _shown(self, record: Record) -> Operation:
+        return record.require_visible(self._store.now()).operation
 
     async def _read_async(self, name: str) -> Operation:
         if not self._store.reads_block:
             return self._read(name)
-        record = await read_on_loop(self._store, name)
-        return record.require_visible(self._store.now()).operation
+        return self._shown(await read_on_loop(self._store, name))
 
     def _of_loops(self) -> WatchHub:
         if self._hub is not None:

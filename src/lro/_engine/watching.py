@@ -289,9 +289,9 @@ class Watched:
         self.waits: set[asyncio.Future[Operation | None]] = set()
         self.streams: set[WatchStream] = set()
 
-    def __call__(self, ended: bool) -> None:
+    def __call__(self, ended: bool, stored: Record | None) -> None:
         """Record a notification. Called in the thread that notifies."""
-        self.watchers.notified(self, ended)
+        self.watchers.notified(self, ended, stored)
 
 
 class PendingWait:
@@ -334,7 +334,7 @@ class LoopWatchers:
         self._notifier = hub.updater.notifier
         self._watched: dict[str, Watched] = {}
         self._lock = threading.Lock()
-        self._ended: dict[Watched, None] = {}
+        self._ended: dict[Watched, Record | None] = {}
         self._answering: asyncio.Task[None] | None = None
         self._changed: dict[Watched, None] = {}
         self._gathering = False
@@ -360,18 +360,18 @@ class LoopWatchers:
         return sum(len(watched.waits) for watched in list(self._watched.values()))
 
     def _answer_soon(self) -> None:
-        if self._answering is None:
-            self._answering = asyncio.get_running_loop().create_task(self._answer_waits())
+        if self._answering is None and (names := self._take_ended()):
+            self._answering = asyncio.get_running_loop().create_task(self._answer_waits(names))
 
-    async def _answer_waits(self) -> None:
+    async def _answer_waits(self, names: Sequence[str]) -> None:
         """Answer the waits for ended operations until no further operations may have ended."""
-        names: Sequence[str] = ()
         try:
-            while names := self._take_ended():
+            while names:
                 await self._answer_those(names)
+                names = self._take_ended()
         except asyncio.CancelledError:  # all tasks were cancelled, but some may go on waiting
             for watched in filter(None, map(self._watched.get, names)):
-                self.notified(watched, True)
+                self.notified(watched, True, None)
             raise
         finally:
             self._answering = None
@@ -379,8 +379,12 @@ class LoopWatchers:
                 self._call_soon(self._answer_soon)
 
     def _take_ended(self) -> list[str]:
+        """Answer the waits whose ends this process has stored, and return the names to read."""
         with self._lock:
             ended, self._ended = self._ended, {}
+        now = self._hub.updater.store.now()
+        stored = [record for record in ended.values() if record is not None]
+        self._resolve_waits({one.name: one.operation for one in stored if one.visible(now)})
         return [watched.name for watched in ended if watched.waits]
 
     async def _answer_those(self, names: Sequence[str]) -> None:
@@ -526,12 +530,12 @@ class LoopWatchers:
 
     # -- both ---------------------------------------------------------------------------------
 
-    def notified(self, watched: Watched, ended: bool) -> None:
+    def notified(self, watched: Watched, ended: bool, stored: Record | None) -> None:
         """Record a notification. Called in the thread that notifies, so it must be quick."""
         answer = gather = False
         with self._lock:
             if ended and watched.waits:
-                answer, self._ended[watched] = not self._ended, None
+                answer, self._ended[watched] = not self._ended, stored
             if watched.streams:
                 gather, self._gathering = not self._gathering, True
                 self._changed[watched] = None
