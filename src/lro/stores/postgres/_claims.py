@@ -142,6 +142,7 @@ class WorkClaims:
         self, claim: Claim, now: int, limits: _Limits, locked: Sequence[str], *, bound: bool
     ) -> _Rows:
         most = max(0, claim.max_count)
+        rows: _Rows = ()
         for beyond in _BEYOND:
             look = most + beyond
             rows = self._taken_of(look, claim, now, limits, locked, bound=bound)
