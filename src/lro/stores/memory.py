@@ -114,16 +114,18 @@ class OrderedRecords:
         new: defaultdict[_List, list[Any]] = defaultdict(list)
         for before, after in changes:
             if (
-                before is None
-                or after is None
-                or before.create_time is not after.create_time
-                or before.parent != after.parent
+                before is not None
+                and after is not None
+                and before.create_time is after.create_time
+                and before.parent == after.parent
             ):
-                self._enter(before, None, gone)
-                self._enter(after, None, new)
-            else:
                 self._enter(before, after, gone)
                 self._enter(after, before, new)
+                continue
+            if before is not None:
+                self._enter(before, None, gone)
+            if after is not None:
+                self._enter(after, None, new)
         for where, entries in gone.items():
             _delete(self._lists[where], entries)
         self._add(new)
@@ -132,11 +134,9 @@ class OrderedRecords:
                 del self._lists[where]
 
     def _enter(
-        self, record: Record | None, other: Record | None, into: defaultdict[_List, list[Any]]
+        self, record: Record, other: Record | None, into: defaultdict[_List, list[Any]]
     ) -> None:
         """Add the entries of a record, except those that another version of the record has, too."""
-        if record is None:
-            return
         parent, entry = record.parent, (record.create_time, record.name)
         if other is None:
             into[parent, _ALL].append(entry)
