@@ -1,0 +1,89 @@
+"""The lists and the queue of the memory store, which are brought up to date when they are read."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from lro import State
+from lro.adapters import Record
+from lro.stores.memory import MemoryStore
+from lro.testing import ManualClock
+from tests.stores.samples import (
+    claim_of,
+    claim_work,
+    end_of,
+    held,
+    insert,
+    insert_pending,
+    key_of,
+    record_of,
+    removal,
+    waiting,
+)
+
+WRITES = 900
+"""More than the store collects before it brings its lists up to date by itself."""
+
+
+def shown(store: Any, clock: ManualClock) -> list[object]:
+    """Return what the store's lists and its queue say."""
+    page = store.page("", None, 2 * WRITES).records
+    states = [[one for one in page if one.state is state] for state in State]
+    orphans = store.orphans(["M"], WRITES)
+    load = store.read_load([""], WRITES)
+    return [page, states, store.count_waiting(WRITES), store.waiting(), orphans, load,
+            store.next_due(), store.workers(), clock()]  # fmt: skip
+
+
+def write(store: Any, clock: ManualClock, chosen: random.Random, number: int) -> None:
+    """Make a random write, mostly to one of the latest records."""
+    if chosen.random() < 0.3:
+        clock.advance(chosen.choice([0.001, 1, 60]))
+    make = chosen.choice([held, waiting, record_of, insert_pending])
+    if chosen.random() < 0.4:
+        if make is insert_pending:
+            insert_pending(store, clock, str(number))
+        else:
+            insert(
+                store,
+                make(clock, str(number), rank=number % 3, lane=number % 2),
+                key_of(str(number)),
+            )
+        return
+    name = f"operations/{max(0, number - chosen.randrange(9))}"
+    change: Any = chosen.choice([end_of(clock), claim_of(clock), removal, _moved])
+    try:
+        store.update(name, change)
+    except Exception as exc:  # the change comes too late
+        assert type(exc).__module__.startswith("lro."), exc
+        return
+    if change is removal and chosen.random() < 0.5:
+        insert(store, record_of(clock, name.partition("/")[2]))
+
+
+def _moved(record: Record) -> Record:
+    return record.next_version(lost_attempts=record.lost_attempts + 1)
+
+
+def test_lists_do_not_depend_on_when_they_are_read() -> None:
+    """A store that is read after each write and one that is read once show the same."""
+    clocks = [ManualClock(), ManualClock()]
+    often, once = (MemoryStore(clock) for clock in clocks)
+    choices = [random.Random(7), random.Random(7)]
+    for number in range(WRITES):
+        write(often, clocks[0], choices[0], number)
+        shown(often, clocks[0])
+        write(once, clocks[1], choices[1], number)
+    found = shown(often, clocks[0])
+    assert len(found[0]) > 100  # type: ignore[arg-type]
+    assert shown(once, clocks[1]) == found
+    taken = [
+        claim_work(store, clock, 99) for store, clock in zip((often, once), clocks, strict=True)
+    ]
+    assert taken[0].works
+    assert [record for record, _ in taken[0].works] == [record for record, _ in taken[1].works]
+    for clock in clocks:
+        clock.advance(days=40)
+    assert often.expire(WRITES).names == once.expire(WRITES).names
+    assert shown(often, clocks[0]) == shown(once, clocks[1])
