@@ -20,6 +20,10 @@ PYPROJECT = nox.project.load_toml("pyproject.toml")
 PROJECT = PYPROJECT["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
+FREE_THREADED = ["3.14t"]
+"""CPython without the GIL, of which cryptography supports no older version."""
+NOT_FREE_THREADED = {"google-cloud-redis", "grpcio", "grpcio-tools"}
+"""What tests need that has no wheels for CPython without the GIL, and what depends on that."""
 PYTEST = [
     "pytest",
     *("-o", "faulthandler_timeout=900"),
@@ -92,6 +96,15 @@ def core(session: nox.Session) -> None:
     session.install(".", *group("test"))
     session.run("pip", "uninstall", "--quiet", "--yes", *PROTOBUF)
     session.run(*AT_ONCE, *CORE, *session.posargs, env=WITHOUT_SERVICES)
+
+
+@nox.session(python=FREE_THREADED)
+def free_threaded(session: nox.Session) -> None:
+    """The tests of ``core`` on each installed CPython without the GIL, which stays off."""
+    wanted = [one for one in group("test") if Requirement(one).name not in NOT_FREE_THREADED]
+    session.install("-e", ".", *wanted)
+    command = [*AT_ONCE, *CORE, *session.posargs]
+    session.run(*command, env=WITHOUT_SERVICES | {"PYTHON_GIL": "0"})
 
 
 @nox.session(python="3.11")

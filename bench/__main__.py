@@ -27,6 +27,7 @@ NAMES: Final = (
     "counts",
     "start_to_result",
     "stores",
+    "threads",
     "lists",
     "sweep",
     "across",
