@@ -62,6 +62,13 @@ Settled = Callable[[], bool]
 Counts = list[float]
 
 
+def counting(seen: list[tuple[int, str]]) -> list[str]:
+    """Return what the threads have done, without the listener; each is known by its number."""
+    done = list(seen)  # at first, because the calls below are seen too
+    listeners = {thread.ident for thread in threading.enumerate() if thread.name == LISTENER}
+    return [text for number, text in done if number not in listeners]
+
+
 class Calls:
     """Lists the files of the functions that are called, in this thread and in later ones.
 
@@ -69,7 +76,7 @@ class Calls:
     """
 
     def __init__(self) -> None:
-        self.files: list[str] = []
+        self.seen: list[tuple[int, str]] = []
 
     def __enter__(self) -> Calls:
         threading.setprofile(self._see)
@@ -81,21 +88,19 @@ class Calls:
         threading.setprofile(None)
 
     def _see(self, frame: Any, event: str, _: object) -> None:
-        if threading.current_thread().name == LISTENER:
-            return
         if event == "call":
-            self.files.append(frame.f_code.co_filename)
+            self.seen.append((threading.get_ident(), frame.f_code.co_filename))
         elif event == "c_call":
-            self.files.append("")
+            self.seen.append((threading.get_ident(), ""))
 
     def read(self) -> tuple[float, ...]:
-        """Return the calls of ours and all calls since the files were cleared."""
-        files = list(self.files)
+        """Return the calls of ours and all calls since ``seen`` was cleared."""
+        files = counting(self.seen)
         return sum(file.startswith(SOURCE) for file in files), len(files)
 
     async def count(self, step: Step, settled: Settled = lambda: True) -> Counts:
         """Count the calls of an operation."""
-        return await counted(step, self.files.clear, self.read, settled)
+        return await counted(step, self.seen.clear, self.read, settled)
 
 
 async def counted(
@@ -297,13 +302,12 @@ async def of_postgres(served: Served) -> list[Figure]:
 
 async def of_sqlite(path: Path) -> list[Figure]:
     """Count the statements, the commits and the bytes of the log of a start with its end."""
-    statements: list[str] = []
+    statements: list[tuple[int, str]] = []
     connect, log = sqlite3.connect, Path(f"{path}-wal")
     sizes = [0]
 
     def see(statement: str) -> None:
-        if threading.current_thread().name != LISTENER:
-            statements.append(statement)
+        statements.append((threading.get_ident(), statement))
 
     def traced(*args: Any, **options: Any) -> sqlite3.Connection:
         connection = connect(*args, **options)
@@ -315,7 +319,7 @@ async def of_sqlite(path: Path) -> list[Figure]:
         sizes[0] = log.stat().st_size
 
     def read() -> tuple[float, ...]:
-        texts = [one.lstrip().upper() for one in statements]
+        texts = [one.lstrip().upper() for one in counting(statements)]
         return len(texts), texts.count("COMMIT"), log.stat().st_size - sizes[0]
 
     with mock.patch.object(sqlite3, "connect", traced):
