@@ -598,14 +598,10 @@ def test_work_of_a_loop_that_ends_is_released(make_service, store, how):
     assert len(blocked.begun) == 7
 
 
-@pytest.mark.parametrize("iterations", [1, 2])
-def test_work_that_has_not_begun_when_its_loop_is_closed_runs_on_the_next_loop(
-    make_service, store, iterations
-):
+def test_work_that_has_not_begun_when_its_loop_is_closed_runs_on_the_next_loop(make_service, store):
     """Work that a closed loop has not begun is released, and no coroutine is left unawaited.
 
-    The loop's first iteration creates the task of the attempt, and its second iteration creates
-    the task of the function.
+    The loop's first iteration creates the task, and the next one would call the function.
     """
     service = make_service(store, running())
     blocked = Blocked(service)
@@ -617,11 +613,10 @@ def test_work_that_has_not_begun_when_its_loop_is_closed_runs_on_the_next_loop(
     loop = asyncio.new_event_loop()
     loop.run_until_complete(work())
     later = blocked.method.start(WorkRequest("later"))  # called in this thread, outside the loop
-    for _ in range(iterations):
-        loop.call_soon(loop.stop)
-        loop.run_forever()
+    loop.call_soon(loop.stop)
+    loop.run_forever()
     tasks = asyncio.all_tasks(loop)
-    assert len(tasks) == iterations
+    assert len(tasks) == 1
     while tasks:
         abandon(tasks.pop())
     loop.close()
@@ -723,6 +718,27 @@ def test_maintenance_releases_the_work_of_a_closed_loop(make_service, store):
     assert store.get(name).waits
 
 
+def test_function_that_a_later_loop_closes_is_no_failure(make_service, store, caplog):
+    """Work of a closed loop is released without a line about a failed attempt."""
+    service = make_service(store, running())
+    blocked = Blocked(service)
+    loop = asyncio.new_event_loop()
+    (name,) = loop.run_until_complete(blocked.start("a"))
+    for task in asyncio.all_tasks(loop):
+        abandon(task)
+    del task
+    loop.close()
+    blocked.may_go_on = True
+
+    async def again() -> None:
+        await service.get_async(name)
+        await until_async(lambda: all_done(service, store))
+
+    asyncio.run(again())
+    assert blocked.begun == ["a", "a"]
+    assert "failed" not in caplog.text
+
+
 def test_loop_that_has_cancelled_its_tasks_begins_no_work_until_it_is_used(make_service, store):
     """Work released by a loop that ends is not begun there again; a loop that goes on begins it."""
     service = make_service(store, running())
@@ -741,6 +757,83 @@ def test_loop_that_has_cancelled_its_tasks_begins_no_work_until_it_is_used(make_
 
     asyncio.run(main())
     assert blocked.begun == ["a", "a"]
+
+
+def test_function_that_cancels_its_own_task_fails_alone(make_service, store):
+    """Work whose task cancels itself fails; other work goes on, and threads begin more work."""
+    service = make_service(store, running())
+    begun: list[str] = []
+    may_go_on = threading.Event()
+
+    @service.method(NAME)
+    async def work(request: WorkRequest, _: Job[WorkMetadata]) -> WorkResponse:
+        begun.append(request.text)
+        if request.text.startswith("self"):
+            own = asyncio.current_task()
+            assert own is not None
+            await asyncio.sleep(0.001 if request.text == "self, later" else 0)
+            own.cancel()
+            await asyncio.sleep(PATIENCE)
+        await until_async(may_go_on.is_set)
+        return WorkResponse(request.text)
+
+    async def main() -> None:
+        other = (await work.start_async(WorkRequest("other"))).operation
+        await until_async(lambda: begun == ["other"])
+        for text in ("self", "self, later"):
+            wrong = await over(service, (await work.start_async(WorkRequest(text))).operation)
+            assert wrong.error is not None
+            assert wrong.error.code == Code.INTERNAL
+        later = (await asyncio.to_thread(work.start, WorkRequest("later"))).operation
+        may_go_on.set()
+        for one in (other, later):
+            assert (await over(service, one)).response is not None
+
+    asyncio.run(main())
+    assert begun == ["other", "self", "self, later", "later"]
+
+
+def test_own_cancellation_fails_while_tasks_that_were_cancelled_before_clean_up(
+    make_service, store
+):
+    """If a loop goes on after it has cancelled all tasks, only the work of these is released."""
+    service = make_service(store, running())
+    seen: list[str] = []
+    may_end = threading.Event()
+
+    @service.method(NAME)
+    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        seen.append(f"{request.text} {job.attempt}")
+        if request.text == "own":
+            own = asyncio.current_task()
+            assert own is not None
+            asyncio.get_running_loop().call_soon(own.cancel)
+        if job.attempt == 1:
+            try:
+                await asyncio.sleep(PATIENCE)
+            finally:
+                seen.append("cleanup")
+                await until_async(may_end.is_set)
+        return WorkResponse(request.text)
+
+    async def main() -> None:
+        first = (await work.start_async(WorkRequest("first"))).operation
+        await until_async(lambda: seen == ["first 1"])
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        await until_async(lambda: seen == ["first 1", "cleanup"])
+        assert not (await service.get_async(first.name)).done
+        own = (await work.start_async(WorkRequest("own"))).operation
+        await until_async(lambda: seen[2:] == ["own 1", "cleanup"])
+        may_end.set()
+        wrong = await over(service, own)
+        assert wrong.error is not None
+        assert wrong.error.code == Code.INTERNAL
+        await service.get_async(first.name)
+        await until_async(lambda: all_done(service, store))
+
+    asyncio.run(main())
+    assert seen[4:] == ["first 2"]
 
 
 @pytest.mark.parametrize("at_most_once", [False, True])

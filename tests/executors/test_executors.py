@@ -42,7 +42,7 @@ class Coroutine(Work):
         super().__init__(name, is_async=True)
         self.body = body
 
-    async def arun(self):
+    async def arun(self, _=None):
         await self.body()
         self.over.set()
 

@@ -17,7 +17,8 @@ import functools
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Coroutine, Mapping
+import types
+from collections.abc import Callable, Collection, Coroutine, Generator, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 
@@ -41,7 +42,7 @@ from lro._base.errors import (
 from lro._base.status import AnyMessage, Code, Status
 from lro._engine.endings import emit_stored_end, store_loss, store_retry, store_stop, too_late
 from lro._engine.events import MetadataReported, WriteRefused, about, error_type
-from lro._engine.executor_port import RemoteCall
+from lro._engine.executor_port import LoopWatch, RemoteCall
 from lro._engine.flow import (
     CONTINUATIONS,
     CheckpointWrite,
@@ -64,7 +65,6 @@ from lro._engine.job import (
     Outcome,
     WorkerDied,
     current_job,
-    enter_job,
     event_loop_runs,
     overdue,
 )
@@ -241,8 +241,8 @@ class Attempt:
     _phase = Phase.CLAIMED
     _asked = StopRequest.NOTHING
     _control: JobControl | None = None
-    _awaited_by: tuple[asyncio.AbstractEventLoop, asyncio.Task[Outcome]] | None = None
-    """The event loop and the task that await the function."""
+    _awaited_by: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
+    """The event loop and the task in which the function runs."""
     _began_at: float | None = None
     """When the attempt began, in seconds of the runtime's clock; None if its end needs no event."""
     _trace: AttemptTrace = NO_ATTEMPT_TRACE
@@ -332,7 +332,11 @@ class Attempt:
             if awaited is not None:
                 loop, task = awaited
                 with contextlib.suppress(RuntimeError):  # the loop is closed
-                    loop.call_soon_threadsafe(task.cancel)
+                    loop.call_soon_threadsafe(self._interrupt, task)
+
+    def _interrupt(self, task: asyncio.Task[Any]) -> None:  # on the loop
+        if self._awaited_by is not None:  # otherwise the function has ended meanwhile
+            task.cancel()
 
     def request_release(self) -> None:
         """Stop the function; the attempt then releases the operation."""
@@ -406,7 +410,7 @@ class Attempt:
             if self.is_async and through is None:
                 import asyncio  # imported late: asyncio is half the cost of importing lro
 
-                asyncio.run(self._do(at_once=True))
+                asyncio.run(self._do())
             else:
                 refused = self._begin()
                 run(self._finish(self._call(through)) if refused is None else refused)
@@ -414,18 +418,18 @@ class Attempt:
             self._holder.remove(self)
             raise
 
-    def arun(self) -> Coroutine[Any, Any, None]:
-        """Do the work of an async function on this event loop."""
+    def arun(self, watch: LoopWatch | None = None) -> Coroutine[Any, Any, None]:
+        """Do the work of an async function on this event loop; see ``Task.arun``."""
         # If writes do not block, taking steps here is cheaper than switching coroutines.
-        return self._do(at_once=not self._runtime.store.writes_block)
+        return self._do(watch, at_once=not self._runtime.store.writes_block)
 
-    async def _do(self, *, at_once: bool) -> None:
+    async def _do(self, watch: LoopWatch | None = None, *, at_once: bool = True) -> None:
         """Do the whole attempt. ``at_once``: take its steps on the event loop, which they block."""
         import asyncio
 
         try:
             refused = self._begin()
-            flow = self._finish(await self._await()) if refused is None else refused
+            flow = self._finish(await self._await(watch)) if refused is None else refused
             if at_once:
                 run(flow)
             else:
@@ -532,26 +536,27 @@ class Attempt:
             self._raise_if_interrupted(exc)
             return self._failure(control, exc)
 
-    async def _await(self) -> Outcome:
+    async def _await(self, watch: LoopWatch | None) -> Outcome:
         """Await the function on this event loop, at most for the time limit."""
         import asyncio
 
-        control = self._control
+        control, loop, this = self._control, asyncio.get_running_loop(), asyncio.current_task()
         assert control is not None  # the attempt has begun
-        loop = asyncio.get_running_loop()
-        # The function runs in a task of its own, so that it cannot cancel the attempt's task.
+        assert this is not None  # a coroutine runs in a task
         coroutine = self._awaited(control)
-        inner = loop.create_task(coroutine)
-        self._awaited_by = loop, inner
+        # A cancellation of a task of its own does not come from a loop that ends.
+        task = this if watch is not None else loop.create_task(coroutine)
+        self._awaited_by = loop, task
         limit = self.spec.options.time_limit
-        timer = None if limit is None else _Timer(loop, limit.total_seconds(), inner)
+        timer = None if limit is None else _Timer(loop, limit.total_seconds(), task)
         outcome: Outcome | None = None
         try:
-            outcome = await inner
+            if watch is None:
+                outcome = await task
+            else:
+                outcome = await _watched(coroutine, watch.suspended)
         except asyncio.CancelledError:
-            this = asyncio.current_task()
-            assert this is not None  # a coroutine runs in a task
-            if this.cancelling():  # the event loop is shutting down
+            if this.cancelling() if watch is None else watch.loop_ends():
                 return "released"
         except GeneratorExit:  # the event loop was closed
             self._ask(StopRequest.RELEASE)
@@ -576,18 +581,28 @@ class Attempt:
         function: Any = spec.function
         try:
             control.raise_if_cancelled()
-            enter_job(control)
-            if spec.around is None:
-                return FinalResult(spec.pack_response(await function(*self._arguments(control))))
-            with spec.surroundings(control.job):
-                return FinalResult(spec.pack_response(await function(*self._arguments(control))))
+            with current_job(control):
+                if spec.around is None:
+                    result = await function(*self._arguments(control))
+                    return FinalResult(spec.pack_response(result))
+                with spec.surroundings(control.job):
+                    result = await function(*self._arguments(control))
+                    return FinalResult(spec.pack_response(result))
         except asyncio.CancelledError:
             raise
         except BaseException as exc:  # SystemExit too: it ends the job, not the event loop
-            if isinstance(exc, GeneratorExit) and (self.release_requested or not event_loop_runs()):
+            if isinstance(exc, GeneratorExit) and not self._awaited_here:
                 raise  # not the function's error: the event loop was closed
             self._raise_if_interrupted(exc)
             return self._failure(control, exc)
+
+    @property
+    def _awaited_here(self) -> bool:
+        """True if the task of the function runs now; otherwise its coroutine is being closed."""
+        import asyncio
+
+        awaited = self._awaited_by
+        return event_loop_runs() and awaited is not None and asyncio.current_task() is awaited[1]
 
     def _raise_if_interrupted(self, error: BaseException) -> None:
         """Have the work released, and raise the error, if a signal raised it, as Ctrl-C does."""
@@ -897,6 +912,34 @@ class Attempt:
             fields = {"state": ending.state, "result": ending.result, "end_time": end_time}
             after = self._record.next_version(**fields)
         self._runtime.events.emit_end(after, expired=ending.expired)
+
+
+@types.coroutine
+def _watched(
+    coroutine: Coroutine[Any, Any, T], suspended: Callable[[], None]
+) -> Generator[Any, Any, T]:
+    """Await a coroutine, and call ``suspended`` if its first step does not end it."""
+    try:
+        awaited = coroutine.send(None)
+    except StopIteration as end:
+        returned: T = end.value
+        return returned
+    suspended()
+    while True:
+        try:
+            yield awaited
+        except GeneratorExit:
+            coroutine.close()
+            raise
+        except BaseException as exc:
+            try:
+                awaited = coroutine.throw(exc)
+            except StopIteration as end:
+                returned = end.value
+                return returned
+        else:
+            break
+    return (yield from coroutine.__await__())
 
 
 def _has_failed(outcome: Outcome) -> bool:

@@ -58,6 +58,18 @@ class ExecutorUsage(ByFields):
     workers: int | None = None
 
 
+class LoopWatch(Protocol):
+    """Tells one task of an event loop why it was cancelled."""
+
+    def suspended(self) -> None:
+        """Note that the function of the task is suspended for the first time."""
+        ...
+
+    def loop_ends(self) -> bool:
+        """Return True if all tasks of the loop have been cancelled, as by a loop that ends."""
+        ...
+
+
 class Task(Protocol):
     """Work for an executor. A task handles its own errors."""
 
@@ -83,8 +95,12 @@ class Task(Protocol):
         """
         ...
 
-    def arun(self) -> Coroutine[Any, Any, None]:
-        """Do the work on this event loop, for a task that ``is_async``."""
+    def arun(self, watch: LoopWatch | None = None) -> Coroutine[Any, Any, None]:
+        """Do the work on this event loop, for a task that ``is_async``.
+
+        With a ``watch``, the function runs in the task that awaits this. Without one, the function
+        runs in a task of its own, which a loop that ends does not cancel first.
+        """
         ...
 
     def release_later(self) -> None:

@@ -638,16 +638,10 @@ class current_job:
         self._token = CURRENT_JOB.set(self._control)
         self._detach = self._control.trace.attach()
 
-    def __exit__(self, *_: object) -> None:
-        self._detach()
-        CURRENT_JOB.reset(self._token)
-
-
-def enter_job(control: JobControl) -> None:
-    """Make a job and its trace current in this task, which ends with the function."""
-    CURRENT_JOB.set(control)
-    if control.trace is not NO_ATTEMPT_TRACE:
-        control.trace.attach()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not GeneratorExit:  # else the coroutine is closed, maybe in another context
+            self._detach()
+            CURRENT_JOB.reset(self._token)
 
 
 def _check_pause(seconds: float) -> None:

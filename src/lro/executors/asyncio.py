@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import functools
 import logging
 import threading
 from collections.abc import Coroutine
 from typing import Final, Literal
 
 from lro._base.arguments import check, check_count
-from lro._base.errors import Unavailable
+from lro._base.errors import Unavailable, interrupts
 from lro._engine.events import about
 from lro._engine.executor_port import LAST_SECONDS, CancelSupport, ExecutorUsage, Task
 from lro._engine.process import PerProcess
@@ -31,6 +30,10 @@ would close them: a loop shares its selector with the parent, and the parent wou
 
 
 _running_loop: Final = asyncio._get_running_loop
+
+
+async def _wait_for_end(over: asyncio.Future[None]) -> None:
+    await over
 
 
 class AsyncioExecutor(PerProcess, LocalExecutor):
@@ -126,12 +129,18 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
 
     def _after_fork(self) -> None:
         if self._loop is not None:
-            _parent_loops.append((self._loop, self._tasks))
+            _parent_loops.append((self._loop, self._tasks, self._guard))
         self._starting = threading.Lock()
         self._loop = None
         self._loop_ends = False  # True after the application's loop has cancelled its tasks
         self._thread: threading.Thread | None = None
         self._tasks: dict[asyncio.Task[None], Coroutine[None, None, None]] = {}
+        self._guard: tuple[asyncio.Task[None], asyncio.Future[None]] | None = None
+        """A task that only a loop that ends cancels, and the future that it awaits.
+
+        It exists while functions are suspended. By it, a task can tell the cancellation of all
+        tasks from its own.
+        """
 
     def begin_here(self) -> None:
         """If this executor has ``loop="running"``, use the event loop that runs in this thread.
@@ -139,14 +148,15 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
         If the last loop was closed before its tasks ended, release them.
         """
         if self._loop_ends and self.loop_runs_here:
-            self._loop_ends = False  # the tasks were cancelled, but the loop goes on
+            # The tasks were cancelled, but the loop goes on. Tasks to come need another guard.
+            self._loop_ends, self._guard = False, None
         if not self._needs_loop:
             return
         with self._starting:
             if not self._needs_loop:
                 return
             left = self._places.end_async()
-            alive, self._tasks = self._tasks, {}
+            alive, self._tasks, self._guard = self._tasks, {}, None
             self._loop, self._loop_ends = _running_loop(), False
             running = self._loop
         for coroutine in alive.values():
@@ -222,23 +232,37 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
     def _start(  # on the loop
         self, loop: asyncio.AbstractEventLoop, place: WorkerPlace, task: Task
     ) -> None:
+        run = _Run(self, place, task)
+        coroutine = run.live()
         # Use a new context: the current context belongs to a start, or to the end of a task.
-        unbegun = [task]
-        coroutine = self._run(unbegun)
         running = loop.create_task(coroutine, context=contextvars.Context())
         self._tasks[running] = coroutine
-        running.add_done_callback(functools.partial(self._task_done, place, unbegun))
+        running.add_done_callback(run.over)
 
-    def _task_done(  # on the loop
-        self, place: WorkerPlace, unbegun: list[Task], running: asyncio.Task[None]
-    ) -> None:
-        self._tasks.pop(running, None)
-        for task in unbegun:  # cancelled before its first step
-            task.release_later()
-        cancelled = running.cancelling() > 0
-        if cancelled:  # a loop that is ending would not run another task
+    def guard(self) -> asyncio.Task[None]:  # on the loop
+        """Return the guard of the loop, for a function that is suspended."""
+        if self._guard is None or self._guard[0].done():
+            loop = asyncio.get_running_loop()
+            over: asyncio.Future[None] = loop.create_future()
+            guard = loop.create_task(_wait_for_end(over), context=contextvars.Context())
+            self._guard = guard, over
+        return self._guard[0]
+
+    def note_end(self, guard: asyncio.Task[None] | None) -> None:  # on the loop
+        """Begin no more work until the loop is used again: it has cancelled all its tasks."""
+        if guard is None or (self._guard is not None and self._guard[0] is guard):
             self._loop_ends = self._uses_running_loop
-        self._places.end(place, tell=not cancelled)
+
+    def note_over(  # on the loop
+        self, place: WorkerPlace, running: asyncio.Task[None], *, tell: bool
+    ) -> None:
+        """Free the place of a task that has ended."""
+        self._tasks.pop(running, None)
+        if self._guard is not None and not self._tasks:
+            over, self._guard = self._guard[1], None
+            if not over.done():
+                over.set_result(None)
+        self._places.end(place, tell=tell)
 
     def _start_thread(self, place: WorkerPlace, task: Task) -> None:
         # Use a separate thread: in a pool, blocking functions would delay each other and all
@@ -257,11 +281,48 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
             self._places.end(place, tell=False)
             raise Unavailable(f"no thread can be started: {exc}") from exc
 
-    async def _run(self, unbegun: list[Task]) -> None:
-        task = unbegun.pop()
+
+class _Run:
+    """One task on the loop of an executor."""
+
+    __slots__ = ("_executor", "_guard", "_place", "_task")
+
+    def __init__(self, executor: AsyncioExecutor, place: WorkerPlace, task: Task) -> None:
+        self._executor = executor
+        self._place = place
+        self._task: Task | None = task
+        self._guard: asyncio.Task[None] | None = None
+
+    async def live(self) -> None:
+        """Do the work."""
+        task, self._task = self._task, None
+        assert task is not None  # a coroutine begins once
         try:
-            await task.arun()
+            await task.arun(self)
         except (asyncio.CancelledError, GeneratorExit):
             raise  # the loop is ending, or closed
-        except BaseException:  # SystemExit too, which would end the loop and all tasks
+        except BaseException as exc:  # SystemExit too, which would end the loop and all tasks
+            if isinstance(exc, KeyboardInterrupt | SystemExit) and interrupts(exc):
+                raise
             log.exception(FAILED_OUTSIDE, task.name, extra=about(task.name, task.method))
+
+    def over(self, running: asyncio.Task[None]) -> None:
+        """Free the place, and release work that was cancelled before its first step."""
+        if self._task is not None:
+            self._task.release_later()
+        ends = self.loop_ends()
+        if self._guard is None and running.cancelled():
+            ends = True
+            self._executor.note_end(None)
+        self._executor.note_over(self._place, running, tell=not ends)
+
+    def suspended(self) -> None:
+        """See :class:`LoopWatch`."""
+        self._guard = self._executor.guard()
+
+    def loop_ends(self) -> bool:
+        """See :class:`LoopWatch`."""
+        if self._guard is None or not self._guard.cancelling():
+            return False
+        self._executor.note_end(self._guard)
+        return True

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Final, TypeAlias
 
 from lro._base.errors import Unavailable
-from lro._engine.executor_port import CancelSupport, Executor, RemoteCall, Slot
+from lro._engine.executor_port import CancelSupport, Executor, LoopWatch, RemoteCall, Slot
 from lro.testing._samples import PATIENCE, expect, refuses, same
 
 MakeExecutor = Callable[[int], Executor]
@@ -53,7 +53,7 @@ class Work:
         if self._error is not None:
             raise self._error
 
-    async def arun(self) -> None:
+    async def arun(self, watch: LoopWatch | None = None) -> None:  # noqa: ARG002
         """Do the work on the running event loop."""
         self.begun.set()
         while not self._may_end.is_set():
