@@ -5,7 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from datetime import timedelta
 from typing import Any, Final, TypeAlias, TypeVar, Unpack
 from urllib.parse import unquote
@@ -18,7 +26,7 @@ from lro._engine.runtime import stopping
 from lro._engine.service import Service
 from lro._http.edge import EdgeKeywords, OperationsEdge, RouteResult
 from lro._http.requests import mount_path, raw_form, strip_mount, wire_text
-from lro._http.responses import EventStream, HttpReply
+from lro._http.responses import JSON_HEADERS, EventStream, HttpReply
 from lro._http.routes import HttpRequest
 from lro._model.operation import Operation
 
@@ -64,20 +72,18 @@ class EdgeApp:
         self.edge = edge
         self._fallback = fallback
 
-    def _find(self, scope: Scope) -> tuple[str, RouteResult]:
-        path = raw_path(scope)
-        if path == "/":
-            path = self.edge.path_at(path, scope["path"])
-        return path, self.edge.route(scope["method"], path, shared=self._fallback is not None)
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI interface."""
-        if self.edge.service.edges.background.pending:
-            self.edge.service.edges.start_maintenance()  # the first call is for lifespan
+        edge = self.edge
+        if edge.service.edges.background.pending:
+            edge.service.edges.start_maintenance()  # the first call is for lifespan
         if scope["type"] == "http":
-            path, found = self._find(scope)
+            path = raw_path(scope)
+            if path == "/":
+                path = edge.path_at(path, scope["path"])
+            found = edge.route(scope["method"], path, shared=self._fallback is not None)
             if self._fallback is None or not isinstance(found, RouteNotFound | MalformedRequest):
-                await respond(self.edge, scope, receive, send, path=path, found=found)
+                await respond(edge, scope, receive, send, path=path, found=found)
                 return
         if scope["type"] == "lifespan":
             await self._lifespan(scope, receive, send)
@@ -175,27 +181,24 @@ async def respond(
     """
     sender = _Sender(send)
     try:
-        bodiless = scope["method"] in _BODILESS
-        body: bytes | None = b""
-        if not bodiless:
-            body = await (read() if read else read_body(receive, edge.options.max_body))
-        if body is None:
-            return  # the caller disconnected before the request was complete
+        body = b""
+        if scope["method"] not in _BODILESS:
+            received = await (read() if read else read_body(receive, edge.options.max_body))
+            if received is None:
+                return  # the caller disconnected before the request was complete
+            body = received
         request = request_of(scope, path, body, caller, receive)
-        try:
-            answer = await on_loop(edge.exchange(request, found))
-            if isinstance(answer, EventStream):
-                await while_there(receive, sender.stream(answer))
-                return
-        except GoneAway as gone:
-            if gone.__cause__ is not None:
-                # Raise the error of the connection, which the server must see.
-                raise gone.__cause__ from None
-            return
-        if answer.reserved is None:
+        answer = await on_loop(edge.exchange(request, found))
+        if isinstance(answer, EventStream):
+            await while_there(receive, sender.stream(answer))
+        elif answer.reserved is None:
             await sender.send(answer)
         else:
             await sender.send_reserved(answer, answer.reserved)
+    except GoneAway as gone:
+        if gone.__cause__ is not None:
+            # Raise the error of the connection, which the server must see.
+            raise gone.__cause__ from None
     except asyncio.CancelledError:  # the server is stopping
         if not sender.begun:
             refusal = edge.refusal(request_of(scope, path, b"", caller), stopping())
@@ -210,42 +213,37 @@ class GoneAway(BaseException):
 
 async def read_body(receive: Receive, limit: int) -> bytes | None:
     """Read the body until it ends or exceeds the limit; return None if the caller disconnected."""
-    body = bytearray()
-    while len(body) <= limit:
+    pieces = bytearray()
+    while len(pieces) <= limit:
         message = await receive()
         if message["type"] == "http.disconnect":
             return None
-        body += message.get("body", b"")
-        if not message.get("more_body"):
+        body, more = message.get("body", b""), message.get("more_body")
+        if not more and not pieces:
+            return bytes(body)  # most bodies have one piece, which need not be copied
+        pieces += body
+        if not more:
             break
-    return bytes(body)
+    return bytes(pieces)
 
 
 class _Headers(Mapping[str, str]):
-    """Headers by name in lower case; the values of a repeated header are joined (RFC 9110 §5.3).
+    """Headers that are decoded at the first access, because most polls need none.
 
-    The headers are decoded at the first access, because most polls need none. The first access
-    raises MalformedRequest if there are more than :data:`MAX_HEADERS` headers.
+    The first access raises MalformedRequest if there are more than :data:`MAX_HEADERS` headers.
     """
 
-    def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
+    def __init__(self, raw: Sequence[tuple[bytes, bytes]]) -> None:
         self._raw = raw
         self._values: dict[str, str] | None = None
 
     @property
     def _decoded(self) -> dict[str, str]:
         if self._values is None:  # a cached_property would take a lock
-            self._values = self._decode()
-        return self._values
-
-    def _decode(self) -> dict[str, str]:
-        values: dict[str, str] = {}
-        for number, (raw_name, raw_value) in enumerate(self._raw):
-            if number >= MAX_HEADERS:
+            if len(self._raw) > MAX_HEADERS:
                 raise MalformedRequest("headers", f"must be at most {MAX_HEADERS}")
-            name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
-            values[name] = f"{values[name]}, {value}" if name in values else value
-        return values
+            self._values = _decode(self._raw)
+        return self._values
 
     def __getitem__(self, name: str) -> str:
         return self._decoded[name]
@@ -260,6 +258,15 @@ class _Headers(Mapping[str, str]):
         return len(self._decoded)
 
 
+def _decode(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Return headers by name; the values of a repeated header are joined (RFC 9110 §5.3)."""
+    found: dict[str, str] = {}
+    for raw_name, raw_value in raw:
+        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+        found[name] = f"{found[name]}, {value}" if name in found else value
+    return found
+
+
 def request_of(
     scope: Scope,
     path: str,
@@ -271,12 +278,16 @@ def request_of(
 
     ``receive`` is called after the body was read, to learn that the caller disconnects.
     """
-    query, client = scope.get("query_string"), scope.get("client")
+    method, query, client = scope["method"], scope.get("query_string"), scope.get("client")
+    raw = scope["headers"]
+    if not isinstance(raw, list):
+        raw = list(raw)
+    late = method in _BODILESS or len(raw) > MAX_HEADERS
     return HttpRequest(
-        method=scope["method"],
+        method=method,
         path=path,
         query=wire_text(query) if query else "",
-        headers=_Headers(scope["headers"]),
+        headers=_Headers(raw) if late else _decode(raw),
         body=body,
         scheme=scope.get("scheme", "http"),
         native=scope,
@@ -367,10 +378,12 @@ async def _disconnected(receive: Receive) -> None:
     await asyncio.get_running_loop().create_future()
 
 
-@functools.lru_cache(maxsize=256)
-def _encoded(header: tuple[str, str]) -> tuple[bytes, bytes]:
-    name, value = header
-    return name.encode("latin-1"), value.encode("latin-1")
+def _encode(header: tuple[str, str]) -> tuple[bytes, bytes]:
+    return header[0].encode("latin-1"), header[1].encode("latin-1")
+
+
+_ENCODED: Final = {header: _encode(header) for header in JSON_HEADERS}
+"""The headers of most replies, encoded once."""
 
 
 async def _in_time(sending: Awaitable[None]) -> None:
@@ -390,14 +403,14 @@ class _Sender:
     async def send(self, reply: HttpReply) -> None:
         """Send a whole reply."""
         body = reply.body
-        headers = [_encoded(header) for header in reply.headers]
-        if body:
-            headers.append((b"content-length", b"%d" % len(body)))
-        await self._begin(reply.status, headers)
-        for begin in range(0, len(body) - _PIECE, _PIECE):
-            piece = body[begin : begin + _PIECE]
-            await self._send({"type": "http.response.body", "body": piece, "more_body": True})
-        await self._end(body if len(body) <= _PIECE else body[-(len(body) % _PIECE or _PIECE) :])
+        await self._begin(reply, len(body))
+        if len(body) > _PIECE:
+            for begin in range(0, len(body) - _PIECE, _PIECE):
+                piece = body[begin : begin + _PIECE]
+                await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+            body = body[-(len(body) % _PIECE or _PIECE) :]
+        await self._send({"type": "http.response.body", "body": body})
+        self.over = True
 
     async def send_reserved(self, reply: HttpReply, turn: ReplyReservation) -> None:
         """Send a reply with reserved bytes, and free the bytes."""
@@ -409,25 +422,28 @@ class _Sender:
 
     async def stream(self, reply: EventStream) -> None:
         """Send a streaming reply piece by piece."""
-        headers = [_encoded(header) for header in reply.headers]
         async with contextlib.aclosing(reply.events) as events:
-            await self._begin(reply.status, headers)
+            await self._begin(reply)
             try:
                 async for piece in events:
                     with _broken_off_if_slow(reply.held()):
                         message = {"type": "http.response.body", "body": piece, "more_body": True}
                         await self._send(message)
             except asyncio.CancelledError:  # the caller has disconnected, or the server is stopping
-                await _in_time(self._end(b""))
+                await _in_time(self._end())
                 raise
-        await self._end(b"")
+        await self._end()
 
-    def _begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> Awaitable[None]:
+    def _begin(self, reply: HttpReply | EventStream, length: int = 0) -> Awaitable[None]:
+        headers = [_ENCODED.get(header) or _encode(header) for header in reply.headers]
+        if length:
+            headers.append((b"content-length", b"%d" % length))
         self.begun = True
-        return self._send({"type": "http.response.start", "status": status, "headers": headers})
+        start = {"type": "http.response.start", "status": reply.status, "headers": headers}
+        return self._send(start)
 
-    async def _end(self, body: bytes) -> None:
-        await self._send({"type": "http.response.body", "body": body})
+    async def _end(self) -> None:
+        await self._send({"type": "http.response.body", "body": b""})
         self.over = True
 
 

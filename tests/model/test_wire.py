@@ -15,6 +15,7 @@ from lro.wire import (
     batch_from_json,
     batch_to_json,
     dumps,
+    is_small,
     loads_strict,
     operation_from_json,
     operation_to_json,
@@ -186,3 +187,13 @@ def test_error_body_with_status_ok_gets_the_code_of_the_http_status():
     """If the error in a reply's body has the status OK, the HTTP status decides the code."""
     body = {"error": {"code": 404, "message": "odd", "status": "OK"}}
     assert status_from_error_body(404, body, TypeRegistry()).code == Code.NOT_FOUND
+
+
+def test_size_of_a_changed_operation_is_measured_again():
+    """The size is measured once for each version of an operation, and is no part of its value."""
+    url = "type.googleapis.com/acme.v1.Text"
+    short = Operation(name="operations/a", metadata=AnyMessage(url, {"texts": ["a"]}))
+    assert [is_small(short), is_small(short)] == [True, True]
+    assert short == Operation(name=short.name, metadata=short.metadata)
+    long = attrs.evolve(short, metadata=AnyMessage(url, {"texts": ["a" * 100_000]}))
+    assert [is_small(long), is_small(long)] == [False, False]

@@ -312,7 +312,7 @@ class Access:
         Raises:
             MethodNotSupported: The verb is switched off (spec §3.9).
         """
-        if not self.offers(verb):
+        if verb not in self._verbs:
             raise MethodNotSupported(verb)
 
     def offers(self, verb: str) -> bool:
@@ -396,7 +396,7 @@ class Access:
         return self._checked((yield from read(self._store, name)), caller)
 
     def _checked(self, record: Record, caller: str | None) -> Record:
-        if not self._allows(record, caller):
+        if self.owner_only and not self._allows(record, caller):
             raise OperationNotFound(record.name)
         return record.require_visible(self._store.now())
 

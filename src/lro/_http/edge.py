@@ -45,6 +45,7 @@ from lro._http.requests import (
     CHANGING,
     MANY_BYTES,
     NO_QUERY,
+    Preferences,
     Query,
     check_site,
     parse_query,
@@ -310,10 +311,10 @@ class OperationsEdge:
         """
         try:
             found = found or self.route(request.method, request.path)
-            if isinstance(found, LroError):
+            if not isinstance(found, Match):
+                if isinstance(found, Allowed):
+                    return allow_reply(found.allow)
                 raise found
-            if isinstance(found, Allowed):
-                return allow_reply(found.allow)
             if request.method in CHANGING:
                 check_site(request.headers, request.scheme, self._trusted_origins)
             start = self._starts.get(found.rpc)
@@ -418,43 +419,54 @@ class OperationsEdge:
         self, request: HttpRequest, operation: Operation, caller: str, enum_numbers: bool = False
     ) -> Flow[tuple[Operation, HttpReply]]:
         """Return the operation, and the reply to its start according to ``Prefer`` (RFC 7240)."""
-        applied, accepted = [], self.options.accepted
+        applied, accepted = "", self.options.accepted
         if "prefer" in request.headers:
             preferred = read_preferences(request.headers["prefer"])
-            wait = preferred.wait
-            if wait and not operation.done:
-                operation, waited = yield from self._wait_preferred(
-                    request, operation, wait, caller
-                )
-                wait = wait if waited else None
-            if preferred.respond_async and not operation.done:
-                applied.append("respond-async")
-            if wait is not None:
-                applied.append(
-                    f"wait={min(wait, int(self.service.edges.max_wait.total_seconds()))}"
-                )
+            operation, applied = yield from self._preferred(request, operation, caller, preferred)
             accepted = accepted or (preferred.respond_async and preferred.wait is not None)
-        show = functools.partial(
-            self._print, enum_numbers=enum_numbers, start=request, accepted=accepted
-        )
         if is_small(operation):
-            reply = show(operation)
+            reply = self._print(operation, enum_numbers, request, accepted)
         else:
-            operation = Operation(name=operation.name)
-
-            def read_again(_: ReplyReservation) -> HttpReply:
-                nonlocal operation
-                operation = self.service.edges.access.read(operation.name, caller)
-                return show(operation)
-
-            try:
-                reply = yield from self._large(read_again, self.service.edges.limits.page_bytes)
-            except (OperationNotFound, ResourceExhausted, Unavailable):
-                reply = show(operation)  # the start has succeeded, because the operation is stored
+            show = functools.partial(
+                self._print, enum_numbers=enum_numbers, start=request, accepted=accepted
+            )
+            operation, reply = yield from self._large_start(operation.name, caller, show)
         if applied:
-            more = ("preference-applied", ", ".join(applied))
-            reply = attrs.evolve(reply, headers=(*reply.headers, more))
+            headers = (*reply.headers, ("preference-applied", applied))
+            reply = attrs.evolve(reply, headers=headers)
         return operation, reply
+
+    def _large_start(
+        self, name: str, caller: str, show: Callable[[Operation], HttpReply]
+    ) -> Flow[tuple[Operation, HttpReply]]:
+        """Read a started operation again when its bytes are reserved; return it and its reply."""
+        operation = Operation(name=name)
+
+        def read_again(_: ReplyReservation) -> HttpReply:
+            nonlocal operation
+            operation = self.service.edges.access.read(name, caller)
+            return show(operation)
+
+        try:
+            reply = yield from self._large(read_again, self.service.edges.limits.page_bytes)
+        except (OperationNotFound, ResourceExhausted, Unavailable):
+            reply = show(operation)  # the start has succeeded, because the operation is stored
+        return operation, reply
+
+    def _preferred(
+        self, request: HttpRequest, operation: Operation, caller: str, preferred: Preferences
+    ) -> Flow[tuple[Operation, str]]:
+        """Do what ``Prefer`` asks for; return the operation, and the preferences applied."""
+        applied, wait = [], preferred.wait
+        if wait and not operation.done:
+            operation, waited = yield from self._wait_preferred(request, operation, wait, caller)
+            wait = wait if waited else None
+        if preferred.respond_async and not operation.done:
+            applied.append("respond-async")
+        if wait is not None:
+            most = int(self.service.edges.max_wait.total_seconds())
+            applied.append(f"wait={min(wait, most)}")
+        return operation, ", ".join(applied)
 
     def _wait_preferred(
         self, request: HttpRequest, operation: Operation, seconds: int, caller: str

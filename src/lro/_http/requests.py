@@ -502,7 +502,8 @@ def check_site(
     if origin in trusted_origins:
         return
     # Browsers send Sec-Fetch-Site only to https and localhost; old browsers never send it.
-    if site is None and origin is not None and _is_own(origin, scheme, headers.get("host", "")):
+    host = headers.get("host", "")
+    if site is None and origin is not None and _is_own(origin, scheme.lower(), host):
         return
     raise CrossSiteRequest(text or "")
 

@@ -147,7 +147,9 @@ def _fault(code: Code, types: TypeRegistry, domain: str, why: str = "") -> Publi
 GUARDS: Final = (("cache-control", "no-store"), ("x-content-type-options", "nosniff"))
 """Headers of every reply: browsers must not cache it or guess its type (spec §5.14)."""
 
-_JSON: Final = ("content-type", "application/json; charset=utf-8")
+JSON_HEADERS: Final = (("content-type", "application/json; charset=utf-8"), *GUARDS)
+"""Headers of every reply with a JSON body."""
+
 _OWN_STATUS: Final[Mapping[type[Exception], int]] = {
     HttpMethodNotAllowed: 405,
     RequestTooLarge: 413,
@@ -155,7 +157,7 @@ _OWN_STATUS: Final[Mapping[type[Exception], int]] = {
 }
 
 
-@attrs.frozen
+@attrs.frozen(slots=False)  # with slots, an instance takes longer to make
 class HttpReply:
     """A reply: HTTP status, headers (names in lower case), body."""
 
@@ -190,11 +192,7 @@ class HttpReply:
 
 def json_reply(status: int, value: Json, *more: tuple[str, str]) -> HttpReply:
     """Make a reply with a JSON body and further headers; never cached (spec §5.10, §5.14)."""
-    return _json_reply(status, dumps(value), *more)
-
-
-def _json_reply(status: int, text: bytes, *more: tuple[str, str]) -> HttpReply:
-    return HttpReply(status, (_JSON, *GUARDS, *more), text)
+    return HttpReply(status, (*JSON_HEADERS, *more), dumps(value))
 
 
 Redact: TypeAlias = Callable[[dict[str, Json]], dict[str, Json]]
@@ -202,18 +200,34 @@ Redact: TypeAlias = Callable[[dict[str, Json]], dict[str, Json]]
 
 
 def operation_reply_json(
-    operation: Operation, types: TypeRegistry, domain: str, *, alone: bool
+    operation: Operation,
+    types: TypeRegistry,
+    domain: str,
+    redact: Redact | None = None,
+    *,
+    alone: bool,
 ) -> dict[str, Json]:
     """Return an operation as JSON; :func:`with_stand_ins` replaces unprintable messages.
 
     Raises:
         MessageUnreadable: As for :func:`with_stand_ins`.
+        HookFailed: ``redact`` failed, or did not return an object.
     """
     try:
-        return operation_to_json(operation, types)
+        value = operation_to_json(operation, types)
     except EncodingError:  # this is rare, so messages are not checked in advance
         shown = with_stand_ins(operation, types, types.to_json, domain, alone=alone)
-        return operation_to_json(shown, types)
+        value = operation_to_json(shown, types)
+    return value if redact is None else _redacted(value, redact)
+
+
+def _redacted(value: dict[str, Json], redact: Redact) -> dict[str, Json]:
+    description = value.pop("description", None)  # a description has no messages to redact
+    # A copy, because the messages belong to the record.
+    found: object = contained("redact", redact, copy.deepcopy(value))
+    if not isinstance(found, dict):
+        raise HookFailed("redact", f"must return the JSON object to show, got {got(found)}")
+    return found if description is None else {**found, "description": description}
 
 
 def with_stand_ins(
@@ -262,25 +276,6 @@ def _report(type_name: str, why: str) -> None:
     log.warning("messages of the type %s cannot be shown by this process: %s", type_name, why)
 
 
-def _json_of(
-    operation: Operation,
-    types: TypeRegistry,
-    domain: str,
-    redact: Redact | None,
-    *,
-    alone: bool = False,
-) -> Json:
-    value = operation_reply_json(operation, types, domain, alone=alone)
-    if redact is None:
-        return value
-    description = value.pop("description", None)  # a description has no messages to redact
-    # A copy, because the messages belong to the record.
-    found: object = contained("redact", redact, copy.deepcopy(value))
-    if not isinstance(found, dict):
-        raise HookFailed("redact", f"must return the JSON object to show, got {got(found)}")
-    return found if description is None else {**found, "description": description}
-
-
 def shown_together(
     operations: Sequence[Operation],
     types: TypeRegistry,
@@ -298,7 +293,10 @@ def shown_together(
     """
     if enum_numbers:
         operations = [with_enum_numbers(one, types) for one in operations]
-    text = dumps([_json_of(one, types, domain, redact) for one in operations])
+    shown: Json = [
+        operation_reply_json(one, types, domain, redact, alone=False) for one in operations
+    ]
+    text = dumps(shown)
     return [text[1:-1]] if operations else []
 
 
@@ -315,7 +313,7 @@ def batch_reply(shown: Sequence[bytes], missing: Sequence[str]) -> HttpReply:
 
 def _operations_reply(shown: Sequence[bytes], beside: dict[str, Json]) -> HttpReply:
     begin, _, end = dumps({"operations": [], **beside}).partition(b"]")
-    return _json_reply(200, b"".join((begin, b",".join(shown), b"]", end)))
+    return HttpReply(200, JSON_HEADERS, b"".join((begin, b",".join(shown), b"]", end)))
 
 
 def allow_reply(methods: tuple[str, ...]) -> HttpReply:
@@ -347,13 +345,16 @@ def operation_reply(
     """
     if enum_numbers:
         operation = with_enum_numbers(operation, types)
-    value = _json_of(operation, types, domain, redact, alone=True)
-    more = []
+    value = operation_reply_json(operation, types, domain, redact, alone=True)
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    status, headers = 200, JSON_HEADERS
     if started and operation.name:
-        more.append(("operation-id", operation.name.rpartition("/")[2]))
+        headers += (("operation-id", operation.name.rpartition("/")[2]),)
     if not operation.done:
-        more.append(("retry-after", str(poll_seconds)))
-    return json_reply(202 if accepted and not operation.done else 200, value, *more)
+        status = 202 if accepted else 200
+        headers += (("retry-after", str(poll_seconds)),)
+    return HttpReply(status, headers, dumps(value))
 
 
 def error_reply(
@@ -503,8 +504,10 @@ class _Writer:
         """Return the event for one item of a Watch; empty if its operation cannot be printed."""
         if isinstance(one, Operation):
             try:
-                shown = _json_of(self._shown(one), self._types, self._domain, self._redact)
-                data = dumps(shown)
+                operation, types = self._shown(one), self._types
+                data = dumps(
+                    operation_reply_json(operation, types, self._domain, self._redact, alone=False)
+                )
             except Exception as exc:  # the stream continues, because a poll reports the error
                 line = "%s cannot be printed, and is left out of a stream: %s"
                 log.error(line, one.name, loggable(exc))

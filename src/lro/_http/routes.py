@@ -38,10 +38,6 @@ def _as_method(text: str) -> str:
     return text if text.isascii() else text.encode("ascii", "replace").decode("ascii")
 
 
-def _lower(text: str) -> str:
-    return text.lower()
-
-
 def _at_root(_: HttpRequest) -> str:
     return ""
 
@@ -73,7 +69,7 @@ class HttpRequest(ByFields):
     query: str = ""
     headers: Mapping[str, str] = attrs.field(factory=dict)
     body: bytes = b""
-    scheme: str = attrs.field(default="http", converter=_lower)
+    scheme: str = "http"
     native: Any = attrs.field(default=None, eq=False, repr=False)
     caller: str | None = attrs.field(default=None, repr=False)
     peer: str = ""
@@ -105,7 +101,7 @@ class Route(ByFields):
             raise DeclarationError(self.template.text, f"{self.method!r} cannot be routed")
 
 
-@attrs.frozen(kw_only=True, eq=False, repr=False)
+@attrs.frozen(kw_only=True, eq=False, repr=False, slots=False)
 class Match(ByFields):
     """The route of a request: an RPC, and the fields bound by the path.
 
@@ -130,8 +126,6 @@ class _Row(ByFields):
 
     rpc: str
     groups: tuple[tuple[str, int], ...]
-    match: Match | None
-    """The match for all paths of the route, if its template has no variables."""
 
 
 class _Dispatch:
@@ -150,8 +144,7 @@ class _Dispatch:
             fields = [variable.field for variable in route.template.variables]
             groups = tuple((field, group + n) for n, field in enumerate(fields, start=1))
             group += len(fields) + 1
-            match = None if groups else Match(rpc=route.rpc, bindings={}, head=head)
-            self._rows[group] = _Row(rpc=route.rpc, groups=groups, match=match)
+            self._rows[group] = _Row(rpc=route.rpc, groups=groups)
             patterns.append(rf"{_pattern(route.template)}\Z()")
         self._match: Callable[[str], re.Match[str] | None] = re.compile("|".join(patterns)).match
 
@@ -160,9 +153,9 @@ class _Dispatch:
         if found is None:
             return None
         row = self._rows[found.lastindex]
-        if row.match is not None:
-            return row.match
-        bindings = {field: found[group] or "" for field, group in row.groups}
+        bindings: dict[str, str] = {}
+        for field, group in row.groups:
+            bindings[field] = found[group] or ""
         return Match(rpc=row.rpc, bindings=bindings, head=self._head)
 
 
@@ -170,6 +163,7 @@ class RouteTable:
     """Finds the route of a request by the rules of spec §5.7. Threads can share a table."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
+        routes = list(routes)
         self._by_verb: dict[str | None, list[Route]] = {}
         for route in sorted(routes, key=lambda route: route.template.specificity):
             verb = route.template.verb
@@ -181,6 +175,12 @@ class RouteTable:
                 self._dispatch[method, name] = _Dispatch(chosen, head=False)
                 if method == "GET":
                     self._dispatch["HEAD", name] = _Dispatch(chosen, head=True)
+        self._fixed: dict[str, dict[str, Match | Allowed]] = {}
+        """The results for the paths of templates without wildcards, by path and HTTP method."""
+        for route in routes:
+            path, segments = route.template.example, route.template.segments
+            if len(path) <= MAX_PATH and all(isinstance(one, Literal) for one in segments):
+                self._fixed.setdefault(path, {})[route.method] = self.find(route.method, path)
 
     def find(self, method: str, path: str) -> Match | Allowed:
         """Return the route of a method and a raw path without query; :class:`Allowed` for OPTIONS.
@@ -191,6 +191,9 @@ class RouteTable:
             MalformedRequest: The path has a malformed escape or bytes that are not UTF-8, or is
                 too long to be read.
         """
+        fixed = self._fixed.get(path)
+        if fixed is not None and method in fixed:
+            return fixed[method]
         if "%" not in path and len(path) <= MAX_PATH:  # most paths have no escapes to decode
             stem, verb = self._cut(path) if ":" in path else (path, None)
             dispatch = self._dispatch.get((method, verb))

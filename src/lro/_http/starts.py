@@ -305,10 +305,8 @@ def start_routes(
 
 def rpc_at(table: RouteTable, method: str, template: Template) -> str | None:
     """Return the RPC that a table already has at the paths of a template."""
-    texts = (one.written if isinstance(one, Literal) else "x" for one in template.segments)
-    verb = f":{template.verb.written}" if template.verb else ""
     try:
-        found = table.find(method, f"/{'/'.join(texts)}{verb}")
+        found = table.find(method, template.example)
     except (RouteNotFound, HttpMethodNotAllowed):
         return None
     assert isinstance(found, Match)  # ``find`` returns other results only for OPTIONS

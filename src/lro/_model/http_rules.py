@@ -235,6 +235,13 @@ class Template(ByFields):
         ranks = {Wildcard.ONE: 1, Wildcard.MANY: 2}
         return tuple(ranks[s] if isinstance(s, Wildcard) else 0 for s in self.segments)
 
+    @property
+    def example(self) -> str:
+        """A path that the template matches, with an ``x`` for each wildcard."""
+        texts = (one.written if isinstance(one, Literal) else "x" for one in self.segments)
+        verb = f":{self.verb.written}" if self.verb else ""
+        return f"/{'/'.join(texts)}{verb}"
+
     def match(self, path: str) -> dict[str, str] | None:
         """Return the values of the variables in a raw path without query, or None.
 

@@ -206,8 +206,15 @@ PACKAGE = "google.longrunning."
 T = TypeVar("T")
 
 
+class _Measured:
+    """Has a place for the result of :func:`is_small`, so that only the first poll computes it."""
+
+    __slots__ = ("small",)
+    small: bool
+
+
 @attrs.frozen(kw_only=True, repr=False)
-class Operation(ByFields):
+class Operation(ByFields, _Measured):
     """A long-running operation as callers see it, with the five fields of spec §1.2.
 
     ``result`` is the one-of: a packed response, an error, or None. While ``done`` is false,
@@ -245,6 +252,8 @@ class Operation(ByFields):
 _SET_NAME, _SET_METADATA, _SET_DONE, _SET_RESULT, _SET_UNKNOWN, _SET_DESCRIPTION = (
     vars(Operation)[field.name].__set__ for field in attrs.fields(Operation)
 )
+
+_SET_SMALL = vars(_Measured)["small"].__set__
 
 
 def operation_of(
@@ -475,6 +484,17 @@ def is_small(operation: Operation) -> bool:
     The walk stops after that many bytes, so it is short for a large operation too.
     """
     metadata, result = operation.metadata, operation.result
+    if metadata is None and result is None:
+        return True
+    try:
+        return operation.small
+    except AttributeError:  # nobody has asked for this version of the operation
+        small = _fits(metadata, result)
+    _SET_SMALL(operation, small)
+    return small
+
+
+def _fits(metadata: AnyMessage | None, result: AnyMessage | Status | None) -> bool:
     if (metadata is None or fits_by_estimate(metadata, SMALL)) and (
         result is None or (isinstance(result, AnyMessage) and fits_by_estimate(result, SMALL))
     ):
