@@ -34,11 +34,15 @@ from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from lro_client import AsyncClient, Client
 
-TIMES: Final = 41
+TIMES: Final = 21
 WARM: Final = 20
 """The number of operations before the first that counts: they fill caches."""
 SETTLING: Final = 0.02
-"""Seconds in which a start and its end are committed; one that takes longer does not count."""
+"""Seconds after an operation, in which other threads and the work of a start end.
+
+They are longer than the time between two looks for providers of OpenTelemetry, so that each
+operation includes one look.
+"""
 HELD: Final = 200
 """The number of starts that wait for their commit while their objects are counted."""
 PARKING: Final = 5
@@ -77,6 +81,8 @@ class Calls:
 
     def __init__(self) -> None:
         self.seen: list[tuple[int, str]] = []
+        self.pause: Counts = [0, 0]
+        """The calls of the pause after each operation, which are not its own."""
 
     def __enter__(self) -> Calls:
         threading.setprofile(self._see)
@@ -100,7 +106,8 @@ class Calls:
 
     async def count(self, step: Step, settled: Settled = lambda: True) -> Counts:
         """Count the calls of an operation."""
-        return await counted(step, self.seen.clear, self.read, settled)
+        counts = await counted(step, self.seen.clear, self.read, settled)
+        return [one - other for one, other in zip(counts, self.pause, strict=True)]
 
 
 async def counted(
@@ -112,12 +119,14 @@ async def counted(
     """Return the most common value of each count."""
     for _ in range(WARM):
         await step()
+        await asyncio.sleep(SETTLING)
     found: list[tuple[float, ...]] = []
     while len(found) < TIMES:
         while not settled():
             await asyncio.sleep(SETTLING)
         clear()
         await step()
+        await asyncio.sleep(SETTLING)
         counts = read()
         if settled():
             found.append(counts)
@@ -156,20 +165,15 @@ async def call(app: Any, path: str, method: str = "POST", body: bytes = _BODY) -
     return int(sent[0]["status"])
 
 
-def less(whole: Counts, part: Counts) -> Counts:
-    """Subtract counts."""
-    return [one - other for one, other in zip(whole, part, strict=True)]
+async def nothing() -> None:
+    """Be an operation whose pause is counted."""
 
 
 def starting(app: Any, path: str = PATH, status: int = 200) -> tuple[Step, Settled]:
-    """Return a function that starts an operation, and one that says if all work has ended.
-
-    The first pauses after the reply, so that nothing has to ask for the end of the work.
-    """
+    """Return a function that starts an operation, and one that says if all work has ended."""
 
     async def step() -> None:
         assert await call(app, path) == status
-        await asyncio.sleep(SETTLING)
 
     return step, lambda: not app.edge.service.edges.work.held()
 
@@ -177,16 +181,13 @@ def starting(app: Any, path: str = PATH, status: int = 200) -> tuple[Step, Settl
 async def of_starts(seen: Calls, label: str, store: Any, target: float | None) -> list[Figure]:
     """Count the calls of a start with its work and its end, and of a start that is refused."""
     app = ours(store)
-    pause = await seen.count(lambda: asyncio.sleep(SETTLING))
-    step, settled = starting(app)
-    whole = await seen.count(step, settled)
-    found = calls(f"start, work and end, {label}", less(whole, pause), target)
+    found = calls(f"start, work and end, {label}", await seen.count(*starting(app)), target)
     for _ in range(3):  # a slot becomes free only shortly after the work in it has ended
         while await call(app, SLOW_PATH) == 200:
             pass
         await asyncio.sleep(SETTLING)
     refuse, _ = starting(app, SLOW_PATH, 429)  # the pause is so long that each counts the queue
-    found += calls(f"refused start, {label}", less(await seen.count(refuse), pause))
+    found += calls(f"refused start, {label}", await seen.count(refuse))
     await asyncio.to_thread(app.edge.service.close, 0)
     return found
 
@@ -338,8 +339,7 @@ async def of_objects(path: Path) -> list[Figure]:
     """Count the objects that ``gc`` tracks for a start that waits for its commit on SQLite."""
     app = ours(SQLiteStore(path))
     step, settled = starting(app)
-    while await step() or not settled():
-        pass
+    await counted(step, list, tuple, settled)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     gc.collect()
@@ -367,6 +367,7 @@ def run() -> Iterator[Figure]:
             found = await of_objects(folder / "1.db") + await of_sqlite(folder / "2.db")
             found += await of_postgres(served)
             with Calls() as seen:
+                seen.pause = await seen.count(nothing)
                 found += await of_starts(seen, "memory", MemoryStore(), 100)
                 found += await of_starts(seen, "SQLite", SQLiteStore(folder / "3.db"), None)
                 found += await of_reads(seen, "memory", MemoryStore())
