@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
+from datetime import timedelta
 from typing import Any
+
+import pytest
 
 from lro import State
 from lro.adapters import Record
@@ -87,3 +92,46 @@ def test_lists_do_not_depend_on_when_they_are_read() -> None:
         clock.advance(days=40)
     assert often.expire(WRITES).names == once.expire(WRITES).names
     assert shown(often, clocks[0]) == shown(once, clocks[1])
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_work_that_waits_again_at_the_same_time_is_queued_as_it_is_now(read: bool) -> None:
+    """Work that has begun and waits again, due at the same time as before, may be late."""
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    insert(store, waiting(clock, begin_before=clock() + timedelta(seconds=5)))
+    assert claim_work(store, clock).works
+    if read:
+        store.waiting()
+    due = clock()
+    store.update("operations/a", lambda record: record.next_version(owner="", lease_until=due))
+    clock.advance(10)
+    assert not store.orphans(["M"], 9).unbegun
+    store.update("operations/a", removal)
+    assert not store.orphans(["M"], 9).unbegun
+
+
+def test_a_record_that_replaces_another_is_queued_in_its_own_lane() -> None:
+    """A new record has its own place in the queue, even with the name and times of an old one."""
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    insert(store, waiting(clock, lane=1))
+    assert store.count_waiting(9) == 1
+    store.update("operations/a", removal)
+    insert(store, waiting(clock, lane=2))
+    assert [record.lane for record, _ in claim_work(store, clock).works] == [2]
+    assert store.count_waiting(9) == 0
+
+
+def test_removed_records_are_freed_although_nobody_reads_the_lists() -> None:
+    """Many removals in a row keep only the last removed records in memory."""
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    for number in range(WRITES):
+        insert(store, record_of(clock, str(number)))
+    assert store.count_waiting(WRITES) == 0  # a read of the queue
+    first = weakref.ref(store.get("operations/0"))
+    for number in range(WRITES):
+        store.update(f"operations/{number}", removal)
+    gc.collect()
+    assert first() is None

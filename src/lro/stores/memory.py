@@ -383,12 +383,7 @@ class _Work:
     def move(self, changes: Iterable[tuple[Record | None, Record | None]]) -> None:
         """Follow the changes of distinct records: each before and after (None: not stored)."""
         for before, after in changes:
-            if (
-                before is not None
-                and after is not None
-                and (before.owner, before.lease_until) == (after.owner, after.lease_until)
-                and _kind(before) == _kind(after)
-            ):
+            if before is not None and after is not None and _place(before) == _place(after):
                 continue
             if before is not None:
                 self._remove(before)
@@ -517,6 +512,12 @@ class _Work:
 
 def _kind(record: Record) -> tuple[str, bool]:
     return record.method, record.lost_attempts >= SUSPECT
+
+
+def _place(record: Record) -> tuple[object, ...]:
+    """Return all that the queue knows of a record."""
+    where = _kind(record), record.rank, record.lane, record.owner, record.lease_until
+    return *where, record.sent_time, _begin_before(record)
 
 
 def _begin_before(record: Record) -> int | None:
@@ -1026,6 +1027,8 @@ class MemoryStore(PerProcess):
 
     def _drop(self, *records: Record) -> None:
         for record in records:
+            if len(self._changed) >= _UNSETTLED:
+                self._settle()
             self._free(record)
             self._inputs.pop(record.name, None)
             self._changed.setdefault(record.name, record)
