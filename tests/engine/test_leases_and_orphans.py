@@ -917,6 +917,23 @@ def test_failed_claim_of_a_suspect_is_retried_in_a_second(suspect, build, store,
     assert store.get(suspect).owner == service.edges.work.owner
 
 
+def test_suspect_that_comes_during_a_look_for_work_begins_soon(waiting, build, store, clock):
+    """Work that becomes a suspect while this process looks for work begins at the next claim."""
+    store.update(waiting, claim("gone", clock() + LEASE, clock()))
+    store.update(waiting, lose(1, clock(), clock()))
+    store.update(waiting, claim("gone", clock() + LEASE, clock()))
+    service = build(never, Held())
+
+    def lose_again(_):
+        store.update(waiting, lose(2, clock(), clock()))
+        service.edges.background.claims.claim_soon()
+
+    once(store, "claim", lose_again, after=True)
+    service.run_maintenance()
+    service.run_maintenance()
+    assert store.get(waiting).owner == service.edges.work.owner
+
+
 # -- the maintenance thread -----------------------------------------------------------------------
 
 
@@ -984,6 +1001,28 @@ def test_a_stop_just_before_the_wake_is_cleared_is_heard(make_service, monkeypat
     claims.claim_soon()
     until(lambda: stops and not threads())
     assert late == []
+
+
+def test_a_stop_while_a_claim_waits_for_results_is_heard(make_service, monkeypatch):
+    """After a stop while a claim waits for results, the claiming thread ends without a wait."""
+    monkeypatch.setattr("lro._engine.claims.ENDS_SECONDS", PATIENCE)
+    monkeypatch.setattr("lro._engine.attempt.HeldWork.ending", True)
+    service = make_service(None, Held(), clock=time.monotonic)
+    claims, wait, waits = service.edges.background.claims, threading.Event.wait, []
+
+    def stop_first(event, seconds=None):
+        if threading.current_thread().name != "lro-claims":
+            return wait(event, seconds)
+        waits.append(seconds)
+        claims.stop()
+        return wait(event, 0)
+
+    patch_threads(monkeypatch, threading.Event, "wait", stop_first)
+    threads = threads_from_now("lro-claims")
+    claims.claim_soon()
+    claims.start()
+    until(lambda: waits and not threads())
+    assert len(waits) == 1
 
 
 def test_orphan_that_ended_before_its_recovery_keeps_its_end(hung, build, store, clock, caplog):

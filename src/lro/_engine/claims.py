@@ -65,6 +65,8 @@ class Claims(PerProcess):
         self._locked_pause = _LOCKED_PAUSES[0]
         self._announced = self._slower = False
         self._suspects_at = -math.inf
+        self._suspect_waits = False
+        """True if a suspect may have come to wait since the last look for suspects."""
         self._pauses_at = -math.inf
         self._most = 1
         """The most workers of the next claim, which doubles while claims find work."""
@@ -101,7 +103,7 @@ class Claims(PerProcess):
 
     def claim_soon(self) -> None:
         """Claim work soon, because work waits in the store."""
-        self.older_waits, self._suspects_at = True, -math.inf
+        self.older_waits = self._suspect_waits = True
         self._wake.set()
 
     def work_announced(self) -> None:
@@ -273,9 +275,10 @@ class Claims(PerProcess):
         A process runs one suspect at a time. If that suspect kills the process, no other suspect
         loses an attempt.
         """
-        if self._clock() < self._suspects_at or self._work.has_suspect():
+        look = self._suspect_waits or self._clock() >= self._suspects_at
+        if not look or self._work.has_suspect():
             return
-        self._suspects_at = self._clock() + _LOOK_SECONDS
+        self._suspects_at, self._suspect_waits = self._clock() + _LOOK_SECONDS, False
         found = self._look_for(suspects=True)
         if found.more:
             self._suspects_at = -math.inf  # at once, unless another process claims it
@@ -320,5 +323,7 @@ class Claims(PerProcess):
             except BaseException:  # raised by an executor or store
                 log.exception("claiming work failed and goes on")
                 seconds = _RETRY_SECONDS
+            if self._stopped:  # a claim may have cleared the wake of this stop
+                return
             self._wake.wait(seconds)
             self._wake.clear()  # before looking for a stop or for work, so that no wake is lost
