@@ -79,7 +79,10 @@ def test_service_is_small() -> None:
     assert len({name.removesuffix("_async") for name in names}) <= 25
 
 
-@pytest.mark.parametrize("face", ["lro", "lro_client", "lro_client.transports"])
+LAZY = ["lro", "lro.types", "lro.wire", "lro_client", "lro_client.transports"]
+
+
+@pytest.mark.parametrize("face", LAZY)
 def test_lazy_names_match_the_imports_for_type_checkers(face: str) -> None:
     """Each lazy name is loaded from the module named by the imports under TYPE_CHECKING."""
     module = importlib.import_module(face)
@@ -89,7 +92,16 @@ def test_lazy_names_match_the_imports_for_type_checkers(face: str) -> None:
         for alias in node.names:
             home = importlib.import_module(str(node.module))
             assert getattr(module, alias.name) is getattr(home, alias.name)
-            assert alias.name in dir(module)
+            assert dir(module).count(alias.name) == 1
+
+
+@pytest.mark.parametrize("face", LAZY)
+def test_error_of_a_misspelt_name_lets_python_suggest_another(face: str) -> None:
+    """The error has the name and the module, from which Python takes "Did you mean: ...?"."""
+    module = importlib.import_module(face)
+    with pytest.raises(AttributeError) as caught:
+        getattr(module, "Operatoin")  # noqa: B009  # type checkers refuse it
+    assert (caught.value.name, caught.value.obj) == ("Operatoin", module)
 
 
 def test_misspelt_name_of_the_package_is_an_attribute_error() -> None:

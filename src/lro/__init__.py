@@ -53,7 +53,7 @@ else:
         return late_names(globals(), _HOMES)(name)
 
     def __dir__() -> list[str]:
-        return [*globals(), *__all__]
+        return sorted({*globals(), *__all__})
 
 
 _HOMES: Final = {

@@ -69,7 +69,7 @@ else:
     )
 
     def __dir__() -> list[str]:
-        return [*globals(), *__all__]
+        return sorted({*globals(), *__all__})
 
 
 __all__ = [

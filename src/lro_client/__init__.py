@@ -74,6 +74,7 @@ _HOMES = {
 if not TYPE_CHECKING:  # if a type checker saw __getattr__, it would accept any name
 
     def __getattr__(name: str) -> object:
+        import sys
         from importlib import import_module
 
         for module, names in _HOMES.items():
@@ -81,7 +82,8 @@ if not TYPE_CHECKING:  # if a type checker saw __getattr__, it would accept any 
                 found = getattr(import_module(module), name)
                 globals()[name] = found
                 return found
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message, name=name, obj=sys.modules[__name__])
 
     def __dir__() -> list[str]:
-        return [*globals(), *__all__]
+        return sorted({*globals(), *__all__})

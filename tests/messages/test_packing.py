@@ -52,6 +52,10 @@ class Name(enum.StrEnum):
     A = "a"
 
 
+class Colour(str, enum.Enum):  # noqa: UP042  # str() of a member is "Colour.RED"
+    RED = "red"
+
+
 class Plain(enum.Enum):
     ONE = 1
 
@@ -62,13 +66,13 @@ LEAVES = st.sampled_from(
         *(0.0, -0.0, 1.5, 1e16, 1e-5, 5e-324, 1.7976931348623159e308, math.nan, math.inf),
         *("", "é", "null", "0.00001", "\ud800", "[{", '"]', "\\", '\\"', "x" * 40),
         *(Text("a"), Text("\udc00"), Count(3), Share(0.5), Share("nan"), Level.HIGH, Name.A),
-        *(Plain.ONE, b"x", bytearray(b"y"), (1, "a"), {1}, uuid.UUID(int=1), object),
+        *(Colour.RED, Plain.ONE, b"x", bytearray(b"y"), (1, "a"), {1}, uuid.UUID(int=1), object),
         *(datetime(2030, 1, 1, tzinfo=UTC), datetime(2030, 1, 1), AnyMessage("x/a.B", {"c": [1]})),
         *(datetime(999, 12, 31, tzinfo=UTC), Moment(2030, 1, 1, tzinfo=UTC)),
         datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=1))),
     ]
 )
-KEYS = st.sampled_from(["", "a", "é", "[", "\ud800", Text("k"), 1, None, True, Name.A])
+KEYS = st.sampled_from(["", "a", "é", "[", "\ud800", Text("k"), 1, None, True, Name.A, Colour.RED])
 VALUES = st.recursive(
     LEAVES | st.text(max_size=3) | st.integers() | st.floats(),
     lambda inner: (
@@ -151,6 +155,17 @@ def typed(value):
         if isinstance(value, kind):
             return kind, kind.__repr__(kind(value))
     return type(value), repr(value)
+
+
+@pytest.mark.parametrize("beside", [[], (1,)])
+def test_a_text_of_an_enum_class_is_written_as_its_text(beside):
+    """A member that is a text is written as that text in every field, also as a key."""
+    anything = [{Colour.RED: Colour.RED}, beside]  # a tuple makes other code copy the list
+    report = Report(title=Colour.RED, texts=[Colour.RED], anything=anything)
+    written = {"title": "red", "anything": [{"red": "red"}, list(beside)], "texts": ["red"]}
+    assert typed(TYPES.dump(report)) == typed(written)
+    assert typed(TYPES.pack(report).payload) == typed(written)
+    assert TYPES.dump(Value(Colour.RED)) == "red"
 
 
 @given(st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=3), VALUES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Mapping
 
 
@@ -15,7 +16,10 @@ def late_names(module: dict[str, object], homes: Mapping[str, str]) -> Callable[
 
     def load(name: str) -> object:
         if name not in places:
-            raise AttributeError(f"module {module['__name__']!r} has no attribute {name!r}")
+            here = str(module["__name__"])
+            # Python suggests a similar name to those who mistyped one if it knows the module.
+            message = f"module {here!r} has no attribute {name!r}"
+            raise AttributeError(message, name=name, obj=sys.modules[here])
         found = module[name] = getattr(importlib.import_module(places[name]), name)
         return found
 

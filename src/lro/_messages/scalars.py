@@ -59,11 +59,13 @@ def load_string(value: Json) -> str:
     return value
 
 
-def dump_string(value: object) -> Json:
+def dump_string(value: object) -> str:
     """Write a string."""
     if type(value) is str:
         return load_string(value)
-    return load_string(str(value)) if isinstance(value, str) else _refuse("a string", value)
+    if not isinstance(value, str):
+        raise _wrong("a string", value)
+    return load_string(str.__str__(value))  # str() would write an enum member as "Colour.RED"
 
 
 def load_bool(value: Json) -> bool:

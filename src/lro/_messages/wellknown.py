@@ -14,15 +14,7 @@ from lro._base.by_fields import ByFields
 from lro._base.errors import InvalidArgument, got
 from lro._base.status import WRAPPED_TYPES, AnyMessage, Json, named
 from lro._messages.json_text import plain_copy
-from lro._messages.scalars import (
-    DUMPERS,
-    LOADERS,
-    Dumper,
-    Loader,
-    dump_string,
-    is_text,
-    load_string,
-)
+from lro._messages.scalars import DUMPERS, LOADERS, Dumper, Loader, dump_string, is_text
 from lro._messages.schema import Int32, Kind
 from lro._messages.times import (
     Duration,
@@ -214,7 +206,7 @@ def _walk(value: object) -> Json:
     if isinstance(value, Mapping):
         if not all(isinstance(key, str) for key in value):
             raise InvalidArgument("", "must have text keys")
-        return {load_string(key): _walk(item) for key, item in value.items()}
+        return {dump_string(key): _walk(item) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
         return [_walk(item) for item in value]
     raise InvalidArgument("", f"must be plain JSON data, got {got(value)}")
