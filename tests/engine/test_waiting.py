@@ -6,6 +6,7 @@ import asyncio
 import gc
 import math
 import threading
+import tracemalloc
 import weakref
 from datetime import timedelta
 
@@ -368,6 +369,24 @@ def test_a_wait_in_a_thread_reads_the_store_once(service, store):
     once(store, "get", lambda _: reporter.complete(DONE), after=True)
     assert service.edges.waiters.wait(name, 3600).done
     assert store.gets == [name]
+
+
+def test_a_wait_in_a_thread_keeps_nothing_for_each_notification(service, store):
+    """However often other processes change an operation, a wait for it takes the same memory."""
+    name, kept = start(service), []
+    reporter, notify = service.reporter(name), service.edges.runtime.updater.notifier.notify
+
+    def many_changes(_):
+        tracemalloc.start()
+        for _ in range(9999):
+            notify(name)
+        kept.append(tracemalloc.get_traced_memory()[0])
+        tracemalloc.stop()
+        reporter.complete(DONE)
+
+    once(store, "get", many_changes, after=True)
+    assert service.edges.waiters.wait(name, 3600).done
+    assert kept[0] < 9999
 
 
 def test_threads_can_wait_with_events_of_gevent(service, monkeypatch):

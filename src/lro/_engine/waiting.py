@@ -122,11 +122,11 @@ class Waiters(PerProcess):
         if limit <= 0:
             return self._read(name)
         notified = threading.Event()
-        ends: list[Record | None] = []
+        last: list[Record | None] = [None]
 
         def listener(ended: bool, stored: Record | None) -> None:
             if ended:
-                ends.append(stored)
+                last[0] = stored
                 notified.set()
 
         self._updater.notifier.listen(name, listener)
@@ -135,17 +135,17 @@ class Waiters(PerProcess):
             if operation.done:
                 return operation
             self._change_listener.ensure_running()
-            return self._wait_until(end, name, notified, ends)
+            return self._wait_until(end, name, notified, last)
         finally:
             self._updater.notifier.unlisten(name, listener)
 
     def _wait_until(
-        self, end: float, name: str, notified: threading.Event, ends: Sequence[Record | None]
+        self, end: float, name: str, notified: threading.Event, last: Sequence[Record | None]
     ) -> Operation:
         """Wait for a notification, and return the operation once it is done.
 
-        ``ends`` collects the ended records that this process has stored, and None for each other
-        notification. A stored end need not be read again.
+        ``last`` holds the record of the last notification, if this process has stored that end, and
+        otherwise None. A stored end need not be read again.
         """
         while not self._closed:
             self._park(notified, min(max(0.0, end - self._clock()), threading.TIMEOUT_MAX))
@@ -154,7 +154,7 @@ class Waiters(PerProcess):
                 break
             left = end - self._clock()
             try:
-                stored = ends[-1] if ends else None
+                stored = last[0]
                 operation = self._read(name) if stored is None else self._shown(stored)
                 if operation.done or left <= 0:
                     return operation
