@@ -20,7 +20,7 @@ from lro.http import VERBS
 from lro.stores.memory import MemoryStore
 from lro.testing import START, ManualClock
 from lro.wire import parse_duration
-from tests.engine.engine_parts import NAME, declared, once
+from tests.engine.engine_parts import NAME, declared, once, raising
 from tests.service_steps import listeners
 from tests.vector_files import by_id, vectors
 from tests.virtual_loop import on_a_loop, run_virtual, virtually
@@ -474,6 +474,39 @@ def test_store_that_fails_when_notified_keeps_waiters_waiting(service, store):
     assert (found.done, seconds) == (True, pytest.approx(60))
     with pytest.raises(Unavailable):
         run_virtual(main(2))
+
+
+@virtually
+async def test_a_clock_that_fails_at_an_end_keeps_no_waiter_waiting(service, store):
+    """If the store's clock fails when the waits are answered, the end is read."""
+    name = start(service)
+    task = asyncio.create_task(service.wait_async(name))
+    await settle()
+    service.reporter(name).complete(DONE)
+    once(store, "now", raising(Unavailable("for a moment")))
+    assert (await task).done
+    assert asyncio.get_running_loop().time() < 1
+
+
+@virtually
+async def test_waits_go_on_after_a_cancellation_before_their_answer(service, store):
+    """If the task that reads ends is cancelled before it begins, this and other ends are read."""
+    names = [start(service) for _ in range(2)]
+    tasks = [asyncio.create_task(service.wait_async(name)) for name in names]
+    await settle()
+    loop, before = asyncio.get_running_loop(), asyncio.all_tasks()
+
+    def cancel_new():
+        for task in asyncio.all_tasks() - before:
+            cancelled.append(task.cancel())
+
+    cancelled = []
+    end_elsewhere(service, names[0])
+    loop.call_soon(cancel_new)
+    await settle()
+    end_elsewhere(service, names[1])
+    assert [(await task).name for task in tasks] == names
+    assert (cancelled, loop.time()) == ([True], pytest.approx(0, abs=1))
 
 
 def test_closed_loop_is_freed(service):

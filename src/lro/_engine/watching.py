@@ -336,6 +336,8 @@ class LoopWatchers:
         self._lock = threading.Lock()
         self._ended: dict[Watched, Record | None] = {}
         self._answering: asyncio.Task[None] | None = None
+        self._reading: Sequence[str] = ()
+        """The names that ``_answering`` reads now."""
         self._changed: dict[Watched, None] = {}
         self._gathering = False
         self._gathered_at = 0.0
@@ -361,30 +363,35 @@ class LoopWatchers:
 
     def _answer_soon(self) -> None:
         if self._answering is None and (names := self._take_ended()):
-            self._answering = asyncio.get_running_loop().create_task(self._answer_waits(names))
+            self._reading = names
+            self._answering = asyncio.get_running_loop().create_task(self._answer_waits())
+            self._answering.add_done_callback(self._answered)
 
-    async def _answer_waits(self, names: Sequence[str]) -> None:
+    async def _answer_waits(self) -> None:
         """Answer the waits for ended operations until no further operations may have ended."""
-        try:
-            while names:
-                await self._answer_those(names)
-                names = self._take_ended()
-        except asyncio.CancelledError:  # all tasks were cancelled, but some may go on waiting
-            for watched in filter(None, map(self._watched.get, names)):
+        while self._reading:
+            await self._answer_those(self._reading)
+            self._reading = self._take_ended()
+
+    def _answered(self, task: asyncio.Task[None]) -> None:
+        """End the task. If all tasks were cancelled, perhaps before it began, some may go on."""
+        self._answering = None
+        for watched in map(self._watched.get, self._reading if task.cancelled() else ()):
+            if watched is not None:
                 self.notified(watched, True, None)
-            raise
-        finally:
-            self._answering = None
-            if self._ended:  # more have ended: the next notification would not wake the loop
-                self._call_soon(self._answer_soon)
+        if self._ended:  # more have ended: the next notification would not wake the loop
+            self._call_soon(self._answer_soon)
 
     def _take_ended(self) -> list[str]:
         """Answer the waits whose ends this process has stored, and return the names to read."""
         with self._lock:
             ended, self._ended = self._ended, {}
-        now = self._hub.updater.store.now()
         stored = [record for record in ended.values() if record is not None]
-        self._resolve_waits({one.name: one.operation for one in stored if one.visible(now)})
+        shown: dict[str, Operation | None] = {}
+        with contextlib.suppress(Exception):  # the clock failed: these ends are read
+            now = self._hub.updater.store.now()
+            shown = {one.name: one.operation for one in stored if one.visible(now)}
+        self._resolve_waits(shown)
         return [watched.name for watched in ended if watched.waits]
 
     async def _answer_those(self, names: Sequence[str]) -> None:
