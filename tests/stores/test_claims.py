@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from datetime import timedelta
 from typing import Any
@@ -248,20 +248,13 @@ def test_claim_skips_locked_rows(remote: Any, clock: ManualClock, limits: Any) -
     assert (claimed(found), found.more) == (["000"], False)
 
 
-@pytest.mark.parametrize("limits", LIMITS)
-def test_claim_whose_answer_was_lost_is_read_back(
-    remote: Any, clock: ManualClock, postgres_wire: Wire, limits: Any
-) -> None:
-    """If the connection breaks after a claim's commit, the store reads the claimed work back."""
-    store = remote(clock)
-    waiting_work(store, clock, 3)
+def carrying_out(store: Any, wire: Wire) -> Callable[[Any], None]:
+    """Return what carries out a claim, and then breaks the connection before the answer."""
 
     def carried_out(connection: Any) -> None:
         # Another connection runs the same statement, as if only the reply had been lost.
-        text = next(
-            one for one in reversed(postgres_wire.said) if one.startswith("WITH RECURSIVE given")
-        )
-        values = postgres_wire.values[-1]
+        text = next(one for one in reversed(wire.said) if one.startswith("WITH RECURSIVE given"))
+        values = wire.values[-1]
         import psycopg
 
         with psycopg.connect(shared_server().url, autocommit=True) as plain:
@@ -270,6 +263,17 @@ def test_claim_whose_answer_was_lost_is_read_back(
         connection.close()
         raise psycopg.OperationalError("the connection is lost")
 
+    return carried_out
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+def test_claim_whose_answer_was_lost_is_read_back(
+    remote: Any, clock: ManualClock, postgres_wire: Wire, limits: Any
+) -> None:
+    """If the connection breaks after a claim's commit, the store reads the claimed work back."""
+    store = remote(clock)
+    waiting_work(store, clock, 3)
+    carried_out = carrying_out(store, postgres_wire)
     postgres_wire.when("WITH RECURSIVE given", carried_out)
     found = claim_work(store, clock, 2, limits=limits)
     assert (claimed(found), found.more) == (["000", "001"], True)
@@ -282,6 +286,22 @@ def test_claim_whose_answer_was_lost_is_read_back(
         claim_work(store, clock, 1, limits=limits)
     clock.advance(1)
     assert claimed(claim_work(store, clock, limits=limits)) == []
+
+
+def test_second_look_of_a_claim_whose_answer_was_lost_is_read_back(
+    remote: Any, clock: ManualClock, postgres_wire: Wire
+) -> None:
+    """If its first records are locked, a claim looks again; this claim, too, is read back."""
+    import psycopg
+
+    store = remote(clock)
+    waiting_work(store, clock, 22)
+    with psycopg.connect(shared_server().url) as plain:
+        lock = f"SELECT 1 FROM {store.schema}.operations WHERE name < 'operations/020' FOR UPDATE"
+        assert len(plain.execute(lock.encode()).fetchall()) == 20
+        postgres_wire.when("WITH RECURSIVE given", lambda _: None)
+        postgres_wire.when("WITH RECURSIVE given", carrying_out(store, postgres_wire))
+        assert claimed(claim_work(store, clock, 2)) == ["020", "021"]
 
 
 def test_claim_that_was_not_committed_fails(

@@ -143,6 +143,12 @@ class WorkClaims:
     ) -> _Rows:
         most = max(0, claim.max_count)
         rows: _Rows = ()
+        if not claim.puts_off:
+            with self._lock:
+                if len(self._alone) >= _KEPT:
+                    self._alone.clear()
+                key = claim.owner, now, micros(claim.lease_until)
+                self._alone[key] = key not in self._alone
         for beyond in _BEYOND:
             look = most + beyond
             rows = self._taken_of(look, claim, now, limits, locked, bound=bound)
@@ -174,11 +180,6 @@ class WorkClaims:
             in_order = statements.PUT_OFF_IN_TURN if bound else statements.PUT_OFF
             put_off = statements.PUT_OFF_ONLY if claim.name else in_order
             return self._connections.rows(put_off, (*values, until, now, now, now), first=first)
-        with self._lock:
-            if len(self._alone) >= _KEPT:
-                self._alone.clear()
-            key = claim.owner, now, until
-            self._alone[key] = key not in self._alone
         begin = statements.CLAIM_IN_TURN if bound else statements.CLAIM
         values = *values, claim.owner, until, now, now
         begin = statements.CLAIM_ONLY if claim.name else begin
