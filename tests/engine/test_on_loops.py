@@ -739,6 +739,43 @@ def test_function_that_a_later_loop_closes_is_no_failure(make_service, store, ca
     assert "failed" not in caplog.text
 
 
+def test_error_of_a_cleanup_that_a_later_loop_runs_is_logged_as_it_is(make_service, store, caplog):
+    """The log shows the function's own error, and no error about the context of the other task."""
+    service = make_service(store, running())
+    begun: list[int] = []
+
+    @service.method(NAME)
+    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        begun.append(job.attempt)
+        try:
+            if job.attempt == 1:
+                await asyncio.Event().wait()
+        except GeneratorExit:
+            raise KeyError("the cleanup failed") from None
+        return WorkResponse(request.text)
+
+    async def start() -> str:
+        name = (await work.start_async(WorkRequest())).name
+        await until_async(lambda: begun)
+        return name
+
+    loop = asyncio.new_event_loop()
+    name = loop.run_until_complete(start())
+    for task in asyncio.all_tasks(loop):
+        abandon(task)
+    del task
+    loop.close()
+
+    async def again() -> None:
+        await service.get_async(name)
+        await until_async(lambda: all_done(service, store))
+
+    asyncio.run(again())
+    assert begun == [1, 2]
+    assert "the cleanup failed" in caplog.text
+    assert "Context" not in caplog.text
+
+
 def test_loop_that_has_cancelled_its_tasks_begins_no_work_until_it_is_used(make_service, store):
     """Work released by a loop that ends is not begun there again; a loop that goes on begins it."""
     service = make_service(store, running())
@@ -791,6 +828,88 @@ def test_function_that_cancels_its_own_task_fails_alone(make_service, store):
 
     asyncio.run(main())
     assert begun == ["other", "self", "self, later", "later"]
+
+
+@EACH_STORE
+@pytest.mark.parametrize("text", ["at once", "suspended"])
+def test_function_that_cancels_its_own_task_in_its_last_step_fails_alone(make_service, store, text):
+    """The cancellation neither reaches the write of the end, nor counts as the end of the loop."""
+    service = make_service(store, running())
+
+    @service.method(NAME)
+    async def work(request: WorkRequest, _: Job[WorkMetadata]) -> WorkResponse:
+        if request.text == "suspended":
+            await asyncio.sleep(0)
+        if request.text != "later":
+            own = asyncio.current_task()
+            assert own is not None
+            own.cancel()
+        return WorkResponse(request.text)
+
+    async def main() -> None:
+        wrong = await over(service, (await work.start_async(WorkRequest(text))).operation)
+        assert wrong.error is not None
+        assert wrong.error.code == Code.INTERNAL
+        await until_async(lambda: asyncio.all_tasks() == {asyncio.current_task()})
+        later = (await asyncio.to_thread(work.start, WorkRequest("later"))).operation
+        assert (await over(service, later)).response is not None
+
+    asyncio.run(main())
+
+
+@EACH_STORE
+def test_task_that_is_cancelled_after_its_function_does_not_end_the_loop(make_service, store):
+    """The result is stored, and threads begin more work on the loop."""
+    service = make_service(store, running())
+
+    @service.method(NAME)
+    async def work(request: WorkRequest, _: Job[WorkMetadata]) -> WorkResponse:
+        own = asyncio.current_task()
+        assert own is not None
+        if request.text == "first":
+            asyncio.get_running_loop().call_soon(own.cancel)
+        return WorkResponse(request.text)
+
+    async def main() -> None:
+        first = (await work.start_async(WorkRequest("first"))).operation
+        assert (await over(service, first)).response is not None
+        await until_async(lambda: asyncio.all_tasks() == {asyncio.current_task()})
+        later = (await asyncio.to_thread(work.start, WorkRequest("later"))).operation
+        assert (await over(service, later)).response is not None
+
+    asyncio.run(main())
+
+
+def test_no_task_is_left_after_a_task_that_was_cancelled_before_its_first_step(make_service):
+    """The executor's own task ends with the last function, also if another task was cancelled."""
+    store = MemoryStore()  # a start returns before its work begins
+    service = make_service(store, running())
+    begun: list[str] = []
+    wake = asyncio.Event()
+
+    @service.method(NAME)
+    async def work(request: WorkRequest, _: Job[WorkMetadata]) -> WorkResponse:
+        begun.append(request.text)
+        if request.text == "first":
+            await wake.wait()
+        return WorkResponse(request.text)
+
+    async def main() -> None:
+        first = (await work.start_async(WorkRequest("first"))).operation
+        await until_async(lambda: begun == ["first"])
+        before = asyncio.all_tasks()
+        second = (await work.start_async(WorkRequest("second"))).operation
+        (unbegun,) = asyncio.all_tasks() - before
+        unbegun.cancel()
+        await until_async(unbegun.done)
+        await service.get_async(second.name)  # now the executor knows that the loop goes on
+        wake.set()
+        assert (await over(service, first)).response is not None
+        await until_async(lambda: all_done(service, store))
+        await until_async(lambda: asyncio.all_tasks() == {asyncio.current_task()})
+
+    asyncio.run(main())
+    assert begun == ["first", "second"]
 
 
 def test_own_cancellation_fails_while_tasks_that_were_cancelled_before_clean_up(

@@ -554,7 +554,10 @@ class Attempt:
             if watch is None:
                 outcome = await task
             else:
-                outcome = await _watched(coroutine, watch.suspended)
+                returned = await _watched(coroutine, watch.suspended)
+                if this.cancelling():  # perhaps by the last step of the function
+                    await asyncio.sleep(0)  # raises that cancellation here, not in a write
+                outcome = returned
         except asyncio.CancelledError:
             if this.cancelling() if watch is None else watch.loop_ends():
                 return "released"

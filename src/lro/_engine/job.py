@@ -638,8 +638,8 @@ class current_job:
         self._token = CURRENT_JOB.set(self._control)
         self._detach = self._control.trace.attach()
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not GeneratorExit:  # else the coroutine is closed, maybe in another context
+    def __exit__(self, *_: object) -> None:
+        if CURRENT_JOB.get() is self._control:  # else the coroutine is closed in another context
             self._detach()
             CURRENT_JOB.reset(self._token)
 

@@ -148,8 +148,9 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
         If the last loop was closed before its tasks ended, release them.
         """
         if self._loop_ends and self.loop_runs_here:
-            # The tasks were cancelled, but the loop goes on. Tasks to come need another guard.
-            self._loop_ends, self._guard = False, None
+            self._loop_ends = False  # the tasks were cancelled, but the loop goes on
+            if self._guard is not None and self._guard[0].cancelling():
+                self._guard = None  # tasks to come need another guard
         if not self._needs_loop:
             return
         with self._starting:
@@ -308,12 +309,14 @@ class _Run:
 
     def over(self, running: asyncio.Task[None]) -> None:
         """Free the place, and release work that was cancelled before its first step."""
+        begun = self._task is None
         if self._task is not None:
             self._task.release_later()
         ends = self.loop_ends()
         if self._guard is None and running.cancelled():
-            ends = True
-            self._executor.note_end(None)
+            ends = not begun or all(one.cancelling() for one in asyncio.all_tasks())
+            if ends:
+                self._executor.note_end(None)
         self._executor.note_over(self._place, running, tell=not ends)
 
     def suspended(self) -> None:
