@@ -465,6 +465,28 @@ def test_an_executor_survives_a_fork(module, name, warm):
     assert (run.returncode, run.stderr) == (0, "")
 
 
+def test_work_is_not_given_to_a_loop_whose_thread_cannot_be_started(monkeypatch):
+    """While the thread of the loop starts, another thread waits, and then tries again."""
+    executor = AsyncioExecutor()
+    task = Work("other", is_async=True, held=False)
+    other = threading.Thread(target=submit, args=(executor, task))
+    start = threading.Thread.start
+
+    def refused(thread):
+        monkeypatch.setattr(threading.Thread, "start", start)
+        other.start()
+        other.join(0.05)  # the other thread submits its work now, unless it waits
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    with pytest.raises(Unavailable, match="can't start new thread"):
+        executor.reserve()
+    joined(other)
+    assert executor.join(PATIENCE)
+    assert task.over.is_set()
+    assert ends(executor)
+
+
 def test_work_for_which_no_thread_can_be_started_waits_in_the_store(monkeypatch):
     """If no thread can be started for a plain function, its work is released and runs later."""
     with Service(MemoryStore(), AsyncioExecutor(2), maintenance=False) as service:

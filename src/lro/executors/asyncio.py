@@ -91,7 +91,8 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
                 started, or the application's loop is closed or has not used the service yet.
         """
         loop = self._loop
-        ready = loop is not None and not self._loop_ends and not loop.is_closed()
+        runs = self._uses_running_loop or self._thread is not None  # else its thread may not start
+        ready = runs and loop is not None and not self._loop_ends and not loop.is_closed()
         if not ready:
             self.begin_here()  # tasks of a closed loop take no place
         place = WorkerPlace(self._places, self._begin)
