@@ -934,6 +934,18 @@ def test_suspect_that_comes_during_a_look_for_work_begins_soon(waiting, build, s
     assert store.get(waiting).owner == service.edges.work.owner
 
 
+def test_failed_look_for_a_suspect_is_retried_in_a_second(suspect, build, store, clock):
+    """A failed look for a suspect is repeated after one second instead of the usual five."""
+    service = build(never, Held())
+    service.edges.background.claims.claim_soon()
+    once(store, "claim", raising(Unavailable("away")))
+    with pytest.raises(Unavailable):
+        service.run_maintenance()
+    clock.advance(1)
+    service.run_maintenance()
+    assert store.get(suspect).owner == service.edges.work.owner
+
+
 # -- the maintenance thread -----------------------------------------------------------------------
 
 

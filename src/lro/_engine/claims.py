@@ -151,7 +151,7 @@ class Claims(PerProcess):
                 return self._claim_what_is_due()
             except BaseException:
                 self._look_at = min(self._look_at, self._clock() + _RETRY_SECONDS)
-                self._pauses_at = self._look_at
+                self._pauses_at = self._suspects_at = self._look_at
                 raise
 
     def _claim_what_is_due(self) -> float:
