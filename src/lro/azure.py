@@ -170,6 +170,8 @@ class AzureEdge(OperationsEdge):
         operation = yield from self._starting(request, flow)
         if not operation.name:  # the request was only validated
             return json_reply(200, self._monitor(operation))
+        if not is_small(operation):  # free its memory, because it is read again
+            operation = Operation(name=operation.name)
         reply = yield from self._monitored(request, operation, caller, base, version)
         more = {"operation-id": operation.name.rpartition("/")[2], "retry-after": self._retry}
         more |= _repeatability(request, "accepted")
@@ -229,8 +231,7 @@ class AzureEdge(OperationsEdge):
             return (yield from self._looked_at(operation.name, caller, show))
         except Exception as exc:
             self.refusal(request, exc)  # logs the error if it is a defect
-            short = operation if is_small(operation) else Operation(name=operation.name)
-            return show(short)
+            return show(operation)
 
     def _looked_at(
         self, name: str, caller: str, show: Callable[[Operation], HttpReply]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import Callable
 from datetime import timedelta
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +16,10 @@ import pytest
 import lro
 from lro import Code, wsgi
 from lro.asgi import OperationsApp
-from lro.http import VERBS, HttpReply
+from lro.azure import AzureEdge
+from lro.http import VERBS, HttpReply, OperationsEdge
 from lro.stores.memory import MemoryStore
+from lro.stores.sqlite import SQLiteStore
 from lro.wire import RouteTable, default_routes, extension_routes
 from tests.http.counting_service import (
     NOW,
@@ -175,6 +179,65 @@ def test_large_operation_is_returned_with_its_view(counting: CountService) -> No
     value = json.loads(edge_of(counting).handle(ask("GET", f"/v1/{name}?view=FULL")).body)
     assert len(value["response"]["value"]) == 200_000
     assert value["description"]["method"] == "acme.v1.Things.Spell"
+
+
+def steps_taken(flow: Any, step: Any, until: str = "") -> Any:
+    """Take the steps of a flow up to a step of a class; return that step, or the flow's result."""
+    try:
+        while type(step).__name__ != until:
+            try:
+                answer = step.take()
+            except lro.LroError as exc:
+                step = flow.throw(exc)
+            else:
+                step = flow.send(answer)
+    except StopIteration as end:
+        return end.value
+    return step
+
+
+def kept(text: str) -> int:
+    """Return the number of operations in memory whose response is this text."""
+    gc.collect()
+    found = [one for one in gc.get_objects() if type(one) is lro.Operation]
+    return sum(one.response is not None and one.response.payload == text for one in found)
+
+
+@pytest.mark.parametrize(
+    ("edge", "method", "target"),
+    [
+        (OperationsEdge, "GET", "/v1/{}"),
+        (OperationsEdge, "GET", "/v1/{}?view=FULL"),
+        (OperationsEdge, "POST", "/v1/{}:wait"),
+        (OperationsEdge, "POST", "/v1/{}:rerun"),
+        (OperationsEdge, "POST", "/v1/things:spell"),
+        (AzureEdge, "GET", "/v1/{}"),
+        (AzureEdge, "POST", "/v1/things:spell"),
+    ],
+)
+def test_large_operation_is_not_kept_until_its_reply_has_memory(
+    edge: type[OperationsEdge], method: str, target: str, tmp_path: Path
+) -> None:
+    """A call that waits for memory keeps no operation; the operation is read again."""
+    counting = build(
+        SQLiteStore(tmp_path / "operations.db", clock=lambda: NOW), verbs=[*VERBS, "RerunOperation"]
+    )
+    text = f"{edge} {method} {target}" + "x" * 4_100_000  # too large for the cache of the store
+    failures = ["once"] if target.endswith(":rerun") else []
+
+    @counting.service.method("acme.v1.Things.Spell", path="/v1/things:spell")
+    def spell(request: CountRequest) -> lro.types.StringValue:
+        if failures:
+            raise ValueError(failures.pop())
+        return lro.types.StringValue(text)
+
+    path = target.format(spell.start(CountRequest()).name)
+    request = ask(method, path, b"{}" if method == "POST" else b"", host="things.example")
+    flow = edge(counting.service, starts=True).exchange(request)
+    step = steps_taken(flow, flow.send(None), "Reserve")
+    assert kept(text) == 0
+    assert text in str(json.loads(steps_taken(flow, step).body))
+    counting.service.close()
 
 
 def descriptions_of(reply: HttpReply) -> list[Any]:

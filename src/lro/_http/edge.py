@@ -389,8 +389,8 @@ class OperationsEdge:
             check_site(request.headers, request.scheme, self._trusted_origins)
         caller = yield from self._caller(request)
         flow = handler.start(request, caller, message=message, given=options)
-        operation = yield from self._starting(request, flow)
-        return (yield from self._start_reply(request, operation, caller))
+        flow = self._starting(request, flow)
+        return (yield from self._start_reply(request, (yield from flow), caller))
 
     def _caller(self, request: HttpRequest) -> Flow[str]:
         if request.caller is not None or self._hook is None:
@@ -411,14 +411,16 @@ class OperationsEdge:
         self, request: HttpRequest, start: StartHandler[Any], caller: str, bound: Mapping[str, str]
     ) -> Exchange:
         parameters, enum_numbers = start.read_query(request.query)
-        flow = start.start(request, caller, bound, parameters)
-        operation = yield from self._starting(request, flow)
-        return (yield from self._start_reply(request, operation, caller, enum_numbers))[1]
+        flow = self._starting(request, start.start(request, caller, bound, parameters))
+        return (yield from self._start_reply(request, (yield from flow), caller, enum_numbers))[1]
 
     def _start_reply(
         self, request: HttpRequest, operation: Operation, caller: str, enum_numbers: bool = False
     ) -> Flow[tuple[Operation, HttpReply]]:
-        """Return the operation, and the reply to its start according to ``Prefer`` (RFC 7240)."""
+        """Return the operation, and the reply to its start according to ``Prefer`` (RFC 7240).
+
+        Callers must not keep the operation, as for :meth:`_shown`.
+        """
         applied, accepted = "", self.options.accepted
         if "prefer" in request.headers:
             preferred = read_preferences(request.headers["prefer"])
@@ -430,7 +432,9 @@ class OperationsEdge:
             show = functools.partial(
                 self._print, enum_numbers=enum_numbers, start=request, accepted=accepted
             )
-            operation, reply = yield from self._large_start(operation.name, caller, show)
+            name = operation.name
+            del operation
+            operation, reply = yield from self._large_start(name, caller, show)
         if applied:
             headers = (*reply.headers, ("preference-applied", applied))
             reply = attrs.evolve(reply, headers=headers)
@@ -505,10 +509,10 @@ class OperationsEdge:
         query = _query_of(request, "GetOperation")
         access, view = self.service.edges.access, query.view
         if view == "BASIC" and access.immediate and not self.service.edges.background.pending:
-            operation = access.read(name, caller)  # Get is the most frequent call
-        else:
-            operation = yield from flow_of(self.service.get)(name, view=view, caller=caller)
-        return (yield from self._shown(operation, query, caller))
+            # Get is the most frequent call.
+            return (yield from self._shown(access.read(name, caller), query, caller))
+        found = flow_of(self.service.get)(name, view=view, caller=caller)
+        return (yield from self._shown((yield from found), query, caller))
 
     def _list(self, request: HttpRequest, name: str, caller: str) -> Exchange:
         query = _query_of(request, "ListOperations")
@@ -539,17 +543,16 @@ class OperationsEdge:
     def _rerun(self, request: HttpRequest, name: str, caller: str) -> Exchange:
         query = _query_of(request, "RerunOperation")
         wanted: RerunOperationRequest = yield self._body(request, "RerunOperation", name)
-        rerun = flow_of(self.service.rerun)
-        operation = yield from rerun(name, request_id=wanted.request_id, caller=caller)
-        return (yield from self._start_reply(request, operation, caller, query.enum_numbers))[1]
+        flow = flow_of(self.service.rerun)(name, request_id=wanted.request_id, caller=caller)
+        numbers = query.enum_numbers
+        return (yield from self._start_reply(request, (yield from flow), caller, numbers))[1]
 
     def _wait(self, request: HttpRequest, name: str, caller: str) -> Exchange:
         query = _query_of(request, "WaitOperation")
         wanted: WaitOperationRequest = yield self._body(request, "WaitOperation", name)
         deadline = _deadline(request.headers.get("x-server-timeout"))
         wait = Wait(self.service, wanted, deadline, caller, request.while_connected)
-        operation: Operation = yield wait
-        return (yield from self._shown(operation, query, caller))
+        return (yield from self._shown((yield wait), query, caller))
 
     def _batch_get(self, request: HttpRequest, collection: str, caller: str) -> Exchange:
         query = _query_of(request, "BatchGetOperations")
@@ -626,7 +629,10 @@ class OperationsEdge:
         return RequestTooLarge("body", f"must have at most {self.options.max_body} bytes")
 
     def _shown(self, operation: Operation, query: Query, caller: str) -> Flow[HttpReply]:
-        """Reply with an operation; a large operation is read again when its bytes are reserved."""
+        """Reply with an operation; a large operation is read again when its bytes are reserved.
+
+        Callers must not keep the operation, so that it is freed while the call waits for the bytes.
+        """
         if is_small(operation):
             return self._print(operation, query.enum_numbers)
         name, description = operation.name, operation.description

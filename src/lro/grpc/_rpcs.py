@@ -129,6 +129,7 @@ class Rpc(abc.ABC):
     def _shown(self, operation: Operation, caller: str, *, started: bool = False) -> Exchange:
         """Reply with an operation; a large operation is read again when a large reply is allowed.
 
+        Callers must not keep the operation, so that it is freed while the call waits for that.
         If ``started``, the call started the operation, and succeeds even if that read fails.
         """
         if is_small(operation):
@@ -194,8 +195,8 @@ class OperationsRpc(Rpc):
 
     def _get(self, payload: bytes, _: float | None, caller: str) -> Exchange:
         name = read_name(pb.GetOperationRequest, payload)
-        operation = yield from flow_of(self.service.get)(name, caller=caller)
-        return (yield from self._shown(operation, caller))
+        found = flow_of(self.service.get)(name, caller=caller)
+        return (yield from self._shown((yield from found), caller))
 
     def _list(self, payload: bytes, _: float | None, caller: str) -> Exchange:
         wanted = read_list(payload)
@@ -226,8 +227,8 @@ class OperationsRpc(Rpc):
         return b""
 
     def _wait(self, payload: bytes, left: float | None, caller: str) -> Exchange:
-        operation: Operation = yield Wait(self.service, read_wait(payload), left, caller)
-        return (yield from self._shown(operation, caller))
+        wait = Wait(self.service, read_wait(payload), left, caller)
+        return (yield from self._shown((yield wait), caller))
 
 
 class StartRpc(Rpc):
