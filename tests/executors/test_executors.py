@@ -94,6 +94,20 @@ def test_system_exit_in_a_created_task_does_not_stop_other_work(caplog):
     assert ends(executor)
 
 
+def test_worker_of_a_task_that_was_cancelled_is_free_for_other_work():
+    """The service is told of the free worker, because the executor's own loop goes on."""
+    executor = AsyncioExecutor(1)
+    freed = telling(executor)
+
+    async def body():
+        asyncio.current_task().cancel()
+
+    finished(executor, Coroutine("a", body))
+    assert freed.acquire(timeout=PATIENCE)
+    finished(executor, Work("b", is_async=True, held=False))
+    assert ends(executor)
+
+
 def test_tasks_that_a_function_left_behind_are_cancelled():
     """Tasks that a function created but did not await are cancelled when the loop ends."""
     executor = AsyncioExecutor()

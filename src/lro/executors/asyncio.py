@@ -255,16 +255,14 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
         if guard is None or (self._guard is not None and self._guard[0] is guard):
             self._loop_ends = self._uses_running_loop
 
-    def note_over(  # on the loop
-        self, place: WorkerPlace, running: asyncio.Task[None], *, tell: bool
-    ) -> None:
+    def note_over(self, place: WorkerPlace, running: asyncio.Task[None]) -> None:  # on the loop
         """Free the place of a task that has ended."""
         self._tasks.pop(running, None)
         if self._guard is not None and not self._tasks:
             over, self._guard = self._guard[1], None
             if not over.done():
                 over.set_result(None)
-        self._places.end(place, tell=tell)
+        self._places.end(place, tell=not self._loop_ends)
 
     def _start_thread(self, place: WorkerPlace, task: Task) -> None:
         # Use a separate thread: in a pool, blocking functions would delay each other and all
@@ -313,12 +311,13 @@ class _Run:
         begun = self._task is None
         if self._task is not None:
             self._task.release_later()
-        ends = self.loop_ends()
-        if self._guard is None and running.cancelled():
-            ends = not begun or all(one.cancelling() for one in asyncio.all_tasks())
-            if ends:
-                self._executor.note_end(None)
-        self._executor.note_over(self._place, running, tell=not ends)
+        if self._guard is not None:
+            self.loop_ends()
+        elif running.cancelled() and (
+            not begun or all(one.cancelling() for one in asyncio.all_tasks())
+        ):
+            self._executor.note_end(None)
+        self._executor.note_over(self._place, running)
 
     def suspended(self) -> None:
         """See :class:`LoopWatch`."""
