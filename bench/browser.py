@@ -22,10 +22,11 @@ import attrs
 
 import lro
 from bench import million
-from bench.console import Client, server
+from bench.console import Client
 from bench.filling import RunResponse
+from bench.load import Server
 from bench.measure import Absent, Figure, alone
-from bench.serving import with_cpu
+from bench.serving import serve
 from lro.asgi import EdgeApp, OperationsApp
 from lro.console import ConsoleEdge
 from lro.executors.asyncio import AsyncioExecutor
@@ -36,11 +37,11 @@ PARSER.add_argument(
     "--parts", nargs="+", choices=("load", "idle", "flood"), default=["load", "idle", "flood"]
 )
 PARSER.add_argument("--size", type=int, default=100_000)
-PARSER.add_argument("--pages", type=int, default=20)
-PARSER.add_argument("--seconds", type=int, default=60)
 PARSER.add_argument("--keep", type=Path, help="the folder in which the SQLite file is kept")
 
 LOADS: Final = 9
+PAGES: Final = 20
+IDLE_SECONDS: Final = 60
 SLOWER: Final = 4
 REPORTING: Final = 100
 FLOOD_SECONDS: Final = 10
@@ -124,7 +125,7 @@ def slowed(slower: int) -> str:
     return "" if slower == 1 else f", CPU slowed {slower} times"
 
 
-def idle_pages(browser: Any, port: int, pages: int, seconds: int) -> Iterator[Figure]:
+def idle_pages(browser: Any, port: int) -> Iterator[Figure]:
     """Measure the server's CPU and the number of requests while many pages are open and idle."""
     asked = 0
 
@@ -137,7 +138,7 @@ def idle_pages(browser: Any, port: int, pages: int, seconds: int) -> Iterator[Fi
 
     with contextlib.ExitStack() as stack:
         page: Any = None
-        for _ in range(pages):
+        for _ in range(PAGES):
             context = stack.enter_context(
                 browser.new_context(viewport={"width": 1280, "height": 900})
             )
@@ -147,12 +148,12 @@ def idle_pages(browser: Any, port: int, pages: int, seconds: int) -> Iterator[Fi
             page.on("request", count)
         page.wait_for_timeout(5000)
         asked, before, began = 0, cpu(), time.perf_counter()
-        page.wait_for_timeout(seconds * 1000)
+        page.wait_for_timeout(IDLE_SECONDS * 1000)
         used, took = cpu() - before, time.perf_counter() - began
         number = asked
-    what, share = f"{pages} idle pages", 100 * used / took
+    what, share = f"{PAGES} idle pages", 100 * used / took
     yield Figure(what=what, measure="CPU", ours=share, unit="% of a core", target=5)
-    each = number * 60 / took / pages
+    each = number * 60 / took / PAGES
     yield Figure(what=what, measure="requests a minute", ours=each, unit="requests", target=18)
 
 
@@ -206,16 +207,17 @@ def run(options: argparse.Namespace) -> Iterator[Figure]:
         if not where.exists() and {"load", "idle"} & {*options.parts}:
             million.fill("sqlite", str(where), options.size)
         if {"load", "idle"} & {*options.parts}:
-            with server("idle", str(where), "bench.browser") as port:
+            with contextlib.closing(Server("browser", "idle", str(where))) as server:
+                port = server.port
                 for slower in (1, SLOWER) if "load" in options.parts else ():
                     yield from first_loads(browser, f"http://127.0.0.1:{port}/console/", slower)
                 if "idle" in options.parts:
                     for _ in range(10):
-                        Client(port).call(PATH, {"seconds": 10 * options.seconds})
-                    yield from idle_pages(browser, port, options.pages, options.seconds)
+                        Client(port).call(PATH, {"seconds": 10 * IDLE_SECONDS})
+                    yield from idle_pages(browser, port)
         for slower in (1, SLOWER) if "flood" in options.parts else ():
-            with server("flood", "", "bench.browser") as port:
-                yield from flood(browser, port, slower)
+            with contextlib.closing(Server("browser", "flood", "")) as server:
+                yield from flood(browser, server.port, slower)
 
 
 @attrs.frozen
@@ -223,10 +225,8 @@ class ReportRequest:
     seconds: lro.Int32 = 0
 
 
-def main(kind: str, where: str, port: int) -> None:
+def main(kind: str, port: int, where: str) -> None:
     """Serve a console and a method whose work reports progress all the time."""
-    import uvicorn
-
     executor = AsyncioExecutor(2 * REPORTING, loop="running")
     store = MemoryStore() if kind == "flood" else million.store_of("sqlite", where)
     service, _ = million.declared(store, executor)
@@ -242,11 +242,8 @@ def main(kind: str, where: str, port: int) -> None:
 
     console = EdgeApp(ConsoleEdge(service, path="/console"), OperationsApp(service, starts=True))
     print("ready", flush=True)
-    uvicorn.run(
-        with_cpu(console), port=port, log_level="critical", lifespan="off",
-        loop="uvloop", http="httptools",
-    )  # fmt: skip
+    serve(console, port)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])

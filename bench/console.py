@@ -1,8 +1,7 @@
 """Every call of the console's page with 10^6 operations, over HTTP: p50, p95, max.
 
 Targets: a p95 of at most 100 ms, or 600 ms if no index helps a filter. ``--keep FOLDER`` keeps the
-SQLite file in that folder for further runs; ``--url`` is a PostgreSQL server, whose schema
-``bench_console`` is kept too.
+SQLite file in that folder for further runs.
 """
 
 from __future__ import annotations
@@ -13,8 +12,6 @@ import http.client
 import itertools
 import json
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +25,7 @@ import attrs
 from bench import million
 from bench.across import postgres_server
 from bench.filling import RARE
-from bench.http_get import free_port, listening
+from bench.load import Server
 from bench.measure import MISSING, Figure, late
 
 PARSER = argparse.ArgumentParser(prog="python -m bench console")
@@ -37,9 +34,7 @@ PARSER.add_argument("--calls", type=int, default=100)
 PARSER.add_argument(
     "--stores", nargs="+", choices=("sqlite", "postgres"), default=["sqlite", "postgres"]
 )
-PARSER.add_argument("--only", default="", help="only the calls whose label has this text")
 PARSER.add_argument("--keep", type=Path, help="the folder in which the SQLite file is kept")
-PARSER.add_argument("--url", help="a PostgreSQL server")
 
 PAGE: Final = 50
 FAST: Final = 0.1
@@ -165,22 +160,6 @@ def _groups(names: Sequence[str], size: int) -> Iterator[list[str]]:
         yield list(names[first::step][:size])
 
 
-@contextlib.contextmanager
-def server(kind: str, where: str, module: str = "bench.million") -> Iterator[int]:
-    """Run a process that serves the console, and yield its port."""
-    port = free_port()
-    command = [sys.executable, "-m", module, kind, where, str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        process.stdout.readline()
-        listening(port)
-        yield port
-    finally:
-        process.terminate()
-        process.wait()
-
-
 def row(kind: str, one: Measured, number: int) -> Iterator[Figure]:
     """Yield the times of a call, which is made three times before the measurement."""
     for _ in range(3):
@@ -200,31 +179,13 @@ def run(options: argparse.Namespace) -> Iterator[Figure]:
             if kind == "sqlite":
                 folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
                 where = str(folder / f"console{options.size}.db")
-                filled = os.path.exists(where)
+            elif (database := postgres_server()) is not None:
+                where = database.url
             else:
-                where = options.url or _own_server()
-                if not where:
-                    MISSING.append("PostgreSQL: it is not installed")
-                    continue
-                filled = bool(options.url) and _is_filled(where)
-            if not filled:
+                MISSING.append("PostgreSQL: it is not installed")
+                continue
+            if not os.path.exists(where):
                 million.fill(kind, where, options.size)
-            with server(kind, where) as port:
-                for one in calls(Client(port), options.calls):
-                    if options.only in one.label:
-                        yield from row(kind, one, options.calls)
-
-
-def _own_server() -> str:
-    server = postgres_server()
-    return "" if server is None else str(server.url)
-
-
-def _is_filled(url: str) -> bool:
-    import psycopg
-
-    with psycopg.connect(url) as link:
-        found = link.execute(
-            "SELECT to_regclass(%s) IS NOT NULL", (f"{million.SCHEMA}.operations",)
-        )
-        return bool(found.fetchall()[0][0])
+            with contextlib.closing(Server("million", kind, where)) as server:
+                for one in calls(Client(server.port), options.calls):
+                    yield from row(kind, one, options.calls)

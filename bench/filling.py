@@ -11,7 +11,7 @@ import os
 import sqlite3
 import tempfile
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -128,12 +128,7 @@ class Population:
     def records(self, spec: MethodSpec, parent: str = PARENT) -> Iterator[lro.adapters.Record]:
         """Yield all records, oldest first."""
         for number in reversed(range(self.size)):
-            yield keyed(make_record(self.facts(number), spec, parent, self.expiry), spec)
-
-
-def keyed(record: lro.adapters.Record, spec: MethodSpec) -> lro.adapters.Record:
-    """Return the record with the index keys of its metadata, as a service would store it."""
-    return spec.stamp(record)
+            yield spec.stamp(make_record(self.facts(number), spec, parent, self.expiry))
 
 
 def _name(parent: str, facts: Facts) -> str:
@@ -198,17 +193,14 @@ def _result(facts: Facts, spec: MethodSpec) -> lro.AnyMessage | lro.Status | Non
 
 
 def declared(store: Any) -> tuple[lro.Service, Any]:
-    """Return a service without maintenance, and its method; ``dataset`` is indexed if possible."""
+    """Return a service without maintenance, and its method; ``dataset`` is indexed."""
     service = lro.Service(store, InlineExecutor(), maintenance=False)
-    indexed: dict[str, Any] = {}
-    if any(field.name == "indexed_paths" for field in attrs.fields(lro.Options)):
-        indexed["indexed_paths"] = ("dataset",)
     method = service.declare(
         "bench.v1.Bench.Run",
         request=RunRequest,
         response=RunResponse,
         metadata=RunMetadata,
-        options=lro.Options(**indexed),
+        options=lro.Options(indexed_paths=("dataset",)),
     )
     return service, method
 
@@ -275,7 +267,8 @@ def sqlite_database(folder: Path) -> Database:
 
 
 def fill_sqlite(path: Path | str, records: Records, keys: bool) -> None:
-    insert = f"INSERT INTO operations ({', '.join(rows.COLUMNS)}) VALUES ({_marks(rows.COLUMNS)})"
+    marks = ", ".join("?" * len(rows.COLUMNS))
+    insert = f"INSERT INTO operations ({', '.join(rows.COLUMNS)}) VALUES ({marks})"
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as file:
         for pragma in ("synchronous = OFF", "cache_size = -1000000"):
             file.execute(f"PRAGMA {pragma}")
@@ -341,10 +334,6 @@ def _batches(records: Records) -> Iterator[list[lro.adapters.Record]]:
     left = iter(records)
     while batch := list(itertools.islice(left, _BATCH)):
         yield batch
-
-
-def _marks(columns: Sequence[str]) -> str:
-    return ", ".join("?" * len(columns))
 
 
 _CREATED: Final = rows.COLUMNS.index("create_time")

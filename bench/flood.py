@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import time
 from collections import Counter
@@ -11,8 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from bench.http_get import read_reply
-from bench.http_start import Server
+from bench.load import Server, cpu_of, get, post, read_reply
 from bench.measure import Figure, late
 from bench.starting import SLOW_PATH
 
@@ -25,11 +25,7 @@ PARSER.add_argument("--starts", type=int, default=10_000)
 
 _POLL_SECONDS: Final = 0.02
 _POLLERS: Final = 4
-
-_POST: Final = (
-    f"POST {SLOW_PATH} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
-    'content-length: 12\r\n\r\n{"steps": 1}'
-).encode()
+_POST: Final = post(SLOW_PATH)
 
 
 class Flood:
@@ -68,7 +64,7 @@ class Flood:
 
     async def _poll(self, name: str) -> None:
         reader, writer = await self._open()
-        request = f"GET /v1/{name} HTTP/1.1\r\nhost: bench\r\n\r\n".encode()
+        request = get(f"/v1/{name}")
         while not self._over:
             began = time.perf_counter()
             await read_reply(reader, writer, request)
@@ -82,20 +78,17 @@ class Flood:
 
 def run(options: argparse.Namespace) -> Iterator[Figure]:
     for kind in options.kinds:
-        server = Server(kind)
-        try:
-            before, memory = server.cpu(), _memory(server)
+        with contextlib.closing(Server("starting", kind)) as server:
+            before, memory = cpu_of(server.port), _memory(server)
             flood = Flood(server)
             asyncio.run(flood.go(options.connections, options.starts))
-            cpu = server.cpu() - before
+            cpu = cpu_of(server.port) - before
             each = cpu / sum(flood.statuses.values()) * 1e6
             yield Figure(what=kind, measure="CPU of a reply", ours=each, unit="µs", target=100)
             yield from late(f"{kind}, refusals", flood.refused, targets=(None, 50))
             yield from late(f"{kind}, polls", flood.polls, targets=(None, 100))
             grown = _memory(server) - memory
             yield Figure(what=kind, measure="growth of memory", ours=grown, unit="MB")
-        finally:
-            server.close()
 
 
 def _memory(server: Server) -> int:

@@ -3,48 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
 from google.longrunning import operations_proto_pb2 as pb
 
-import lro
 import lro.grpc
-from bench.codec import BOOK, META, BookResponse, Meta
 from bench.measure import Figure, compare
-from bench.start_to_result import Request
-from lro.executors.inline import InlineExecutor
+from bench.serving import booked
 from lro.protobuf import operation_to_proto
-from lro.stores.memory import MemoryStore
-from lro.stores.sqlite import SQLiteStore
 
 GET = "/google.longrunning.Operations/GetOperation"
 CPU = "/bench.v1.Bench/Cpu"
 CALLS = 2000
 AT_ONCE = 16
 THREADS = 4
-
-
-def service_of(kind: str) -> tuple[lro.Service, str]:
-    """Return a service and the name of its only operation, which has ended."""
-    store: Any = MemoryStore()
-    if kind == "sqlite":
-        store = SQLiteStore(Path(tempfile.mkdtemp()) / "operations.db")
-    service = lro.Service(store, InlineExecutor())
-    method = service.declare(
-        "bench.v1.Bench.Book", request=Request, response=BookResponse, metadata=Meta
-    )
-    name = method.start(Request(), metadata=META).name
-    service.reporter(name).complete(BOOK)
-    return service, name
 
 
 class Fixed(grpc.GenericRpcHandler):
@@ -66,7 +46,7 @@ class Fixed(grpc.GenericRpcHandler):
 
 def fill(server: Any, kind: str, on_asyncio: bool) -> str:
     """Add the servicer of this kind to a server, and return the operation's name."""
-    service, name = service_of(kind)
+    service, name = booked(kind)
     if kind == "bare":
         shown = operation_to_proto(service.get(name), service.types).SerializeToString()
         server.add_generic_rpc_handlers((Fixed(GET, lambda: shown, on_asyncio),))
@@ -123,17 +103,11 @@ class Server:
 
 def run() -> Iterator[Figure]:
     for face in ("threads", "asyncio"):
-        bare = Server(face, "bare")
-        try:
+        with contextlib.closing(Server(face, "bare")) as bare:
             for kind in ("memory", "sqlite"):
-                server = Server(face, kind)
-                try:
+                with contextlib.closing(Server(face, kind)) as server:
                     what = f"GetOperation, {face}, {kind}"
                     yield compare(what, server.sample, bare.sample, measure="CPU", target=1.3)
-                finally:
-                    server.close()
-        finally:
-            bare.close()
 
 
 if __name__ == "__main__":

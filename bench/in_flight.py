@@ -8,15 +8,13 @@ import gc
 import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 from bench.measure import Figure, alone
+from bench.peer import open_store
 from bench.start_to_result import Request, make
 from bench.starting import postgres_store
 from lro.executors.asyncio import AsyncioExecutor
-from lro.stores.memory import MemoryStore
-from lro.stores.sqlite import SQLiteStore
 
 KINDS: Final = ("memory", "sqlite", "postgres")
 TARGETS: Final = {"memory": 20_000, "sqlite": 8_000, "postgres": 5_000}
@@ -26,14 +24,6 @@ PARSER.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
 PARSER.add_argument("--callers", nargs="+", type=int, default=[32, 500])
 PARSER.add_argument("--rounds", type=int, default=7)
 PARSER.add_argument("--starts", type=int, default=6000)
-
-
-def store_of(kind: str) -> Any:
-    if kind == "memory":
-        return MemoryStore()
-    if kind == "sqlite":
-        return SQLiteStore(Path(tempfile.mkdtemp()) / "operations.db")
-    return postgres_store(())
 
 
 async def rate(service: Any, method: Any, callers: int, starts: int) -> float:
@@ -54,7 +44,9 @@ async def rate(service: Any, method: Any, callers: int, starts: int) -> float:
 
 async def rates(kind: str, callers: int, options: argparse.Namespace) -> list[float]:
     executor = AsyncioExecutor(1000, loop="running")
-    service, method = make(store_of(kind), executor)
+    where = f"{tempfile.mkdtemp()}/operations.db"
+    store = postgres_store(()) if kind == "postgres" else open_store(kind, where, "")
+    service, method = make(store, executor)
     found = [await rate(service, method, callers, options.starts) for _ in range(options.rounds)]
     await asyncio.to_thread(service.close)
     return found[1:]  # without the round that warms up

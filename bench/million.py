@@ -1,6 +1,6 @@
 """The store that the console is measured on: 20 methods, several parents, all states, counts.
 
-``python -m bench.million KIND WHERE PORT`` serves its console with uvicorn.
+``python -m bench.million KIND PORT WHERE`` serves its console with uvicorn.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from bench.filling import (
     RunResponse,
     fill_postgres,
     fill_sqlite,
-    keyed,
     make_record,
 )
-from bench.serving import with_cpu
+from bench.serving import serve
 from lro._engine.method_spec import MethodSpec
 from lro.asgi import EdgeApp
 from lro.console import ConsoleEdge
@@ -113,7 +112,7 @@ def _record(facts: Facts, spec: MethodSpec, parent: str, now: datetime) -> lro.a
             else {"owner": f"w{facts.draw[30] % WORKERS}"}
         )
         record = record.next_version(lease_until=now + _LEASE, **held)
-    return keyed(record, spec)
+    return spec.stamp(record)
 
 
 def counts(number: int) -> dict[str, dict[str, float]]:
@@ -163,21 +162,16 @@ def fill(kind: str, where: str, size: int) -> None:
             store.add_counts(now - timedelta(minutes=number), counts(number))
 
 
-def main(kind: str, where: str, port: int) -> None:
+def main(kind: str, port: int, where: str) -> None:
     """Serve the console."""
-    import uvicorn
-
     service, _ = declared(store_of(kind, where))
     # This clock runs so fast that no reply is cached: each call reads the store.
     app = EdgeApp(
         ConsoleEdge(service, parents=PARENTS[1:], clock=itertools.count(step=60).__next__)
     )
     print("ready", flush=True)
-    uvicorn.run(
-        with_cpu(app), port=port, log_level="critical", lifespan="off",
-        loop="uvloop", http="httptools",
-    )  # fmt: skip
+    serve(app, port)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])

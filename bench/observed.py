@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
-import os
 import subprocess
 import sys
 import tempfile
@@ -16,14 +15,14 @@ from typing import Any, Final
 
 import attrs
 
-import lro
 from bench.measure import Figure, against, alone
+from bench.start_to_result import Request, make
+from lro.adapters import Observer
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 
 PARSER = argparse.ArgumentParser(prog="python -m bench observed")
-PARSER.add_argument("--old", type=Path, help="the folder of another version, with its src")
 PARSER.add_argument("--rounds", type=int, default=40)
 
 STORES: Final = ("memory", "sqlite")
@@ -37,16 +36,10 @@ KINDS: Final = ("statistics=True", PLAIN, "one observer")
 class Peer:
     """A process with a service of one kind, which takes a sample on request."""
 
-    def __init__(self, kind: str, store: str, sources: Path | None = None) -> None:
-        environment = dict(os.environ)
-        if sources is not None:
-            here = Path(__file__).parent.parent
-            environment["PYTHONPATH"] = os.pathsep.join(map(str, (sources / "src", here)))
+    def __init__(self, kind: str, store: str) -> None:
         command = [sys.executable, "-m", "bench.observed", kind, store]
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, text=True, env=environment
-        )
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
 
     def sample(self) -> tuple[float, float]:
         """Return the seconds of CPU and of real time per operation."""
@@ -64,37 +57,13 @@ class Peer:
         self._process.wait()
 
 
-def options_of(kind: str) -> dict[str, Any]:
-    """Return the options for a service of a kind; a service of the old version has no options."""
-    if kind == "old":
-        return {}
-    from lro.adapters import Observer
+class Taker(Observer):
+    """An observer of all events of a start and its work; only overridden methods are called."""
 
-    class Taker(Observer):
-        """An observer of all events of a start and its work; only overridden methods are called."""
+    def started(self, event: object) -> None:
+        pass
 
-        def started(self, event: object) -> None:
-            pass
-
-        attempt_began = attempt_over = ended = started
-
-    observers = (Taker(),) if kind == "one observer" else ()
-    return {"statistics": kind == KINDS[0], "observers": observers}
-
-
-@attrs.frozen
-class AddRequest:
-    number: lro.Int32 = 0
-
-
-@attrs.frozen
-class AddResponse:
-    total: lro.Int32 = 0
-
-
-def add(request: AddRequest) -> AddResponse:
-    """Do the work of an operation."""
-    return AddResponse(request.number)
+    attempt_began = attempt_over = ended = started
 
 
 def serve(kind: str, where: str) -> None:
@@ -103,25 +72,24 @@ def serve(kind: str, where: str) -> None:
         store: Any = MemoryStore()
         if where == "sqlite":
             store = SQLiteStore(Path(folder) / "operations.db")
-        # Only this library is imported here, because the old version lacks other bench modules.
-        with lro.Service(store, InlineExecutor(), **options_of(kind)) as service:
-            method: Any = service.method("bench.v1.Bench.Add")(add)
+        observers = (Taker(),) if kind == "one observer" else ()
+        service, method = make(
+            store, InlineExecutor(), statistics=kind == KINDS[0], observers=observers
+        )
+        with service:
             for _ in sys.stdin:
                 gc.collect()
                 began, cpu = time.perf_counter(), time.process_time()
                 for _ in range(STARTS[where]):
-                    assert method.start(AddRequest(1)).operation.done
+                    assert method.start(Request(1)).operation.done
                 used = time.process_time() - cpu, time.perf_counter() - began
                 print(*(one / STARTS[where] for one in used), flush=True)
 
 
 def compared(store: str, options: argparse.Namespace) -> Iterator[Figure]:
     """Yield the rows of one store: each kind relative to the kind without statistics."""
-    sources: dict[str, Path | None] = dict.fromkeys(KINDS)
-    if options.old is not None:
-        sources["old"] = options.old
     with contextlib.ExitStack() as stack:
-        peers = {kind: Peer(kind, store, where) for kind, where in sources.items()}
+        peers = {kind: Peer(kind, store) for kind in KINDS}
         for peer in peers.values():
             stack.callback(peer.close)
             peer.sample()

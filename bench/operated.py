@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -23,6 +22,7 @@ import uvicorn
 
 import lro
 import lro.wire
+from bench.load import free_port
 from bench.peer import ROOT
 from lro.asgi import OperationsApp
 from lro.executors.inline import InlineExecutor
@@ -155,9 +155,7 @@ class Remote:
 @contextlib.contextmanager
 def operated(face: str) -> Iterator[Remote]:
     """Run a server of this kind in another process."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     process = subprocess.Popen(
         [sys.executable, "-m", "bench.operated", face, str(port)],
         cwd=ROOT,

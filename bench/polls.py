@@ -22,6 +22,7 @@ import lro
 import lro_client
 from bench.measure import Figure, Sample, compare
 from bench.operated import operated
+from lro_client.transports.aiohttp import AiohttpTransport
 
 POLLS: Final = 1000
 RESULT_SECONDS: Final = 0.8
@@ -139,27 +140,18 @@ def async_pairs(loop: asyncio.Runner, url: str, name: str, times: int) -> Pairs:
         yield "AsyncClient.get by httpx2 / httpx2", asked, own
         yield "httpx2, asyncio / httpx", own, floor
         loop.run(second.aclose())
-    with contextlib.suppress(lro.errors.MissingExtra):
-        from lro_client.transports.aiohttp import AiohttpTransport
-
-        quick = lro_client.AsyncClient(transport=AiohttpTransport(base_url=url))
-        asked = awaited(loop, lambda: quick.get(name), times)
-        yield "AsyncClient.get by aiohttp / httpx", asked, floor
-        loop.run(quick.close())
+    quick = lro_client.AsyncClient(transport=AiohttpTransport(base_url=url))
+    asked = awaited(loop, lambda: quick.get(name), times)
+    yield "AsyncClient.get by aiohttp / httpx", asked, floor
     with contextlib.suppress(ImportError):
         from bench.clients.on_google import async_client
 
         google = loop.run(_made(async_client, url))
         theirs = awaited(loop, lambda: google.get_operation(name), times)
         yield "google-api-core, asyncio / httpx", theirs, floor
-        with contextlib.suppress(lro.errors.MissingExtra):
-            from lro_client.transports.aiohttp import AiohttpTransport
-
-            quick = lro_client.AsyncClient(transport=AiohttpTransport(base_url=url))
-            asked = awaited(loop, lambda: quick.get(name), times)
-            yield "AsyncClient.get by aiohttp / google-api-core", asked, theirs
-            loop.run(quick.close())
+        yield "AsyncClient.get by aiohttp / google-api-core", asked, theirs
         loop.run(google.transport._session.close())
+    loop.run(quick.close())
     loop.run(plain.aclose())
     loop.run(client.close())
 

@@ -24,10 +24,10 @@ import lro
 import lro.grpc
 from bench.across import postgres_server
 from bench.measure import MISSING, Figure
-from bench.start_to_result import Progress, Request, RunResponse
+from bench.peer import declared
+from bench.start_to_result import Request, RunResponse
 from lro.asgi import OperationsApp
 from lro.errors import Unavailable
-from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from lro_client import AsyncClient, Client
@@ -156,10 +156,7 @@ def of_clients() -> Iterator[Figure]:
 
 def serving(store: Any) -> tuple[lro.Service, Start]:
     """Return a service on this store, and a function that starts an operation."""
-    service = lro.Service(store, InlineExecutor(), maintenance=False)
-    method = service.declare(
-        "bench.v1.Bench.Run", request=Request, response=RunResponse, metadata=Progress
-    )
+    service, method = declared(store)
     return service, lambda: method.start(Request())
 
 

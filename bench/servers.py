@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import Final
 
 from bench.across import postgres_server
-from bench.http_start import Server
+from bench.load import Found, Server, load, post
 from bench.measure import MISSING, Figure, alone
+from bench.starting import PATH
 
 CONNECTIONS: Final = 16
 REQUESTS: Final = 4000
 ROUNDS: Final = 5
 
 
-def load(port: int) -> tuple[float, float]:
-    """Return the starts per second of one server, and their p99 in seconds."""
-    found = Server.at(port).round(CONNECTIONS, REQUESTS)
-    return found.rate, found.p99
+def started(port: int) -> Found:
+    """Send starts to the server at a port."""
+    return load(port, post(PATH), CONNECTIONS, REQUESTS)
 
 
 def run() -> Iterator[Figure]:
@@ -52,15 +52,15 @@ def measured(
 ) -> Iterator[Figure]:
     """Measure the total starts per second of several servers, each on one of these stores."""
     with contextlib.ExitStack() as stack:
-        servers = [Server(kind, *where) for where in stores]
+        servers = [Server("starting", kind, *where) for where in stores]
         for one in servers:
             stack.callback(one.close)
-        rounds = [list(pool.map(load, [one.port for one in servers])) for _ in range(ROUNDS)]
+        ports = [one.port for one in servers]
+        rounds = [list(pool.map(started, ports)) for _ in range(ROUNDS)]
     what = f"{kind}, processes: {len(stores)}, stores: {len(set(stores))}"
-    yield alone(
-        what, [sum(rate for rate, _ in found) for found in rounds], unit="/s", measure="rate"
-    )
-    p99 = [max(p99 for _, p99 in found) for found in rounds]
+    rates = [sum(one.rate for one in found) for found in rounds]
+    yield alone(what, rates, unit="/s", measure="rate")
+    p99 = [max(one.p99 for one in found) for found in rounds]
     yield alone(what, p99, unit="ms", measure="p99", scale=1e3)
 
 
@@ -84,13 +84,13 @@ def cost(store: tuple[str, ...]) -> Iterator[Figure]:
 
     with (
         psycopg.connect(url, autocommit=True) as connection,
-        contextlib.closing(Server("postgres", *store)) as server,
+        contextlib.closing(Server("starting", "postgres", *store)) as server,
     ):
         database = Process(connection.info.backend_pid).parent()
         assert database is not None
-        server.round(CONNECTIONS, REQUESTS)
+        started(server.port)
         before = used()
-        server.round(CONNECTIONS, REQUESTS)
+        started(server.port)
         cpu, written, kept = (
             (now - then) / REQUESTS for now, then in zip(used(), before, strict=True)
         )

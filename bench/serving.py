@@ -19,8 +19,6 @@ from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 
-NAME_FILE = "name.txt"
-
 
 def bare(body: bytes) -> Any:
     """Return the simplest ASGI application, which replies with the same bytes to every request."""
@@ -46,14 +44,26 @@ def with_cpu(app: Any) -> Any:
     return counted
 
 
-def operations(store: Any) -> tuple[Any, str]:
+def serve(app: Any, port: int) -> None:
+    """Serve an application, and its CPU, until the process is killed."""
+    uvicorn.run(
+        with_cpu(app), port=port, log_level="critical", lifespan="off",
+        loop="uvloop", http="httptools",
+    )  # fmt: skip
+
+
+def booked(kind: str) -> tuple[lro.Service, str]:
+    """Return a service and the name of its only operation, which has ended."""
+    store: Any = MemoryStore()
+    if kind == "sqlite":
+        store = SQLiteStore(Path(tempfile.mkdtemp()) / "operations.db")
     service = lro.Service(store, InlineExecutor())
     method = service.declare(
         "bench.v1.Bench.Book", request=Request, response=BookResponse, metadata=Meta
     )
     name = method.start(Request(), metadata=META).name
     service.reporter(name).complete(BOOK)
-    return OperationsApp(service), name
+    return service, name
 
 
 def starlette(body: Any) -> Any:
@@ -68,19 +78,11 @@ def starlette(body: Any) -> Any:
 
 
 def main(kind: str, port: int) -> None:
-    folder = tempfile.mkdtemp()
-    store: Any = MemoryStore()
-    if kind == "sqlite":
-        store = SQLiteStore(Path(folder) / "operations.db")
-    app, name = operations(store)
-    operation = app.edge.service.get(name)
-    value = lro.wire.operation_to_json(operation, app.edge.service.types)
+    service, name = booked(kind)
+    value = lro.wire.operation_to_json(service.get(name), service.types)
     apps = {"bare": bare(lro.wire.dumps(value)), "starlette": starlette(value)}
     print(name, flush=True)
-    uvicorn.run(
-        with_cpu(apps.get(kind, app)), port=port, log_level="critical", lifespan="off",
-        loop="uvloop", http="httptools",
-    )  # fmt: skip
+    serve(apps.get(kind) or OperationsApp(service), port)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +18,6 @@ from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
-from lro.stores.sqlite import SQLiteStore
 from lro.telemetry import Telemetry
 
 ONE_BY_ONE = 400
@@ -160,28 +157,7 @@ def run() -> Iterator[Figure]:
             what = f"memory, {label}, {IN_FLIGHT} in flight"
             many = in_flight(service, method)
             yield compare(what, many, dict_in_flight, unit="/s", target=20_000, absolute=True)
-    yield from with_statistics()
     yield from with_telemetry()
-
-
-def with_statistics() -> Iterator[Figure]:
-    """Compare the time from start to result with statistics and without."""
-    with tempfile.TemporaryDirectory() as folder:
-        files = (SQLiteStore(f"{folder}/{number}.db") for number in itertools.count())
-        for label, executor, store in (
-            ("memory, inline", "inline", MemoryStore),
-            ("memory, threads", "threads", MemoryStore),
-            ("SQLite, threads", "threads", lambda: next(files)),
-        ):
-            with contextlib.ExitStack() as stack:
-                pair = [
-                    make(store(), EXECUTORS[executor](), statistics=counted)
-                    for counted in (True, False)
-                ]
-                for service, _ in pair:
-                    stack.enter_context(service)
-                ours, without = [one_by_one(*one) for one in pair]
-                yield compare(f"{label}, with / without statistics", ours, without, rounds=21)
 
 
 def with_telemetry() -> Iterator[Figure]:

@@ -20,11 +20,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import uvicorn
-
 import lro
 from bench.across import postgres_server
-from bench.serving import bare, with_cpu
+from bench.serving import bare, serve
 from bench.start_to_result import Progress, Request, RunResponse
 from lro.asgi import OperationsApp
 from lro.executors.asyncio import AsyncioExecutor
@@ -170,10 +168,7 @@ def main(kind: str, port: int, *where: str) -> None:
     if kind == "frozen":
         gc.freeze()
     print(time.time(), flush=True)
-    uvicorn.run(
-        with_cpu(app), port=port, log_level="critical", lifespan="off",
-        loop="uvloop", http="httptools",
-    )  # fmt: skip
+    serve(app, port)
 
 
 if __name__ == "__main__":

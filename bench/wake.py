@@ -8,21 +8,17 @@ import threading
 import time
 from collections.abc import Iterator
 
-import lro
-from bench.measure import Figure, compare, percentile
-from bench.start_to_result import Progress, Request, RunResponse
-from lro.executors.inline import InlineExecutor
+from bench.measure import Figure, compare
+from bench.peer import declared
+from bench.start_to_result import Request, RunResponse
 from lro.stores.memory import MemoryStore
 
 WAITERS = 10_000
 
 
-async def ours(many_names: bool) -> tuple[float, float]:
-    """Return the seconds until the last and the median waiter are awake; no thread is added."""
-    service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
-    method = service.declare(
-        "bench.v1.Bench.Run", request=Request, response=RunResponse, metadata=Progress
-    )
+async def ours(many_names: bool) -> float:
+    """Return the seconds until the last waiter is awake; no thread is added."""
+    service, method = declared(MemoryStore())
     count = WAITERS if many_names else 1
     names = [method.start(Request()).name for _ in range(count)]
     threads = threading.active_count()
@@ -43,11 +39,11 @@ async def ours(many_names: bool) -> tuple[float, float]:
     for reporter in reporters:
         reporter.complete(RunResponse(1))
     await asyncio.gather(*tasks)
-    return max(awake) - began, percentile(awake, 0.5) - began
+    return max(awake) - began
 
 
-async def bare() -> tuple[float, float]:
-    """Return the same two times for bare futures with timeouts."""
+async def bare() -> float:
+    """Return the same time for bare futures with timeouts."""
     loop = asyncio.get_running_loop()
     futures = [loop.create_future() for _ in range(WAITERS)]
     awake: list[float] = []
@@ -65,15 +61,15 @@ async def bare() -> tuple[float, float]:
     for future in futures:
         future.set_result(None)
     await asyncio.gather(*tasks)
-    return max(awake) - began, percentile(awake, 0.5) - began
+    return max(awake) - began
 
 
 def run() -> Iterator[Figure]:
     for many, label, target in ((False, "one operation", 2), (True, "one operation each", 4)):
         yield compare(
             f"{WAITERS:,} wait for {label}",
-            lambda many=many: asyncio.run(ours(many))[0],  # type: ignore[misc]
-            lambda: asyncio.run(bare())[0],
+            lambda many=many: asyncio.run(ours(many)),  # type: ignore[misc]
+            lambda: asyncio.run(bare()),
             rounds=5,
             scale=1e3,
             unit="ms",

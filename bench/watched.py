@@ -39,7 +39,6 @@ PARSER.add_argument(
     "--within", type=float, nargs=2, default=[20.0, 40.0], help="they end within these seconds"
 )
 PARSER.add_argument("--rounds", type=int, default=3)
-PARSER.add_argument("--only", nargs="+", default=[], help="variants whose label has one of these")
 
 
 @attrs.frozen
@@ -128,8 +127,6 @@ def run(options: argparse.Namespace) -> Iterator[Figure]:
     """Measure each variant once per round."""
     for operations in options.operations:
         variants = [one for one in VARIANTS if operations <= one.most]
-        if options.only:
-            variants = [one for one in variants if any(word in one.label for word in options.only)]
         found: dict[str, list[Found]] = {one.label: [] for one in variants}
         for number in range(options.rounds):
             for one in variants:
