@@ -96,12 +96,16 @@ def test_lazy_names_match_the_imports_for_type_checkers(face: str) -> None:
 
 
 @pytest.mark.parametrize("face", LAZY)
-def test_error_of_a_misspelt_name_lets_python_suggest_another(face: str) -> None:
+def test_error_of_a_misspelt_name_lets_python_suggest_another(
+    face: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The error has the name and the module, from which Python takes "Did you mean: ...?"."""
     module = importlib.import_module(face)
     with pytest.raises(AttributeError) as caught:
         getattr(module, "Operatoin")  # noqa: B009  # type checkers refuse it
     assert (caught.value.name, caught.value.obj) == ("Operatoin", module)
+    monkeypatch.delitem(sys.modules, face)  # as in a program that loads modules anew
+    assert not hasattr(module, "Operatoin")
 
 
 def test_misspelt_name_of_the_package_is_an_attribute_error() -> None:

@@ -83,7 +83,7 @@ if not TYPE_CHECKING:  # if a type checker saw __getattr__, it would accept any 
                 globals()[name] = found
                 return found
         message = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(message, name=name, obj=sys.modules[__name__])
+        raise AttributeError(message, name=name, obj=sys.modules.get(__name__))
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})

@@ -19,7 +19,7 @@ def late_names(module: dict[str, object], homes: Mapping[str, str]) -> Callable[
             here = str(module["__name__"])
             # Python suggests a similar name to those who mistyped one if it knows the module.
             message = f"module {here!r} has no attribute {name!r}"
-            raise AttributeError(message, name=name, obj=sys.modules[here])
+            raise AttributeError(message, name=name, obj=sys.modules.get(here))
         found = module[name] = getattr(importlib.import_module(places[name]), name)
         return found
 
