@@ -139,7 +139,7 @@ def test_no_work_is_looked_for_during_the_drain(make_service, monkeypatch):
     service = make_service(MemoryStore(), executor)
     work(service).start(WorkRequest())
     background = service.edges.background
-    assert background.older_waits
+    assert background.claims.older_waits
     background.work.stopping, executor.busy = True, False
     monkeypatch.setattr(service.store, "claim", raising(AssertionError("it looks for work")))
     assert background.claims.run_due() >= 1.0

@@ -506,11 +506,6 @@ class Background(PerProcess):
         """The function to call when a worker has become free."""
         return _nobody if self.claims is None else self.claims.freed
 
-    @property
-    def older_waits(self) -> bool:
-        """See :attr:`Claims.older_waits`."""
-        return self.claims is not None and self.claims.older_waits
-
 
 def _nobody() -> None:
     """Do nothing: this process has no workers."""
