@@ -51,13 +51,20 @@ def save(path: Path, name: str, rows: Sequence[Figure], *, whole: bool) -> None:
     old = [] if whole or name not in found else rows_of(path)[name]
     new = {row.key: row for row in rows}
     merged = {row.key: row for row in old} | new
-    found[name] = about() | {"rows": [row.to_json() for row in merged.values()]}
+    facts = about()
+    if merged.keys() != new.keys():  # the other rows are those of older runs
+        facts = {key: _both(found[name][key], value) for key, value in facts.items()}
+    found[name] = facts | {"rows": [row.to_json() for row in merged.values()]}
     parts = []
     for bench, kept in sorted(found.items()):
         head = json.dumps({key: value for key, value in kept.items() if key != "rows"})
         lines = ",\n".join(f"  {json.dumps(row, ensure_ascii=False)}" for row in kept["rows"])
         parts.append(f'"{bench}": {head[:-1]}, "rows": [\n{lines}\n]}}')
     path.write_text("{\n" + ",\n".join(parts) + "\n}\n")
+
+
+def _both(old: str, new: str) -> str:
+    return " / ".join(dict.fromkeys([*old.split(" / "), new]))
 
 
 def grown(old: Rows, new: Rows) -> Iterator[str]:

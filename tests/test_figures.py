@@ -89,6 +89,25 @@ def test_part_of_a_bench_replaces_only_its_own_rows(tmp_path: Path) -> None:
     assert kept(path) == {"x": [("b", 1)], "y": [("a", 1)]}
 
 
+def test_rows_of_an_older_run_keep_what_is_said_about_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "kept.json"
+
+    def saved(commit: str, *names: str, whole: bool = False) -> str:
+        monkeypatch.setattr("bench.report.about", lambda: {"commit": commit, "cores": "2"})
+        rows = [Figure(what=what, ours=1, unit="µs") for what in names]
+        save(path, "x", rows, whole=whole)
+        assert load(path)["x"]["cores"] == "2"
+        return str(load(path)["x"]["commit"])
+
+    assert saved("Old", "a", "b") == "Old"
+    assert saved("New", "b") == "Old / New"
+    assert saved("New", "b") == "Old / New"
+    assert saved("Newer", "a", "b") == "Newer"
+    assert saved("Newest", "b", whole=True) == "Newest"
+
+
 def test_a_comparison_marks_what_is_slower_than_the_slowest_round_before() -> None:
     def row(what: str, ours: float, unit: str = "µs") -> Figure:
         return Figure(what=what, ours=ours, unit=unit, rounds=(0.9 * ours, ours, 1.1 * ours))
