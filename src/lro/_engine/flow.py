@@ -176,7 +176,7 @@ class InsertWrite(Write):
 
     def __init__(self, store: Store, record: Record, request: Any, key: RequestKey | None) -> None:
         self.store = store
-        self.blocks = store.writes_block
+        self.blocks: bool = store.writes_block
         self._record = record
         self._request = request
         self._key = key
@@ -195,7 +195,7 @@ class UpdateWrite(Write):
 
     def __init__(self, store: Store, name: str, change: Change) -> None:
         self.store = store
-        self.blocks = store.writes_block
+        self.blocks: bool = store.writes_block
         self._name = name
         self._change = change
 
@@ -213,7 +213,7 @@ class CheckpointWrite(Write):
 
     def __init__(self, store: Store, name: str, attempt: int, key: str, value: Any) -> None:
         self.store = store
-        self.blocks = store.writes_block
+        self.blocks: bool = store.writes_block
         self._kept = name, attempt, key, value
 
     def take(self) -> None:
@@ -233,7 +233,7 @@ class Read(FlowStep):
     def __init__(self, store: Store, name: str) -> None:
         self.store = store
         self.name = name
-        self.blocks = store.reads_block
+        self.blocks: bool = store.reads_block
 
     def take(self) -> Record:
         """Read the record."""
