@@ -114,8 +114,8 @@ def floor(path: str) -> Any:
 
 
 def on_threads(store: Any) -> Any:
-    """Return our ASGI application with a function that returns at once, on four threads."""
-    service = lro.Service(store, ThreadExecutor(4))
+    """Return our ASGI application with a function that returns at once, on enough threads."""
+    service = lro.Service(store, ThreadExecutor(64))
 
     @service.method("bench.v1.Bench.Run", path=PATH)
     def run(request: Request, _: lro.Job[Progress]) -> RunResponse:
