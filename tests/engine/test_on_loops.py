@@ -61,6 +61,13 @@ def service(make_service, store):
     return made
 
 
+def close_with_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """Close a loop whose tasks have not ended; the garbage collector closes their coroutines."""
+    for task in asyncio.all_tasks(loop):
+        abandon(task)
+    loop.close()
+
+
 def records(store: Any) -> list[Record]:
     return list(store.page("", None, 99).records)
 
@@ -709,10 +716,7 @@ def test_maintenance_releases_the_work_of_a_closed_loop(make_service, store):
 
     loop = asyncio.new_event_loop()
     name = loop.run_until_complete(start())
-    for task in asyncio.all_tasks(loop):
-        abandon(task)
-    del task
-    loop.close()
+    close_with_tasks(loop)
     service.run_maintenance()
     assert seen == ["begun", service.edges.work.owner]
     assert store.get(name).waits
@@ -724,10 +728,7 @@ def test_function_that_a_later_loop_closes_is_no_failure(make_service, store, ca
     blocked = Blocked(service)
     loop = asyncio.new_event_loop()
     (name,) = loop.run_until_complete(blocked.start("a"))
-    for task in asyncio.all_tasks(loop):
-        abandon(task)
-    del task
-    loop.close()
+    close_with_tasks(loop)
     blocked.may_go_on = True
 
     async def again() -> None:
@@ -761,10 +762,7 @@ def test_error_of_a_cleanup_that_a_later_loop_runs_is_logged_as_it_is(make_servi
 
     loop = asyncio.new_event_loop()
     name = loop.run_until_complete(start())
-    for task in asyncio.all_tasks(loop):
-        abandon(task)
-    del task
-    loop.close()
+    close_with_tasks(loop)
 
     async def again() -> None:
         await service.get_async(name)

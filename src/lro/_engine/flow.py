@@ -311,19 +311,12 @@ def flow_of(method: Callable[P, R]) -> Callable[P, Flow[R]]:
 
 def run(flow: Flow[R]) -> R:
     """Follow a flow in this thread, and return its result."""
-    try:
-        step = flow.send(None)
-        while True:
-            try:
-                answer = step.take()
-            except BaseException as exc:
-                step = flow.throw(exc)
-            else:
-                step = flow.send(answer)
-                answer = None  # a large answer is not kept while the next step is taken
-    except StopIteration as end:
-        result: R = end.value
-        return result
+    result: R = _advance(flow, None, None, _nowhere)[1]
+    return result
+
+
+def _nowhere(_: FlowStep) -> bool:
+    return False
 
 
 def _at_question(step: FlowStep) -> bool:

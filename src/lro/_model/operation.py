@@ -488,7 +488,7 @@ def is_small(operation: Operation) -> bool:
         return True
     try:
         return operation.small
-    except AttributeError:  # nobody has asked for this version of the operation
+    except AttributeError:  # the first question about this version of the operation
         small = _fits(metadata, result)
     _SET_SMALL(operation, small)
     return small
