@@ -91,6 +91,11 @@ def test_flat_object_is_read_only_if_its_keys_differ(pairs):
             loads_strict(text)
 
 
+@pytest.mark.parametrize("text", ['"{"', '"{}"'])
+def test_text_with_a_brace_is_read_as_a_text(read, text):
+    assert read(text) == json.loads(text)
+
+
 def test_depth_is_limited_to_a_hundred_levels(read):
     """JSON of 100 levels is read, and deeper JSON is refused (spec §1.8(8) requires 32 levels)."""
     for levels in (1, 32, MAX_DEPTH):

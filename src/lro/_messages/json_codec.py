@@ -27,11 +27,11 @@ from typing import Any, Final, TypeAlias
 
 import attrs
 
-from lro._base.errors import MAX_VIOLATIONS, DeclarationError, InvalidArgument, InvalidFields, got
+from lro._base.errors import MAX_VIOLATIONS, InvalidArgument, InvalidFields, got
 from lro._base.status import AnyMessage, Json
 from lro._messages.scalars import DUMPERS, LOADERS, Dumper, Loader, enum_codec, is_text
 from lro._messages.schema import Field, Kind, Label, Make, Shape, Violations, raise_all
-from lro._messages.shapes import is_message_class, is_typed_dict, library_of, no_message, shape_of
+from lro._messages.shapes import is_message_class, is_typed_dict, library_of, shape_of
 from lro._messages.times import datetime_text, parse_datetime
 from lro._messages.wellknown import (
     NULL_IS_A_VALUE,
@@ -320,9 +320,7 @@ class JsonCodec:
             return self._load_any
         if cls in SPECIAL:
             return SPECIAL[cls][0]
-        if is_message_class(cls):
-            return self._message_loader(cls)
-        raise DeclarationError(getattr(cls, "__qualname__", str(cls)), no_message(cls))
+        return self._message_loader(cls)
 
     def _new_writer(self, cls: Any) -> Dumper:
         if cls is AnyMessage:
