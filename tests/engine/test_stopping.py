@@ -280,7 +280,7 @@ def test_work_that_is_claimed_during_a_stop_is_released(make_service, store):
     def stop(claim):
         if claim.max_count:  # 0 only asks whether there is waiting work
             stopping.start()
-            stopping.join(0.1)
+            until(lambda: service.edges.work.stopping)
         else:
             once(store, "claim", stop)
 

@@ -33,7 +33,7 @@ from tests.stores.samples import (
     waiting,
 )
 from tests.stores.wires import Wire, stranger
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 LIMITS = [{"M": None}, {"M": 50}]
 """The limits of a claim: none, and a limit that is never reached."""
@@ -327,6 +327,8 @@ def test_claims_with_a_limit_run_one_at_a_time(
     remote: Any, clock: ManualClock, postgres_wire: Wire
 ) -> None:
     """Claims with a limit on one method wait for each other; claims without a limit do not wait."""
+    import psycopg
+
     one, two = remote(clock), remote(clock)
     insert(one, waiting(clock, "m"))
     insert(one, waiting(clock, "m2"))
@@ -350,10 +352,15 @@ def test_claims_with_a_limit_run_one_at_a_time(
 
     first = claim(one)
     assert counting.wait(PATIENCE)
+    locking: list[Any] = []
+    postgres_wire.when("SELECT pg_advisory_xact_lock", locking.append)
     second = claim(two)
+    until(lambda: locking)
+    at_lock = "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = %s"
+    with psycopg.connect(shared_server().url, autocommit=True) as plain:
+        until(lambda: plain.execute(at_lock, (locking[0].info.backend_pid,)).fetchone() == (True,))
     assert claimed(claim_work(two, clock, limits={"N": 1})) == ["n"]
     assert claimed(claim_work(two, clock, limits={"N": None})) == []
-    second.join(0.3)
     assert (found, second.is_alive()) == ([], True)
     go.set()
     first.join(PATIENCE)

@@ -16,8 +16,7 @@ import pytest
 
 import lro
 from lro import Operation
-from lro._engine.store_port import keeps_outbox
-from lro.adapters import OutboxStore, Record, Store
+from lro.adapters import OutboxStore, Record, Store, keeps_outbox
 from lro.errors import OperationNotFound, Unavailable
 from lro.stores.memory import MemoryStore
 from lro.testing import ManualClock

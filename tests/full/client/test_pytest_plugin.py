@@ -15,7 +15,7 @@ import lro
 from lro_client.testing import VirtualClock
 from lro_client.testing._fixtures import service_in_memory
 from tests.service_steps import Step
-from tests.waiting import PATIENCE, joined
+from tests.waiting import PATIENCE, joined, until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -140,12 +140,18 @@ def test_service_in_memory_reports_leftover_work() -> None:
             forgotten.append(threading.Thread(target=lambda: work.start(WorkRequest())))
             forgotten[0].start()
             step.reached()
-            threading.Timer(0.2, step.go.set).start()  # the close waits for the work
+            forgotten.append(threading.Thread(target=go_on, args=(service,)))
+            forgotten[1].start()  # the close waits for the work
+
+    def go_on(service: lro.Service) -> None:
+        until(lambda: service.edges.work.stopping)
+        step.go.set()
 
     forgotten: list[threading.Thread] = []
     with pytest.raises(AssertionError, match="is still running") as caught:
         forget()
-    joined(forgotten[0])
+    for thread in forgotten:
+        joined(thread)
     assert str(caught.value) == f"lro_service: the work of {names[0]} is still running"
 
 
