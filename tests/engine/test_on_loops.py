@@ -83,11 +83,13 @@ class Blocked:
 
     def __init__(self, service: Service) -> None:
         self.begun: list[str] = []
+        self.tasks: list[Any] = []
         self.may_go_on = False
 
         @service.method(NAME)
         async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
             self.begun.append(request.text)
+            self.tasks.append(asyncio.current_task())
             if not self.may_go_on:
                 await asyncio.Event().wait()
             return WorkResponse(request.text)
@@ -792,6 +794,53 @@ def test_loop_that_has_cancelled_its_tasks_begins_no_work_until_it_is_used(make_
 
     asyncio.run(main())
     assert blocked.begun == ["a", "a"]
+
+
+def test_work_of_tasks_that_are_cancelled_one_after_the_other_is_released(make_service, store):
+    """Work is released if the application cancels its task, even if other tasks go on."""
+    service = make_service(store, running())
+    blocked = Blocked(service)
+
+    async def main() -> list[str]:
+        before = asyncio.all_tasks()
+        names = await blocked.start("ab", begun=2)
+        rest = asyncio.all_tasks() - before - {*blocked.tasks}
+        assert rest  # the executor's own task comes last
+        for task in (*blocked.tasks, *rest):
+            task.cancel()
+            await asyncio.wait([task])
+        return names
+
+    names = asyncio.run(main())
+    assert [store.get(name).waits for name in names] == [True, True]
+    blocked.may_go_on = True
+
+    async def again() -> None:
+        await service.get_async(names[0])
+        await until_async(lambda: all_done(service, store))
+
+    asyncio.run(again())
+    assert sorted(blocked.begun) == ["a", "a", "b", "b"]
+
+
+def test_task_of_a_function_is_made_by_the_task_factory_of_the_application(make_service, store):
+    """Libraries that trace tasks set a task factory."""
+    service = make_service(store, running())
+    made: list[str] = []
+
+    def make(loop: Any, coroutine: Any, **options: Any) -> Any:
+        made.append(coroutine.__qualname__)
+        return asyncio.Task(coroutine, loop=loop, **options)
+
+    method = declared(service)
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_task_factory(make)
+        started = await method.start_async(WorkRequest("a"))
+        assert (await over(service, started.operation)).response is not None
+
+    asyncio.run(main())
+    assert any(name.endswith("live") for name in made)
 
 
 def test_function_that_cancels_its_own_task_fails_alone(make_service, store):

@@ -66,7 +66,10 @@ class LoopWatch(Protocol):
         ...
 
     def loop_ends(self) -> bool:
-        """Return True if all tasks of the loop have been cancelled, as by a loop that ends."""
+        """Return True if the task was cancelled with all tasks of the loop, or by another task.
+
+        A loop that ends cancels all tasks. An application may cancel them one after the other.
+        """
         ...
 
 

@@ -8,7 +8,7 @@ import contextvars
 import logging
 import threading
 from collections.abc import Coroutine
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from lro._base.arguments import check, check_count
 from lro._base.errors import Unavailable, interrupts
@@ -56,8 +56,8 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
     loop starts, gets, waits for or watches an operation, or uses a handle. From then on, work runs
     on the new loop. Before the loop ends, close the service in another thread, by
     ``await asyncio.to_thread(service.close)``. If the loop ends first, the work of async functions
-    is released soon, and other functions run to their end. The ASGI edge closes the service by
-    itself.
+    is released soon, as is the work of an async function whose task another task cancels; other
+    functions run to their end. The ASGI edge closes the service by itself.
 
     Raises:
         DeclarationError: ``concurrency`` is not an integer from 1, or ``loop`` is not "own" or
@@ -237,7 +237,11 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
         run = _Run(self, place, task)
         coroutine = run.live()
         # Use a new context: the current context belongs to a start, or to the end of a task.
-        running = loop.create_task(coroutine, context=contextvars.Context())
+        context = contextvars.Context()
+        if loop.get_task_factory() is None:
+            running: asyncio.Task[None] = _FunctionTask(coroutine, loop=loop, context=context)
+        else:
+            running = loop.create_task(coroutine, context=context)
         self._tasks[running] = coroutine
         running.add_done_callback(run.over)
 
@@ -280,6 +284,24 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
         except RuntimeError as exc:  # the process has too many threads, or is ending
             self._places.end(place, tell=False)
             raise Unavailable(f"no thread can be started: {exc}") from exc
+
+
+class _FunctionTask(asyncio.Task[None]):
+    """The task of a function."""
+
+    cancelled_by_other = False
+    """True if another task has cancelled this one.
+
+    The executor and the function's own timers cancel from callbacks of the loop. So the other task
+    is probably one that ends the tasks of its loop one after the other.
+    """
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Cancel the task as ``asyncio.Task`` does."""
+        by = asyncio.current_task(self.get_loop())
+        if by is not None and by is not self:
+            self.cancelled_by_other = True
+        return super().cancel(msg)
 
 
 class _Run:
@@ -325,7 +347,10 @@ class _Run:
 
     def loop_ends(self) -> bool:
         """See :class:`LoopWatch`."""
-        if self._guard is None or not self._guard.cancelling():
+        if self._guard is None:
             return False
-        self._executor.note_end(self._guard)
-        return True
+        if self._guard.cancelling():
+            self._executor.note_end(self._guard)
+            return True
+        this = asyncio.current_task()
+        return isinstance(this, _FunctionTask) and this.cancelled_by_other
