@@ -105,6 +105,12 @@ class Held(InlineExecutor):
         return False
 
 
+class Apart(Held):
+    """An executor that runs tasks in another thread than the one that claims them."""
+
+    submits_block = False
+
+
 class FakeWork:
     """A fake of a process's work. It holds names set by the test and records cancel requests."""
 

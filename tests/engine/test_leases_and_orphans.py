@@ -21,13 +21,16 @@ from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from lro.wire import ListOperationsRequest
-from tests.engine.engine_parts import EACH_STORE, LEASE, NAME, Held, method_of, once, raising
+from tests.engine.engine_parts import EACH_STORE, LEASE, NAME, Apart, Held, method_of, once, raising
 from tests.patching import patch_threads
 from tests.service_steps import Step, answer, ended, reason, recovered, unpacked
 from tests.waiting import PATIENCE, joined, threads_from_now, until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 NOW = timedelta(0)
+
+
+def answer_later(request: WorkRequest) -> None: ...
 
 
 def never(request, job):
@@ -606,6 +609,22 @@ def test_late_end_of_an_attempt_does_not_retire_a_later_one(make_service, store,
     made.task.run()
     assert not made.service.edges.work.held()
     assert made.service.get(made.name).done
+
+
+def test_late_start_time_of_an_attempt_is_not_stored(make_service, store, clock):
+    """A process that stores the start time of attempt 1 late does not change attempt 2."""
+    executor, seconds = Apart(busy=True), [0.0]
+    service = make_service(store, executor, clock=lambda: seconds[0])
+    name = service.method(NAME)(answer_later).start(WorkRequest()).name
+    executor.busy = False
+    service.run_maintenance()
+    store.update(name, lose(1, clock(), clock()))
+    store.update(name, claim("them", clock() + LEASE, clock()))
+    before = store.get(name)
+    seconds[0] += 1
+    service.run_maintenance()
+    store.update(name, lambda record: record)  # comes after a write that the store keeps for later
+    assert (store.get(name), before.attempt) == (before, 2)
 
 
 def test_start_during_close_is_kept(make_service, store):

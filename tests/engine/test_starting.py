@@ -24,7 +24,7 @@ from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.testing import START
 from lro.wire import ListOperationsRequest
-from tests.engine.engine_parts import ID, NAME, Held, method_of, once, raising
+from tests.engine.engine_parts import ID, NAME, Apart, Held, method_of, once, raising
 from tests.service_steps import Step, answer, ended, ended_in_turn, reason, swap, work
 from tests.waiting import PATIENCE, joined, until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
@@ -137,12 +137,6 @@ def test_older_waiting_work_begins_before_a_new_start(store, make_service, clock
 
 
 def nap(request: WorkRequest) -> None: ...
-
-
-class Apart(Held):
-    """An executor that runs tasks in another thread than the one that claims them."""
-
-    submits_block = False
 
 
 @pytest.mark.parametrize("case", ["it goes on", "it is over", "it has the thread"])

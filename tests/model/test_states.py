@@ -17,7 +17,6 @@ from lro._model.operation import (
     end,
     lose,
     next_state,
-    note_start,
     release,
     report,
     request_cancel,
@@ -154,13 +153,7 @@ def test_cancellation_without_a_cancel_request_is_refused():
 
 @pytest.mark.parametrize(
     "change",
-    [
-        note_start(1, lambda changed: changed.with_metadata(META)),
-        report(META, 1, LATER),
-        release(1, LATER),
-        lose(1, NOW, LATER),
-        finish(None, attempt=1),
-    ],
+    [report(META, 1, LATER), release(1, LATER), lose(1, NOW, LATER), finish(None, attempt=1)],
 )
 def test_a_stale_attempt_writes_nothing(change):
     """A write of an attempt that has lost its lease is refused because of its attempt number."""
