@@ -27,7 +27,7 @@ from lro._engine.service import Service
 from lro._http.edge import EdgeKeywords, OperationsEdge, RouteResult
 from lro._http.requests import mount_path, raw_form, strip_mount, wire_text
 from lro._http.responses import JSON_HEADERS, EventStream, HttpReply
-from lro._http.routes import HttpRequest
+from lro._http.routes import HttpRequest, http_request
 from lro._model.operation import Operation
 
 __all__ = ["App", "EdgeApp", "OperationsApp", "Receive", "Scope", "Send"]
@@ -283,19 +283,20 @@ def request_of(
     if not isinstance(raw, list):
         raw = list(raw)
     late = method in _BODILESS or len(raw) > MAX_HEADERS
-    return HttpRequest(
-        method=method,
-        path=path,
-        query=wire_text(query) if query else "",
-        headers=_Headers(raw) if late else _decode(raw),
-        body=body,
-        scheme=scope.get("scheme", "http"),
-        native=scope,
-        caller=caller,
-        peer=client[0] if client else "",
-        mount=_mount,
-        while_connected=None if receive is None else functools.partial(while_there, receive),
-    )
+    fields = {
+        "method": method,
+        "path": path,
+        "query": wire_text(query) if query else "",
+        "headers": _Headers(raw) if late else _decode(raw),
+        "body": body,
+        "scheme": scope.get("scheme", "http"),
+        "native": scope,
+        "caller": caller,
+        "peer": client[0] if client else "",
+        "mount": _mount,
+        "while_connected": None if receive is None else functools.partial(while_there, receive),
+    }
+    return http_request(fields)
 
 
 def _mount(request: HttpRequest) -> str | None:
@@ -378,11 +379,7 @@ async def _disconnected(receive: Receive) -> None:
     await asyncio.get_running_loop().create_future()
 
 
-def _encode(header: tuple[str, str]) -> tuple[bytes, bytes]:
-    return header[0].encode("latin-1"), header[1].encode("latin-1")
-
-
-_ENCODED: Final = {header: _encode(header) for header in JSON_HEADERS}
+_ENCODED: Final = {(n, v): (n.encode("latin-1"), v.encode("latin-1")) for n, v in JSON_HEADERS}
 """The headers of most replies, encoded once."""
 
 
@@ -435,7 +432,10 @@ class _Sender:
         await self._end()
 
     def _begin(self, reply: HttpReply | EventStream, length: int = 0) -> Awaitable[None]:
-        headers = [_ENCODED.get(header) or _encode(header) for header in reply.headers]
+        headers = [
+            _ENCODED.get((name, value)) or (name.encode("latin-1"), value.encode("latin-1"))
+            for name, value in reply.headers
+        ]
         if length:
             headers.append((b"content-length", b"%d" % length))
         self.begun = True

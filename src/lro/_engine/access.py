@@ -41,7 +41,7 @@ from lro._base.errors import (
 from lro._engine.flow import Flow, FlowStep, MayBlock, Question, on_loop, read, run
 from lro._engine.store_port import Store
 from lro._model.description import NOWHERE, Place
-from lro._model.operation import Operation, Record, parse_name
+from lro._model.operation import Operation, Record, check_name
 
 _REFUSED: Final = "is refused by the method"
 
@@ -384,7 +384,7 @@ class Access:
             InvalidOperationName: The name is malformed.
             OperationNotFound: As for :meth:`visible_record`.
         """
-        parse_name(name)
+        check_name(name)
         return self._checked(self._store.get(name), caller).operation
 
     def visible_record(self, name: str, caller: str | None) -> Flow[Record]:
@@ -396,9 +396,10 @@ class Access:
         return self._checked((yield from read(self._store, name)), caller)
 
     def _checked(self, record: Record, caller: str | None) -> Record:
-        if self.owner_only and not self._allows(record, caller):
+        hidden = self.owner_only and not self._allows(record, caller)
+        if hidden or not record.visible(self._store.now()):
             raise OperationNotFound(record.name)
-        return record.require_visible(self._store.now())
+        return record
 
     def _allows(self, record: Record, caller: str | None) -> bool:
         return not self.owner_only or caller in (None, record.caller)

@@ -37,8 +37,8 @@ from lro._engine.store_port import Claim, Worker
 from lro._model.operation import (
     Record,
     State,
+    check_name,
     is_unowned,
-    parse_name,
     request_cancel,
     requeue,
     withdraw,
@@ -322,7 +322,7 @@ class LocalWork(HeldWork):
             InvalidOperationName: The name is malformed.
             Unavailable: The store cannot be reached, or the service is stopping.
         """
-        parse_name(name)
+        check_name(name)
         try:
             method = self._store.get(name).method
         except OperationNotFound:

@@ -79,8 +79,8 @@ from lro._model.operation import (
     ListOperationsResponse,
     Operation,
     Record,
+    check_name,
     normalise_parent,
-    parse_name,
     parse_names,
     rerun_request_id,
 )
@@ -584,7 +584,7 @@ class Service(PerProcess):
             LroError: As for ``Method.start``.
         """
         self.edges.start_maintenance()
-        parse_name(name)
+        check_name(name)
         yield from self.edges.access.permit_verb(caller, "RerunOperation", name)
         record = yield from self.edges.access.visible_record(name, caller)
         spec = self.edges.methods.by_stored_name.get(record.method)
@@ -634,7 +634,7 @@ class Service(PerProcess):
             InvalidOperationName: The name is malformed.
             DeclarationError: The operation belongs to a method that this service does not know.
         """
-        parse_name(name)
+        check_name(name)
         return self.edges.methods.reporter(name)
 
     # -- verbs --------------------------------------------------------------------------------
@@ -656,7 +656,7 @@ class Service(PerProcess):
             HookFailed: The ``authorize`` hook gives no valid answer.
         """
         self.edges.begin_here()
-        parse_name(name)
+        check_name(name)
         check_view(view)
         yield from self.edges.access.permit(caller, "GetOperation", name)
         if view == "BASIC":
@@ -713,7 +713,7 @@ class Service(PerProcess):
         """
         self.edges.start_maintenance()
         self.edges.access.require("DeleteOperation")
-        parse_name(name)
+        check_name(name)
         yield from self.edges.access.permit(caller, "DeleteOperation", name)
         record = yield from self.edges.access.visible_record(name, caller)
         yield from self._deleted(record, caller)
@@ -758,7 +758,7 @@ class Service(PerProcess):
         """
         self.edges.start_maintenance()
         self.edges.access.require("CancelOperation")
-        parse_name(name)
+        check_name(name)
         yield from self.edges.access.permit(caller, "CancelOperation", name)
         record = yield from self.edges.access.visible_record(name, caller)
         yield from self._cancelled(record, caller)
@@ -1140,7 +1140,7 @@ class Service(PerProcess):
     ) -> Flow[float]:
         self.edges.begin_here()
         self.edges.access.require("WaitOperation")
-        parse_name(name)
+        check_name(name)
         limit = wait_limit(timeout, deadline_seconds, self.edges.max_wait)
         if self.edges.access.asks:
             yield from self.edges.access.permit(caller, "WaitOperation", name)

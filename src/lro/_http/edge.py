@@ -77,6 +77,7 @@ from lro._http.routes import (
     extension_routes,
 )
 from lro._http.starts import (
+    NOTHING_READ,
     WHOLE_BODY,
     StartHandler,
     Starts,
@@ -91,9 +92,9 @@ from lro._model.operation import (
     Render,
     RerunOperationRequest,
     WaitOperationRequest,
+    check_name,
     is_small,
     normalise_parent,
-    parse_name,
 )
 
 Req = TypeVar("Req")
@@ -322,7 +323,9 @@ class OperationsEdge:
                 if found.rpc is _PAGE:
                     return self._page(request)
                 self.service.edges.access.require(found.rpc)
-            caller = yield from self._caller(request)
+            caller = ""
+            if self._hook is not None or request.caller:
+                caller = yield from self._caller(request)
             if start is not None:
                 reply = yield from self._start(request, start, caller, found.bindings)
             else:
@@ -410,7 +413,8 @@ class OperationsEdge:
     def _start(
         self, request: HttpRequest, start: StartHandler[Any], caller: str, bound: Mapping[str, str]
     ) -> Exchange:
-        parameters, enum_numbers = start.read_query(request.query)
+        read = start.read_query(request.query) if request.query else NOTHING_READ
+        parameters, enum_numbers = read
         flow = self._starting(request, start.start(request, caller, bound, parameters))
         return (yield from self._start_reply(request, (yield from flow), caller, enum_numbers))[1]
 
@@ -587,7 +591,7 @@ class OperationsEdge:
         if request.method == "POST":
             names: tuple[str, ...] = yield self._names(request, name)
         else:
-            parse_name(name)
+            check_name(name)
             names = (name,)
         watching = yield Watch(self.service, names, caller)
         return event_stream(

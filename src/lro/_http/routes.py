@@ -35,7 +35,7 @@ _MORE: Final = rf"(?:/{_ONE})*+"
 
 
 def _as_method(text: str) -> str:
-    return text if text.isascii() else text.encode("ascii", "replace").decode("ascii")
+    return text.encode("ascii", "replace").decode("ascii")
 
 
 def _at_root(_: HttpRequest) -> str:
@@ -75,6 +75,18 @@ class HttpRequest(ByFields):
     peer: str = ""
     mount: Callable[[HttpRequest], str | None] = attrs.field(default=_at_root, eq=False, repr=False)
     while_connected: WhileConnected | None = attrs.field(default=None, eq=False, repr=False)
+
+
+def http_request(fields: dict[str, Any]) -> HttpRequest:
+    """Make a request that keeps ``fields``, a dictionary of all fields, as its ``__dict__``.
+
+    This takes half as long as the constructor.
+    """
+    if not fields["method"].isascii():
+        fields["method"] = _as_method(fields["method"])
+    request = object.__new__(HttpRequest)
+    object.__setattr__(request, "__dict__", fields)
+    return request
 
 
 def _as_template(template: Template | str) -> Template:

@@ -100,6 +100,9 @@ _OWN_FIELDS: Final = frozenset({"requestId", "request_id", "validateOnly", "vali
 
 NOTHING_BOUND: Final[Mapping[str, str]] = MappingProxyType({})
 
+NOTHING_READ: Final[tuple[Parameters, bool]] = (), False
+"""The result of :meth:`StartHandler.read_query` for a start without a query."""
+
 _StartRequest: TypeAlias = tuple[Req, str, bool, Sent | None]
 """The message, the request id, whether to validate only, and the JSON that was sent."""
 
@@ -133,8 +136,6 @@ class StartHandler(Generic[Req]):
         Raises:
             MalformedRequest: The query is malformed, or has a parameter that is not allowed.
         """
-        if not query:  # most starts have no query
-            return (), False
         if self.rule.body != WHOLE:
             return read_parameters(query)
         # ``parent`` and ``notify`` may read parameters that the library does not know.
@@ -163,7 +164,8 @@ class StartHandler(Generic[Req]):
             if message is not None:
                 read = message, *self._read_own_fields(request), None
             else:
-                self._check_unread(request)
+                if self.rule.body and not request.body:
+                    check_unread(request.headers)
                 if self._raw is not None:
                     read = yield from self._read_raw(self._raw, request)
             message, request_id, validate_only, sent = read or self._read_json(
@@ -184,10 +186,6 @@ class StartHandler(Generic[Req]):
             **options,
         )
         return (yield from self._start(message, settings))
-
-    def _check_unread(self, request: HttpRequest) -> None:
-        if self.rule.body and not request.body:
-            check_unread(request.headers)
 
     def _read_own_fields(self, request: HttpRequest) -> tuple[str, bool]:
         """Read the library's fields in a JSON body that the application has already read.

@@ -95,13 +95,23 @@ def parse_name(name: str) -> OperationName:
     Raises:
         InvalidOperationName: The value is not a valid name.
     """
+    found = check_name(name)
+    return OperationName(found[1] or "", found[2])
+
+
+def check_name(name: str) -> re.Match[str]:
+    """Check a name as :func:`parse_name` does; return the match, with parent and id as groups.
+
+    Raises:
+        InvalidOperationName: The value is not a valid name.
+    """
     if not isinstance(name, str):
         raise InvalidOperationName("name", f"must be a text, got {got(name)}")
     found = _NAME.match(name) if len(name) <= MAX_NAME else None
     if found is None:
         why = _fault(name) or "it has no collection 'operations' with an id after it"
         raise InvalidOperationName("name", f"{_shown(name)} names no operation: {why}")
-    return OperationName(found[1] or "", found[2])
+    return found
 
 
 def parse_names(names: Sequence[str], parent: str | None = None) -> tuple[str, ...]:
