@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 import attrs
 import pytest
 
-from lro import AnyMessage, InvalidArgument
+from lro import AnyMessage, InvalidArgument, State
 from lro._model.operation import settle_notifications
-from lro.adapters import OutboxStore, ScheduleStore, StatisticsStore, Store
+from lro.adapters import OutboxStore, Record, ScheduleStore, StatisticsStore, Store
 from lro.errors import LeaseLost, NotApplied, OperationNotFound, TargetBusy, Unavailable
 from lro.stores._rows import RecordCache
 from tests.stores.samples import (
@@ -141,6 +141,36 @@ def test_queued_change_is_decided_on_the_stored_record(one, two, clock):
     assert listed(two) == []
     with pytest.raises(OperationNotFound):
         changed_later(one, "a", removal)
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_change_of_any_field_is_written_and_no_other_field_changes(one, two, clock, later):
+    """A change writes the fields that differ, also those that become empty, and keeps the rest."""
+    insert(one, record_of(clock))
+    empty, moment = one.get("operations/a"), clock() + timedelta(days=1, microseconds=7)
+    message = AnyMessage("x/acme.Meta", {"text": "\u00fc null", "null": None})
+    by_type = {"None": moment, "False": True, "''": '"\\\u2028', "0": 3}
+    fields = {
+        field.name: by_type[repr(field.default)]
+        for field in attrs.fields(Record)
+        if repr(field.default) in by_type
+    }
+    fields |= {"metadata": message, "result": message, "keys": '{"a": null}'}
+    fields |= {"state": State.SUCCEEDED, "parent": "p", "method": "N", "create_time": moment}
+    full = attrs.evolve(empty, **fields, version=2)
+    change = (
+        changed_later
+        if later
+        else (lambda store, id_, made: store.update(f"operations/{id_}", made))
+    )
+    for number, (name, value) in enumerate(fields.items(), 2):
+        given = attrs.evolve(empty, **{name: value}, version=2 * number)
+        assert change(one, "a", lambda _, given=given: given) == given
+        assert two.get("operations/a") == given
+        emptied = attrs.evolve(empty, version=2 * number + 1)
+        assert change(one, "a", lambda _, emptied=emptied: emptied) == emptied
+        assert two.get("operations/a") == emptied
+    assert change(one, "a", lambda _: full) == two.get("operations/a") == full
 
 
 def test_request_key_older_than_a_day_does_not_bypass_a_busy_target(one, clock):

@@ -16,7 +16,7 @@ from lro._base.errors import InvalidArgument, OperationNotFound, TargetBusy, Una
 from lro._base.status import AnyMessage
 from lro._engine.store_port import Done, Found, Inserted, RequestKey
 from lro._messages.json_text import reread
-from lro._model.operation import Change, Record, check_reporting
+from lro._model.operation import Change, Record, check_reporting, weight_of
 from lro.stores._group_commit import GroupCommit
 from lro.stores._rows import (
     COLUMNS,
@@ -280,11 +280,10 @@ class RecordTable:
     def _insert(
         self, record: Record, request: AnyMessage, key: RequestKey | None
     ) -> _Steps[Inserted]:
-        row = to_row(record)
-        write = insertion(record, row, request, key)
+        write = insertion(record, request, key)
         for _ in range(INSERT_ATTEMPTS):
             if (yield from _made(write)):
-                self.cache.keep(record, text_length(row))
+                self._keep(record)
                 return Inserted(record, fresh=True)
             yield None
             found = self.find_obstacle(record, key, write)
@@ -413,22 +412,21 @@ class RecordTable:
             if written:
                 self.cache.forget(old.name)
             return written
-        row = to_row(new)
-        write = replacement(old, new, row)
+        write = replacement(old, new)
         written = yield from _made(write)
         if not written and write.doubtful:
             yield None
-            written = self._was_written(old, new, row)
+            written = self._was_written(old, new)
         if written:
-            self.cache.keep(new, text_length(row))
+            self._keep(new)
         return written
 
-    def _was_written(self, old: Record, new: Record, row: tuple[object, ...]) -> bool:
+    def _was_written(self, old: Record, new: Record) -> bool:
         """Return True if a write whose reply was lost was committed."""
         stored = self._stored(old.name)
         if stored is None:
             raise OperationNotFound(old.name)
-        if stored == row:
+        if stored == to_row(new):
             return True
         if stored[_VERSION] > new.version:
             raise Unavailable("the record was changed twice; which change came first is not known")
@@ -441,6 +439,10 @@ class RecordTable:
 
     def _read(self, row: Sequence[Any]) -> Record:
         return self.cache.keep(from_row(row), text_length(row), wanted=True)
+
+    def _keep(self, record: Record) -> None:
+        """Cache a record that has been written."""
+        self.cache.keep(record, record.weight - weight_of(record.name, 0, 0))
 
 
 def find_obstacle(

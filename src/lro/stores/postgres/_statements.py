@@ -7,26 +7,39 @@ import functools
 import hashlib
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Final, TypeAlias
+from typing import Any, Final
 
 import attrs
 
-from lro._base.status import AnyMessage, Json
+from lro._base.status import AnyMessage
 from lro._engine.store_port import FREE_LANE, STEP_MINUTES, RequestKey
 from lro._messages.json_text import dumps
 from lro._model.operation import WEIGHT as RECORD_WEIGHT
 from lro._model.operation import Record
 from lro.stores._counting import PRUNED_ROWS, WAITS
 from lro.stores._group_commit import QueuedWrite
-from lro.stores._rows import COLUMNS, REQUEST_LIFE, SWEEP_TIME, pack, refuse_untextual, stamp_of
+from lro.stores._rows import (
+    COLUMNS,
+    DEFAULTS,
+    REQUEST_LIFE,
+    SWEEP_TIME,
+    changes,
+    filled,
+    pack,
+    refuse_untextual,
+    stamp_of,
+    to_row,
+)
 from lro.stores._turns import IS_SENT, IS_SUSPECT, MOST_LANES
 from lro.stores._workers import COLUMNS as WORKER_COLUMNS
 
-WRITTEN: Final = tuple(name for name in COLUMNS if name != "name")
-"""Columns that an update writes. The name is the record's identity."""
+NULL_TEXT: Final = ""
+NULL_NUMBER: Final = -(2**63)
+"""Values that stand for NULL in a change. No column that can be NULL has such a value.
 
-Row: TypeAlias = tuple[object, ...]
-"""A row as :func:`to_row` returns it."""
+A column that a change leaves out keeps its value. Texts of JSON with ``null`` are also written more
+slowly.
+"""
 
 
 def digest(*texts: str) -> str:
@@ -108,52 +121,59 @@ class RecordWrite(QueuedWrite):
         return attrs.evolve(self)
 
 
-def insertion(record: Record, row: Row, request: AnyMessage, key: RequestKey | None) -> RecordWrite:
-    """Return the write that inserts a record, whose columns are ``row``, its request and its key.
+def insertion(record: Record, request: AnyMessage, key: RequestKey | None) -> RecordWrite:
+    """Return the write that inserts a record, its request and its key.
 
     Raises:
         InvalidArgument: A text cannot be stored.
         ValueError, TypeError: The request is not JSON.
     """
     refuse_untextual(record, key)
-    fields = _fields(record, row)
-    fields["request"] = pack(request)
-    touches = [id_of(record.name)]
+    columns, values = filled(record)
+    fields = dict(zip(columns, values, strict=True))
+    id_ = id_of(record.name)
+    fields |= {"id": id_, "parent_id": id_of(record.parent), "request": pack(request)}
+    touches = [id_]
     if record.target:
-        touches.append(str(fields["target_id"]))
+        fields["target_id"] = digest(record.target)
+        touches.append(fields["target_id"])
     if key is not None:
         fields["key_id"] = start_id(key)
         fields["fingerprint"] = key.fingerprint
-        fields["first"] = dumps(list(row)).decode()  # type: ignore[arg-type]  # a row is JSON
-        touches.append(str(fields["key_id"]))
+        fields["first"] = dumps(list(to_row(record))).decode()  # type: ignore[arg-type]  # JSON
+        touches.append(fields["key_id"])
     return RecordWrite(
         name=record.name,
         kind=WriteKind.INSERT if len(touches) == 1 else WriteKind.START,
         text=dumps(fields),
         touches=tuple(touches),
-        order=touches[0],
+        order=id_,
     )
 
 
-def replacement(old: Record, new: Record, row: Row) -> RecordWrite:
+def replacement(old: Record, new: Record) -> RecordWrite:
     """Return the write that replaces the record ``old``, unless the stored record has changed.
 
-    ``row`` has the columns of the record ``new``.
+    It has the columns that differ, so that large metadata is not sent again.
 
     Raises:
         InvalidArgument: A text cannot be stored.
     """
     refuse_untextual(new)
-    fields = _fields(new, row)
-    # Metadata may be large, so unchanged metadata is not sent again.
-    if new.metadata is old.metadata:
-        fields["metadata"] = None
-        fields["same_metadata"] = True
-    if new.done and new.result is old.result:
-        fields["result"] = None
-        fields["same_result"] = True
-    fields["over"] = not new.keeps_request
-    return _if_unchanged(old, fields, WriteKind.CHANGE if new.keeps_request else WriteKind.END)
+    columns, values = changes(old, new)
+    fields: dict[str, Any] = dict(zip(columns, values, strict=True))
+    for name in columns:
+        if fields[name] is None:
+            fields[name] = NULL_NUMBER if name in _NUMBERS else NULL_TEXT
+    if "parent" in fields:
+        fields["parent_id"] = id_of(new.parent)
+    if new.target and "target" in fields:
+        fields["target_id"] = digest(new.target)
+    fields["id"] = id_of(old.name)
+    if new.keeps_request:
+        return _if_unchanged(old, fields, WriteKind.CHANGE)
+    fields["over"] = True
+    return _if_unchanged(old, fields, WriteKind.END)
 
 
 def removal(old: Record) -> RecordWrite:
@@ -182,15 +202,7 @@ def target_id(target: str) -> str | None:
     return digest(target) if target else None
 
 
-def _fields(record: Record, row: Row) -> dict[str, Json]:
-    fields: dict[str, Json] = dict(zip(COLUMNS, row, strict=True))  # type: ignore[arg-type]  # JSON
-    fields["id"] = id_of(record.name)
-    fields["parent_id"] = id_of(record.parent)
-    fields["target_id"] = target_id(record.target)
-    return fields
-
-
-def _if_unchanged(old: Record, fields: dict[str, Json], kind: WriteKind) -> RecordWrite:
+def _if_unchanged(old: Record, fields: dict[str, Any], kind: WriteKind) -> RecordWrite:
     fields["old_version"], fields["old_update"] = stamp_of(old)
     id_ = str(fields["id"])
     return RecordWrite(name=old.name, kind=kind, text=dumps(fields), touches=(id_,), order=id_)
@@ -251,18 +263,29 @@ _SAME: Final = "o.version = {} AND o.update_time = {}"
 
 _OLD: Final = "old_version BIGINT, old_update BIGINT"
 _UNCHANGED: Final = f"o.id = g.id AND {_SAME.format('g.old_version', 'g.old_update')}"
-_WRITTEN: Final = ", ".join(
-    f"{name} = g.{name}"
-    for name in (*WRITTEN, "parent_id", "target_id")
-    if name not in ("metadata", "result")
-)
 _RECORDS: Final = f"json_to_recordset(%s::json) AS g({_IDS}, {_GIVEN}"
 _TO_INSERT: Final = "request TEXT, key_id UUID, fingerprint TEXT, first TEXT"
-_TO_CHANGE: Final = f"same_metadata BOOLEAN, same_result BOOLEAN, over BOOLEAN, {_OLD}"
+_TO_CHANGE: Final = f"over BOOLEAN, {_OLD}"
 
-_UPDATE: Final = f"""UPDATE operations o SET {_WRITTEN},
-    metadata = CASE WHEN g.same_metadata THEN o.metadata ELSE g.metadata END,
-    result = CASE WHEN g.same_result THEN o.result ELSE g.result END"""
+
+def _inserted(name: str) -> str:
+    default = DEFAULTS.get(name)
+    if default is None:
+        return name
+    return f"coalesce({name}, {default if name in _NUMBERS else repr(default)})"
+
+
+def _changed(name: str) -> str:
+    value = f"coalesce(g.{name}, o.{name})"
+    if name in DEFAULTS and DEFAULTS[name] is None:
+        value = f"nullif({value}, {NULL_NUMBER if name in _NUMBERS else repr(NULL_TEXT)})"
+    return f"{name} = {value}"
+
+
+_INSERTED: Final = ", ".join(("id, parent_id, target_id", *map(_inserted, COLUMNS)))
+_UPDATE: Final = f"""UPDATE operations o SET
+    {", ".join(_changed(name) for name in ("parent_id", *COLUMNS) if name != "name")},
+    target_id = CASE WHEN g.target IS NULL THEN o.target_id ELSE g.target_id END"""
 
 # Look for conflicts first: the server would log a violated constraint as an error, or fail the
 # group. ON CONFLICT handles conflicts with inserts at the same moment.
@@ -284,7 +307,7 @@ _START: Final = f"""started AS (
 ), kept AS (
     INSERT INTO inputs SELECT id, request FROM fresh
 ), added AS (
-    INSERT INTO operations ({_STORED}) SELECT {_STORED} FROM fresh ORDER BY target_id
+    INSERT INTO operations ({_STORED}) SELECT {_INSERTED} FROM fresh ORDER BY target_id
     RETURNING name
 )"""
 _FREED: Final = "freed AS (DELETE FROM inputs i USING changed c WHERE i.id = c.id AND c.over)"
@@ -294,7 +317,7 @@ INSERT: Final = _sql(f"""WITH given AS MATERIALIZED (
 ), kept AS (
     INSERT INTO inputs SELECT id, request FROM given ON CONFLICT (id) DO NOTHING
 )
-INSERT INTO operations ({_STORED}) SELECT {_STORED} FROM given
+INSERT INTO operations ({_STORED}) SELECT {_INSERTED} FROM given
     ON CONFLICT (id) DO NOTHING RETURNING name""")
 
 START: Final = _sql(f"""WITH wanted AS MATERIALIZED (

@@ -15,7 +15,7 @@ from lro._base.status import AnyMessage
 from lro._engine.store_port import WORK_WAITS, Inserted, RequestKey
 from lro._messages.json_text import dumps
 from lro._model.operation import Record
-from lro.stores._rows import refuse_untextual, to_row
+from lro.stores._rows import refuse_untextual
 from lro.stores._user_connections import (
     AUTOCOMMIT,
     SAVEPOINT,
@@ -84,7 +84,7 @@ class TransactionInserts:
             with _all_or_nothing(execute):
                 self._check_same(execute)
                 return self._obstacle(execute, record, key) or Inserted(record, fresh=True)
-        sql, text = statement_of([insertion(record, to_row(record), request, key)])
+        sql, text = statement_of([insertion(record, request, key)])
         sql = qualified(sql, self._schema)
         for _ in range(INSERT_ATTEMPTS):
             # If another transaction has just committed a conflicting row, the next attempt finds
