@@ -515,9 +515,9 @@ def test_reply_keeps_one_large_operation_in_memory_at_a_time(
     monkeypatch.setattr("lro.stores._rows.MAX_BYTES", 0)
     read: list[weakref.ref[Record]] = []
 
-    def reading(row: Any) -> Record:
+    def reading(row: Any, weight: int) -> Record:
         assert [known() for known in read if known() is not None] == []
-        record = from_row(row)
+        record = from_row(row, weight)
         read.append(weakref.ref(record))
         return record
 

@@ -229,6 +229,7 @@ class _Walk(Generic[T]):
         self._query = query
         self._runtime = runtime
         self._caller = only_caller
+        self._takes_all = only_caller is None and query.filter is None
         self._end = runtime.clock() + PAGE_SECONDS
         self._room = max_bytes
         self._least = max(1, max_bytes // _LOOKS)
@@ -286,9 +287,9 @@ class _Walk(Generic[T]):
         self, records: Sequence[Record], size: int, until: float, found: list[Record]
     ) -> bool:
         last: Record | None = None
-        over = False
+        query, over = self._query, False
         for record in records:
-            matches = self._query.matches(record, self._caller, self._runtime)
+            matches = self._takes_all or query.matches(record, self._caller, self._runtime)
             if matches:
                 weight = self._weight(record)
                 # In both cases this match belongs to the next page.

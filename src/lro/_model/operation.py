@@ -439,9 +439,9 @@ WEIGHT: Final = 100
 """Size of an operation in JSON without its messages and name, in bytes."""
 
 
-def weight_of(name: str, metadata_bytes: int, result_bytes: int) -> int:
-    """Return the weight of a record, given the sizes of its stored messages as text, in bytes."""
-    return WEIGHT + len(name.encode()) + metadata_bytes + result_bytes
+def weight_of(name: str, message_bytes: int) -> int:
+    """Return the weight of a record whose stored messages have this size as text."""
+    return WEIGHT + len(name.encode()) + message_bytes
 
 
 def _bytes_of(message: AnyMessage | Status | None) -> int:
@@ -624,8 +624,8 @@ class Record(ByFields):
         """The approximate size of the operation in JSON, in bytes, from its stored messages."""
         known: int | None = self.__dict__.get("_weight")
         if known is None:
-            known = weight_of(self.name, _bytes_of(self.metadata), _bytes_of(self.result))
-            self.__dict__["_weight"] = known
+            messages = _bytes_of(self.metadata) + _bytes_of(self.result)
+            known = self.__dict__["_weight"] = weight_of(self.name, messages)
         return known
 
     @property

@@ -80,10 +80,10 @@ def to_row(record: Record) -> tuple[object, ...]:
     return tuple([dump(fields[name]) if dump else fields[name] for name, dump in _PLAN])
 
 
-def from_row(row: Sequence[Any]) -> Record:
-    """Return the record of a row."""
+def from_row(row: Sequence[Any], weight: int | None = None) -> Record:
+    """Return the record of a row; ``weight`` is its :func:`row_weight` if that is known."""
     fields = dict(zip(COLUMNS, row, strict=True))
-    fields["_weight"] = row_weight(row)
+    fields["_weight"] = row_weight(row) if weight is None else weight
     for name, load in _LOADS:
         if fields[name] is not None:
             fields[name] = load(fields[name])
@@ -92,18 +92,16 @@ def from_row(row: Sequence[Any]) -> Record:
 
 def row_weight(row: Sequence[Any]) -> int:
     """Return the weight of a row's record without decoding it."""
-    return weight_of(row[_NAME], _bytes(row[_METADATA]), _bytes(row[_RESULT]))
+    size = 0
+    for text in (row[_METADATA], row[_RESULT]):
+        if text is not None:
+            size += len(text) if text.isascii() else len(text.encode())
+    return weight_of(row[_NAME], size)
 
 
 def text_length(row: Sequence[Any]) -> int:
     """Return the number of characters in the messages of a row."""
     return len(row[_METADATA] or "") + len(row[_RESULT] or "")
-
-
-def _bytes(text: str | None) -> int:
-    if text is None or text.isascii():
-        return len(text or "")
-    return len(text.encode())
 
 
 def filled(record: Record) -> tuple[tuple[str, ...], list[Any]]:

@@ -7,6 +7,7 @@ import functools
 import heapq
 import itertools
 import json
+import operator
 import secrets
 import threading
 from collections import Counter, OrderedDict, defaultdict
@@ -195,7 +196,7 @@ class OrderedRecords:
         orders = [self._lists.get((parent, facet), []) for facet in self._best(bounds)]
         walks = [_newest_first(entries, after, bounds.created) for entries in orders]
         entries = walks[0] if len(walks) == 1 else heapq.merge(*walks, key=_in_order)
-        return (self._records[name] for _, name in entries)
+        return map(self._records.__getitem__, map(operator.itemgetter(1), entries))
 
     def _named(self, parent: str, after: Cursor | None, names: Collection[str]) -> Iterator[Record]:
         found = [self._records[name] for name in names if name in self._records]

@@ -442,7 +442,7 @@ class RecordTable:
 
     def _keep(self, record: Record) -> None:
         """Cache a record that has been written."""
-        self.cache.keep(record, record.weight - weight_of(record.name, 0, 0))
+        self.cache.keep(record, record.weight - weight_of(record.name, 0))
 
 
 def find_obstacle(

@@ -400,8 +400,9 @@ class Readers:
 def _first(cursor: sqlite3.Cursor, max_bytes: int) -> tuple[list[Record], bool]:
     found: list[Record] = []
     for row in cursor:  # SQLite reads each row when it is fetched
-        max_bytes -= row_weight(row)
+        weight = row_weight(row)
+        max_bytes -= weight
         if found and max_bytes < 0:
             return found, True
-        found.append(from_row(row))
+        found.append(from_row(row, weight))
     return found, False
