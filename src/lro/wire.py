@@ -6,7 +6,6 @@ Use this module to write a client or an edge. ``lro_client`` uses the same names
 from typing import TYPE_CHECKING
 
 from lro._base.late_names import late_names as _late_names
-from lro._base.plain_text import plain
 from lro._base.status import code_from_http
 from lro._messages.json_text import canonical, check_values, dumps, loads, loads_strict
 from lro._messages.times import datetime_text, duration_text, parse_duration
@@ -47,6 +46,7 @@ from lro._model.operation import (
 )
 
 if TYPE_CHECKING:
+    from lro._base.plain_text import plain
     from lro._http.routes import Route, RouteTable, default_routes, extension_routes
     from lro._model.signatures import (
         WEBHOOK_HEADERS,
@@ -60,6 +60,7 @@ else:
     __getattr__ = _late_names(
         globals(),
         {
+            "lro._base.plain_text": "plain",
             "lro._http.routes": "Route RouteTable default_routes extension_routes",
             "lro._model.signatures": """
                 WEBHOOK_HEADERS SignedWebhook sign_webhook verify_webhook webhook_key

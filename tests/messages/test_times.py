@@ -104,6 +104,20 @@ def test_a_naive_datetime_is_refused(convert):
         convert(datetime(2030, 1, 1))
 
 
+@pytest.mark.parametrize("cls", [Duration, Timestamp])
+def test_times_are_in_order_of_seconds_and_nanoseconds(cls):
+    """Times of one class have an order, as numbers have; a duration and a timestamp have none."""
+    early, later, late = cls(-1, 5), cls(1, 2), cls(1, 3)
+    assert sorted([late, early, later]) == [early, later, late]
+    assert early < later <= later < late
+    assert late > later >= later > early
+    other = Duration if cls is Timestamp else Timestamp
+    with pytest.raises(TypeError):
+        _ = early < other(1)
+    with pytest.raises(TypeError):
+        _ = late >= other(1)
+
+
 def test_nanoseconds_are_cut_to_microseconds():
     """Digits beyond microseconds are cut off: a duration towards zero, a timestamp downwards."""
     assert Duration(1, 999_999_999).to_timedelta() == timedelta(seconds=1, microseconds=999_999)

@@ -12,7 +12,7 @@ _UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 They include U+200C and U+200D, which join letters of some scripts and emoji, because two names that
 differ only in these characters look the same.
 """
-_BLANK: Final = re.compile(
+_BLANK: Final = (
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u2800\u3164\ufe00-\ufe0f\uffa0"
     "\ufff0-\ufff8\U000e0000-\U000e0fff]"
 )
@@ -24,10 +24,10 @@ def plain(text: str) -> str:
 
     So a peer's text cannot control a terminal, begin another log line, or look like another text.
     """
-    visible = text.isprintable() and not _BLANK.search(text)
+    visible = text.isprintable() and not re.search(_BLANK, text)
     return text if visible else "".join(map(_written, text))
 
 
 def _written(one: str) -> str:
-    unseen = unicodedata.category(one) in _UNSEEN or _BLANK.match(one)
+    unseen = unicodedata.category(one) in _UNSEEN or re.match(_BLANK, one)
     return one.encode("unicode_escape").decode() if unseen else one

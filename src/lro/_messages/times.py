@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import attrs
 
+from lro._base.by_fields import ByFields
 from lro._base.errors import InvalidArgument
 from lro._base.status import named
 
@@ -30,9 +32,21 @@ _TIMESTAMP: Final = re.compile(
 )
 
 
+@functools.total_ordering
+class _Ordered(ByFields):
+    __slots__ = ()
+    seconds: int
+    nanos: int
+
+    def __lt__(self, other: object) -> bool:
+        if not isinstance(other, self.__class__):
+            return NotImplemented
+        return (self.seconds, self.nanos) < (other.seconds, other.nanos)
+
+
 @named("google.protobuf.Duration")
-@attrs.frozen(order=True)
-class Duration:
+@attrs.frozen(eq=False, repr=False)
+class Duration(_Ordered):
     """``google.protobuf.Duration``: a span of time. It is validated when it is used.
 
     ``seconds`` and ``nanos`` have the same sign; see :attr:`valid` (spec §1.11(1)).
@@ -67,8 +81,8 @@ class Duration:
 
 
 @named("google.protobuf.Timestamp")
-@attrs.frozen(order=True)
-class Timestamp:
+@attrs.frozen(eq=False, repr=False)
+class Timestamp(_Ordered):
     """``google.protobuf.Timestamp``: seconds since 1970 in UTC, and non-negative nanoseconds."""
 
     seconds: int = 0

@@ -71,7 +71,7 @@ _NAME: Final = re.compile(rf"(?:({_PAIRS})/)?operations/({_SEGMENT}(?:/{_SEGMENT
 _PARENT: Final = rf"(?:({_PAIRS})(?:/operations)?|operations)?\Z"
 
 _RESERVED: Final = frozenset({".", "..", "-"})
-_UNFIT: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+_UNFIT: Final = r"[\x00-\x1f\x7f\ud800-\udfff]"
 
 
 @attrs.frozen(repr=False)
@@ -202,7 +202,7 @@ def _fault(name: str) -> str | None:
             return f"segment {place} is empty"
         if segment in _RESERVED:
             return f"segment {place} is {segment!r}"
-        if unfit := _UNFIT.search(segment):
+        if unfit := re.search(_UNFIT, segment):
             return f"segment {place} contains {unfit[0]!r}"
     return None
 
