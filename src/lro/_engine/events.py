@@ -38,8 +38,8 @@ StartOutcome: TypeAlias = Literal["started", "repeated", "refused"]
 LOOK_SECONDS: Final = 0.01
 """Seconds between two checks for new OpenTelemetry providers; a check takes microseconds."""
 
-Headers: TypeAlias = Callable[[], Mapping[str, str]]
-"""Returns the headers or gRPC metadata of a call, by lower-case name; called only if needed."""
+Headers: TypeAlias = Mapping[str, str]
+"""The headers or gRPC metadata of a call, by lower-case name."""
 
 Sent: TypeAlias = Callable[[], bytes]
 """Returns a request as its caller has sent it: the same bytes for the same request."""

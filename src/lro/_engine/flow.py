@@ -99,7 +99,10 @@ class _HandedOver(FlowStep):
     """A step that a store or a thread takes for an event loop, which then gets the answer."""
 
     outlives_caller = True
-    _receipt: Receipt
+    _future: asyncio.Future[Any]
+    _results: _Results
+    _over: tuple[Any, BaseException | None] | None = None
+    _then: Continuation | None = None
 
     @abstractmethod
     def hand_in(self, done: Done[Any]) -> None:
@@ -107,13 +110,46 @@ class _HandedOver(FlowStep):
 
     def take_async(self) -> Awaitable[Any]:
         """Hand the step in, and return the future of its answer."""
-        self._receipt = receipt = Receipt()
-        self.hand_in(receipt.done)
-        return receipt.future
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        self._results = _results_for(loop)
+        self._future = future = loop.create_future()
+        self.hand_in(self)
+        return future
+
+    def __call__(self, answer: Any, error: BaseException | None) -> None:
+        """Receive the answer or the error. Any thread may call this."""
+        # The tuple is made before the lock is taken. Its allocation may start a garbage collection,
+        # which may close the waiting task. The task then calls continue_with(), which takes the
+        # same lock.
+        over = answer, error
+        with self._results.lock:
+            self._over, then = over, self._then
+        if then is None:
+            self._results.add(self)
+        else:
+            CONTINUATIONS.run_soon(then, answer, error)
+
+    def settle(self) -> None:
+        """Give the answer to the task that awaits it. Only the loop calls this."""
+        assert self._over is not None  # the step has ended
+        answer, error = self._over
+        if self._future.done():
+            return  # the task was cancelled
+        if error is None:
+            self._future.set_result(answer)
+        else:
+            self._future.set_exception(error)
 
     def continue_with(self, then: Continuation) -> None:
-        """See :meth:`FlowStep.continue_with`."""
-        self._receipt.continue_with(then)
+        """Have a thread call ``then`` when there is an answer, because no task awaits it now."""
+        with self._results.lock:
+            self._then, over = then, self._over
+        if over is not None:
+            if self._future.done() and not self._future.cancelled():
+                self._future.exception()  # else asyncio warns about an error never retrieved
+            CONTINUATIONS.run_soon(then, *over)
 
 
 class MayBlock(_HandedOver):
@@ -593,71 +629,23 @@ def read_on_loop(store: Store, name: str) -> asyncio.Future[Record]:
     return reads.get(name)
 
 
-class Receipt:
-    """Receives the answer to one step that was handed over, for the running event loop."""
-
-    __slots__ = ("_over", "_results", "_then", "future", "loop")
-
-    def __init__(self) -> None:
-        import asyncio
-
-        self.loop = loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[Any] = loop.create_future()
-        self._over: tuple[Any, BaseException | None] | None = None
-        self._then: Continuation | None = None
-        self._results = _results_for(loop)
-
-    def done(self, answer: Any, error: BaseException | None) -> None:
-        """Receive the answer or the error. Any thread may call this."""
-        # The tuple is made before the lock is taken. Its allocation may start a garbage collection,
-        # which may close the waiting task. The task then calls continue_with(), which takes the
-        # same lock.
-        over = answer, error
-        with self._results.lock:
-            self._over, then = over, self._then
-        if then is None:
-            self._results.add(self)
-        else:
-            CONTINUATIONS.run_soon(then, answer, error)
-
-    def settle(self) -> None:
-        """Give the answer to the task that awaits it. Only the loop calls this."""
-        assert self._over is not None  # the receipt is done
-        answer, error = self._over
-        if self.future.done():
-            return  # the task was cancelled
-        if error is None:
-            self.future.set_result(answer)
-        else:
-            self.future.set_exception(error)
-
-    def continue_with(self, then: Continuation) -> None:
-        """Have a thread call ``then`` when there is an answer, because no task awaits it now."""
-        with self._results.lock:
-            self._then, over = then, self._over
-        if over is not None:
-            if self.future.done() and not self.future.cancelled():
-                self.future.exception()  # else asyncio warns about an error never retrieved
-            CONTINUATIONS.run_soon(then, *over)
-
-
 class _Results:
-    """Holds finished receipts until their loop gives the answers to its tasks."""
+    """Holds finished steps until their loop gives the answers to its tasks."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        # All receipts of the loop share this lock. A receipt holds the lock for two assignments.
+        # All steps of the loop share this lock. A step holds the lock for two assignments.
         self.lock = threading.Lock()
         self._loop = weakref.ref(loop)
-        self._waiting: deque[Receipt] = deque()
+        self._waiting: deque[_HandedOver] = deque()
         self._called = False
 
-    def add(self, receipt: Receipt) -> None:
-        """Add a receipt, and wake the loop if need be. Any thread may call this."""
+    def add(self, step: _HandedOver) -> None:
+        """Add a step that has ended, and wake the loop if need be. Any thread may call this."""
         loop = self._loop()
         if loop is None or loop.is_closed():
             self._waiting.clear()  # threads finish the loop's flows: continue_with()
             return
-        self._waiting.append(receipt)
+        self._waiting.append(step)
         if self._called:
             return
         self._called = True
@@ -665,7 +653,7 @@ class _Results:
             loop.call_soon_threadsafe(self._settle)
 
     def _settle(self) -> None:
-        self._called = False  # set first: a receipt that is added from now on wakes the loop
+        self._called = False  # set first: a step that is added from now on wakes the loop
         while self._waiting:
             self._waiting.popleft().settle()
 
@@ -673,10 +661,10 @@ class _Results:
 _results: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[_Results]]] = (
     weakref.WeakKeyDictionary()
 )
-"""The finished receipts of each loop.
+"""The finished steps of each loop.
 
-The references to the values are weak, because a value holds receipts, which refer to the loop. Each
-receipt of the loop keeps the value alive.
+The references to the values are weak, because a value holds steps, which refer to the loop. Each
+step that was handed over for the loop keeps the value alive.
 """
 
 

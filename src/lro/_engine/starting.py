@@ -106,8 +106,8 @@ class StartKeywords(EndpointStartKeywords[Meta], total=False):
 class StartSettings:
     """The options of one start: those of ``Method.start``, and three for the library itself.
 
-    ``headers`` returns the headers of the call that asks for the start, ``sent`` the request as the
-    caller has sent it. ``origin`` is stored in the record.
+    ``headers`` are those of the call that asks for the start. ``sent`` returns the request as the
+    caller has sent it; only a start with a request id needs it. ``origin`` is stored in the record.
     """
 
     request_id: str = ""
@@ -508,8 +508,10 @@ class Starter:
         try:
             try:
                 if not later:
-                    reserve = executor.reserve
-                    slot = (yield MayBlock(reserve)) if self._submits_block else reserve()
+                    if self._submits_block:
+                        slot = yield MayBlock(executor.reserve)
+                    else:
+                        slot = executor.reserve()
                 waits = waits or slot is None or (claims is not None and claims.older_waits)
                 if waits:
                     yield from self._backlog.admit()

@@ -237,10 +237,9 @@ class ServiceTelemetry(MetricObserver, Tracer):
             return NO_START_TRACE
         context = api.context.get_current()
         if headers is not None and not _of(api, context).is_valid:
-            sent = headers()
-            context = api.propagator.extract(sent, context)
+            context = api.propagator.extract(headers, context)
             if self._keys:
-                context = api.baggage_propagator.extract(sent, context)
+                context = api.baggage_propagator.extract(headers, context)
         span = tracer.start_span(
             f"start {method}",
             context=context,

@@ -181,7 +181,7 @@ class StartHandler(Generic[Req]):
         settings = StartSettings(
             validate_only=validate_only,
             caller=caller,
-            headers=lambda: request.headers,
+            headers=request.headers,
             sent=sent,
             **options,
         )
@@ -235,7 +235,8 @@ class StartHandler(Generic[Req]):
             content = self.binding.fields(None if blank else content, bound, parameters)
         fields = content or {}
         request_id, validate_only = self._take_own(fields)
-        return self._load(fields), request_id, validate_only, functools.partial(canonical, fields)
+        sent = functools.partial(canonical, fields) if request_id else None
+        return self._load(fields), request_id, validate_only, sent
 
     def _take_own(self, fields: dict[str, Json]) -> tuple[str, bool]:
         if _OWN_FIELDS.isdisjoint(fields):

@@ -392,7 +392,7 @@ class Handler(RequestHandler):
             request_id=request_id_of("a2a", message.message_id),
             parent=await on_loop(self._ids.parent_of(caller)),
             caller=caller,
-            headers=lambda: headers,
+            headers=headers,
             sent=functools.partial(params.message.SerializeToString, deterministic=True),
             notify=notify,
         )

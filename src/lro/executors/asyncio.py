@@ -68,7 +68,7 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
         check_count("concurrency", concurrency)
         check("loop", loop, '"own" or "running"', fine=loop in ("own", "running"))
         self._uses_running_loop = loop == "running"
-        self._places = Places(concurrency, self.tell_freed)
+        self._places = Places(concurrency, self.tell_freed, self._begin)
         self._ended = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._after_fork()
@@ -95,7 +95,7 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
         ready = runs and loop is not None and not self._loop_ends and not loop.is_closed()
         if not ready:
             self.begin_here()  # tasks of a closed loop take no place
-        place = WorkerPlace(self._places, self._begin)
+        place = WorkerPlace(self._places)
         if not self._places.take(place):
             return None
         if not ready:

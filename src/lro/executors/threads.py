@@ -89,13 +89,17 @@ class LocalExecutor:
 class Places(PerProcess):
     """Counts places for tasks: at most ``size`` places are reserved or have a running task.
 
-    ``freed`` is called, without the lock, whenever a place becomes free.
+    ``freed`` is called, without the lock, whenever a place becomes free. ``run`` runs a task in a
+    reserved place.
     """
 
     stopped: bool = False
 
-    def __init__(self, size: int, freed: Callable[[], None]) -> None:
+    def __init__(
+        self, size: int, freed: Callable[[], None], run: Callable[[WorkerPlace, Task], None]
+    ) -> None:
         self.size: int = size
+        self.run: Callable[[WorkerPlace, Task], None] = run
         self._freed = freed
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
@@ -189,17 +193,16 @@ class Places(PerProcess):
 
 
 class WorkerPlace:
-    """A reserved worker (a ``Slot``). ``begin`` runs the task in this place."""
+    """A reserved worker (a ``Slot``)."""
 
-    __slots__ = ("_begin", "_places")
+    __slots__ = ("_places",)
 
-    def __init__(self, places: Places, begin: Callable[[WorkerPlace, Task], None]) -> None:
+    def __init__(self, places: Places) -> None:
         self._places = places
-        self._begin = begin
 
     def submit(self, task: Task) -> None:
         """Run the task now."""
-        self._begin(self, task)
+        self._places.run(self, task)
 
     def release(self) -> None:
         """Release the worker unused."""
@@ -280,7 +283,7 @@ class PooledExecutor(LocalExecutor):
 
     def __init__(self, workers: int, thread_name: str) -> None:
         check_count("workers", workers)
-        self._places = Places(workers, self.tell_freed)
+        self._places = Places(workers, self.tell_freed, self._begin)
         self._threads = WorkerThreads(workers, thread_name, self._work)
 
     @property
@@ -295,7 +298,7 @@ class PooledExecutor(LocalExecutor):
 
     def reserve(self) -> WorkerPlace | None:
         """Reserve a free thread; None if all are busy."""
-        place = WorkerPlace(self._places, self._begin)
+        place = WorkerPlace(self._places)
         taken = self._places.take(place)
         if not taken:
             return None

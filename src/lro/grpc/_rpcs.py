@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
@@ -269,7 +268,7 @@ class StartRpc(Rpc):
             parent=parent,
             metadata=metadata,
             caller=caller,
-            headers=functools.partial(texts_of, context),
+            headers=texts_of(context),
             sent=lambda: payload,
         )
         return (yield from self._begin(message, options))

@@ -227,7 +227,7 @@ class TasksExtension(Extension):
             request_id=request_id,
             parent=parent,
             caller=caller,
-            headers=lambda: headers,
+            headers=headers,
             sent=functools.partial(canonical, sent),
         )
         return (yield from service.edges.start_flow(spec.full_name)(message, options))

@@ -8,8 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
 
-import attrs
-
 from lro._engine.process import PerProcess
 
 _RELEASED_AT_ONCE: Final = 2
@@ -42,7 +40,6 @@ NEXT: Final[Mapping[WriteState, frozenset[WriteState]]] = {
 """The allowed transitions. The lock of the :class:`GroupCommit` guards them."""
 
 
-@attrs.define(eq=False, kw_only=True)
 class QueuedWrite(ABC):
     """A queued write, with its state and its outcome.
 
@@ -50,14 +47,14 @@ class QueuedWrite(ABC):
     The outcome of a handed-in write is reported by :meth:`call_back`.
     """
 
-    state: WriteState = attrs.field(default=WriteState.WAITING, init=False)
-    handed_in: bool = attrs.field(default=False, init=False)
+    state: WriteState = WriteState.WAITING
+    handed_in: bool = False
     """True if no thread waits for the write."""
-    gate: threading.Lock | None = attrs.field(default=None, init=False)
+    gate: threading.Lock | None = None
     """Locked while the write's thread waits; None if that thread leads at once."""
-    error: BaseException | None = attrs.field(default=None, init=False)
+    error: BaseException | None = None
     """The error, if the write failed."""
-    rest: list[Any] | None = attrs.field(default=None, init=False)
+    rest: list[Any] | None = None
     """After the end of the group: its writes whose threads still wait. They share this list."""
 
     def become(self, state: WriteState) -> None:

@@ -14,9 +14,8 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from lro._engine.process import PerProcess, living
-from lro._engine.store_port import Done
 from lro.stores.sqlite._file import DATABASE_ERRORS, DatabaseFile, Readers, translate_error
-from lro.stores.sqlite._group_commit import SharedTransactions, Together
+from lro.stores.sqlite._group_commit import FunctionWrite, SharedTransactions, Together
 from lro.stores.sqlite._within import UserTransaction
 from lro.stores.sqlite._writer import Writer
 
@@ -194,20 +193,13 @@ class FileConnections(PerProcess):
         self.rows = self._readers.rows
         self.records = self._readers.records
         self.state = self._writer.state
+        self.make = self._transactions.make
+        self.make_later = self._transactions.make_later
         _all[self] = None
 
     def write(self, action: Callable[[sqlite3.Connection], T]) -> T:
-        """See :meth:`SharedTransactions.run`."""
-        return self._transactions.run(action)
-
-    def write_later(
-        self,
-        action: Callable[[sqlite3.Connection], T],
-        done: Done[Any],
-        committed: Callable[[T], Any] | None = None,
-    ) -> None:
-        """See :meth:`SharedTransactions.run_later`."""
-        self._transactions.run_later(action, done, committed)
+        """Run an action in a write of its own: see :meth:`SharedTransactions.make`."""
+        return self.make(FunctionWrite(action))
 
     def write_undurably(self, action: Callable[[sqlite3.Connection], T]) -> T:
         """Run an action without waiting for the disk. The caller must repeat a lost action.

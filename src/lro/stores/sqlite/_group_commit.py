@@ -5,10 +5,9 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
-
-import attrs
 
 from lro._base.errors import LroError
 from lro._engine.store_port import Done, settle
@@ -20,17 +19,23 @@ from lro.stores.sqlite._writer import Writer
 T = TypeVar("T")
 
 
-@attrs.define(eq=False, kw_only=True)
 class ActionWrite(QueuedWrite, Generic[T]):
-    """Write of one caller, and its result."""
+    """Write of one caller, who gets the result of :meth:`committed`."""
 
-    action: Callable[[sqlite3.Connection], T]
     until: float
     """Time, by :func:`time.monotonic`, at which the caller stops waiting for locks."""
-    committed: Callable[[T], Any] | None = None
-    """Converts the action's result, after the commit, into the value for the caller."""
-    done: Done[Any] | None = None
-    answer: T = attrs.field(init=False)
+    done: Done[T] | None = None
+    answer: Any
+    """The result of :meth:`apply`."""
+
+    @abstractmethod
+    def apply(self, writer: sqlite3.Connection) -> Any:
+        """Write, in a transaction that may be rolled back."""
+
+    def committed(self, answer: Any) -> T:
+        """Convert the result of :meth:`apply`, after the commit, into the value for the caller."""
+        value: T = answer
+        return value
 
     def call_back(self) -> None:
         """Call ``done`` once, and drop it, because ``done`` may refer to this write."""
@@ -38,21 +43,32 @@ class ActionWrite(QueuedWrite, Generic[T]):
         assert done is not None  # every write that was handed in has ``done``
         settle(self.result, done)
 
-    def result(self) -> Any:
+    def result(self) -> T:
         """Return the value for the caller, after the end of the group."""
         error = self.error
         if error is None:
-            return self.answer if self.committed is None else self.committed(self.answer)
+            return self.committed(self.answer)
         if isinstance(error, DATABASE_ERRORS):
             raise translate_error(error) from error
         raise error.error if isinstance(error, Unrelated) else error
 
 
-Together: TypeAlias = Callable[[sqlite3.Connection, Sequence[Any]], Mapping[int, Any]]
-"""Runs some of the given actions in few statements; returns the results by the action's index.
+class FunctionWrite(ActionWrite[T]):
+    """Write by a function."""
 
-The actions without a result are then run one by one, so no write of such an action may be left. The
-function raises :class:`HalfDone` if it has made such a write and cannot undo it.
+    def __init__(self, function: Callable[[sqlite3.Connection], T]) -> None:
+        self._function = function
+
+    def apply(self, writer: sqlite3.Connection) -> T:
+        """Call the function."""
+        return self._function(writer)
+
+
+Together: TypeAlias = Callable[[sqlite3.Connection, Sequence[Any]], Mapping[int, Any]]
+"""Makes some of the given writes in few statements; returns the results by the write's index.
+
+The writes without a result are then made one by one, so none of their changes may be left. The
+function raises :class:`HalfDone` if it has made such a change and cannot undo it.
 """
 
 
@@ -65,13 +81,13 @@ class Unrelated(Exception):
 
 
 class HalfDone(Exception):
-    """An action failed after it had written. Only the writes of this action must be undone."""
+    """A write failed after it had changed something. Only its own changes must be undone."""
 
 
 class SharedTransactions(GroupCommit[ActionWrite[Any]]):
-    """Runs actions in shared transactions of one connection, each action as if it were alone.
+    """Makes writes in shared transactions of one connection, each write as if it were alone.
 
-    One thread, the leader, waits for the connection. Then the leader runs the actions of all
+    One thread, the leader, waits for the connection. Then the leader makes the writes of all
     threads that wait by then, and commits.
     """
 
@@ -91,11 +107,11 @@ class SharedTransactions(GroupCommit[ActionWrite[Any]]):
         self._busy_seconds = busy_seconds
         self._together = together
 
-    def run(self, action: Callable[[sqlite3.Connection], T]) -> T:
-        """Run an action, and return its result once its writes are on disk.
+    def make(self, write: ActionWrite[T]) -> T:
+        """Make a write, and return its result once it is on disk.
 
-        The action may run more than once. If the action raises an error, its writes are undone, and
-        this method raises the error.
+        The write may be applied more than once. If that raises an error, the changes are undone,
+        and this method raises the error.
 
         Raises:
             Unavailable: The store is closed; other processes write for too long; or the commit
@@ -104,23 +120,14 @@ class SharedTransactions(GroupCommit[ActionWrite[Any]]):
         """
         if self._leader == threading.get_ident():
             raise RuntimeError("a change must have no effects: it called the store that applies it")
-        write = ActionWrite(action=action, until=time.monotonic() + self._busy_seconds)
+        write.until = time.monotonic() + self._busy_seconds
         self._submit(write)
-        answer: T = write.result()
-        return answer
+        return write.result()
 
-    def run_later(
-        self,
-        action: Callable[[sqlite3.Connection], T],
-        done: Done[Any],
-        committed: Callable[[T], Any] | None = None,
-    ) -> None:
-        """Run an action as :meth:`run` does, and call ``done`` with the result or the error.
-
-        ``committed`` is called once, after the commit, to convert the action's result.
-        """
-        until = time.monotonic() + self._busy_seconds
-        self.hand_in(ActionWrite(action=action, until=until, committed=committed, done=done))
+    def make_later(self, write: ActionWrite[T], done: Done[T]) -> None:
+        """Make a write as :meth:`make` does, and call ``done`` with the result or the error."""
+        write.until, write.done = time.monotonic() + self._busy_seconds, done
+        self.hand_in(write)
 
     def _lead(self, leader: ActionWrite[Any]) -> None:
         connection = self._writer.begin(leader.until)
@@ -138,7 +145,7 @@ class SharedTransactions(GroupCommit[ActionWrite[Any]]):
     def _write(
         self, group: Sequence[ActionWrite[Any]], connection: sqlite3.Connection, until: float
     ) -> None:
-        """Run the actions of a group and commit; then every write has its result or error."""
+        """Make the writes of a group and commit; then every write has its result or error."""
         try:
             try:
                 for write in self._left(group, connection):
@@ -160,28 +167,28 @@ class SharedTransactions(GroupCommit[ActionWrite[Any]]):
     def _left(
         self, group: Sequence[ActionWrite[Any]], connection: sqlite3.Connection
     ) -> Sequence[ActionWrite[Any]]:
-        """Run the writes that can be combined in few statements; return the other writes."""
+        """Make the writes that can be combined in few statements; return the other writes."""
         if self._together is None or len(group) == 1:
             return group
-        answers = self._together(connection, [write.action for write in group])
+        answers = self._together(connection, group)
         for place, answer in answers.items():
             group[place].answer, group[place].error = answer, None
         return [write for place, write in enumerate(group) if place not in answers]
 
 
 def _run(write: ActionWrite[Any], connection: sqlite3.Connection, *, alone: bool) -> None:
-    """Run an action without a savepoint, which would take as long as the action itself.
+    """Apply a write without a savepoint, which would take as long as the write itself.
 
-    Most actions that fail have not written anything before.
+    Most writes that fail have not changed anything before.
 
     Raises:
-        HalfDone: The action failed after it had written, and is not alone in its group.
+        HalfDone: The write failed after it had changed something, and is not alone in its group.
     """
     before = connection.total_changes
     write.error = None
     try:
-        write.answer = write.action(connection)
-    except KeyboardInterrupt:  # the signal is for this thread, not the action's caller
+        write.answer = write.apply(connection)
+    except KeyboardInterrupt:  # the signal is for this thread, not the write's caller
         raise
     except BaseException as exc:
         write.error = exc
@@ -190,11 +197,11 @@ def _run(write: ActionWrite[Any], connection: sqlite3.Connection, *, alone: bool
 
 
 def _run_apart(write: ActionWrite[Any], connection: sqlite3.Connection) -> None:
-    """Run an action in a savepoint, so that its writes can be undone."""
+    """Apply a write in a savepoint, so that its changes can be undone."""
     connection.execute("SAVEPOINT action")
     write.error = None
     try:
-        write.answer = write.action(connection)
+        write.answer = write.apply(connection)
     except KeyboardInterrupt:
         raise
     except BaseException as exc:

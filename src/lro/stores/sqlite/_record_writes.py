@@ -1,4 +1,4 @@
-"""Inserts and updates of records: one by one as actions, or many in few statements.
+"""Inserts and updates of records: one by one, or many in few statements.
 
 Each statement releases the GIL, and must wait to get it back. If an event loop is busy, that
 wait takes longer than the statement. So the similar writes of a group are made together.
@@ -35,7 +35,7 @@ from lro.stores._rows import (
 )
 from lro.stores.sqlite import _statements as sql
 from lro.stores.sqlite._file import DATABASE_ERRORS, FetchRows
-from lro.stores.sqlite._group_commit import HalfDone, Unrelated
+from lro.stores.sqlite._group_commit import ActionWrite, HalfDone, Unrelated
 
 T = TypeVar("T")
 
@@ -79,7 +79,7 @@ def known(cache: RecordCache, rows: FetchRows, name: str) -> tuple[Record, Any]:
     return from_row(found[0]), found[0]
 
 
-class InsertRecord:
+class InsertRecord(ActionWrite[Inserted]):
     """Add a record and its request, or find the record that the same request added earlier.
 
     Raises:
@@ -99,7 +99,7 @@ class InsertRecord:
         self._key = key
         self._start = None if key is None else sql.start_row(key, record, to_row(record))
 
-    def __call__(self, writer: sql.Executes) -> Inserted:
+    def apply(self, writer: sql.Executes) -> Inserted:
         """Insert the record.
 
         Raises:
@@ -118,14 +118,14 @@ class InsertRecord:
             sql.remember_start(writer, self._start)
         return Inserted(self.record, fresh=True)
 
-    def committed(self, inserted: Inserted) -> Inserted:
+    def committed(self, answer: Inserted) -> Inserted:
         """Cache the record after the commit."""
-        if inserted.fresh:
+        if answer.fresh:
             self._cache.keep(self.record, _length(self.columns, self.values, 0))
-        return inserted
+        return answer
 
 
-class UpdateRecord:
+class UpdateRecord(ActionWrite[Record | None]):
     """Replace or remove a record, all or nothing."""
 
     def __init__(self, cache: RecordCache, name: str, change: Change) -> None:
@@ -133,7 +133,7 @@ class UpdateRecord:
         self.change = change
         self._cache = cache
 
-    def __call__(self, writer: sqlite3.Connection) -> Changed:
+    def apply(self, writer: sqlite3.Connection) -> Changed:
         """Apply the change to the cached record or, if that is outdated, to the stored record."""
         last, changed = self._cache.changed(self.name, self.change) or (None, None)
         if last is not None and changed is not None:
@@ -154,9 +154,9 @@ class UpdateRecord:
         before = self._cache.text_length(self.name) if row is None else text_length(row)
         return changed, _write(writer, record, changed, before)
 
-    def committed(self, found: Changed) -> Record | None:
+    def committed(self, answer: Changed) -> Record | None:
         """Update the cache after the commit."""
-        changed, length = found
+        changed, length = answer
         if changed is None:
             self._cache.forget(self.name)
         elif length is not None:
@@ -164,7 +164,7 @@ class UpdateRecord:
         return changed
 
 
-class KeepCheckpoint:
+class KeepCheckpoint(ActionWrite[None]):
     """Store a checkpoint of an operation's current attempt."""
 
     def __init__(
@@ -173,7 +173,7 @@ class KeepCheckpoint:
         self._cache = cache
         self._row = key, pack(value), name, attempt
 
-    def __call__(self, writer: sqlite3.Connection) -> None:
+    def apply(self, writer: sqlite3.Connection) -> None:
         """Store the checkpoint.
 
         Raises:
@@ -230,10 +230,10 @@ class TogetherWriter:
     def __init__(self, cache: RecordCache) -> None:
         self._cache = cache
 
-    def __call__(self, writer: sqlite3.Connection, actions: Sequence[object]) -> Mapping[int, Any]:
-        """Return the results of the writes that were made, by the action's index.
+    def __call__(self, writer: sqlite3.Connection, group: Sequence[object]) -> Mapping[int, Any]:
+        """Return the results of the writes that were made, by their indexes in the group.
 
-        The actions without a result have changed nothing.
+        The writes without a result have changed nothing.
 
         Raises:
             HalfDone: A failed write has left changes, or has undone the whole transaction.
@@ -242,14 +242,14 @@ class TogetherWriter:
         inserts: dict[tuple[str, ...], list[InsertRecord]] = defaultdict(list)
         updates: dict[tuple[str, ...], list[_Update]] = defaultdict(list)
         seen: set[str] = set()
-        for place, action in enumerate(actions):
-            if isinstance(action, InsertRecord):
-                if action.plain:
-                    inserts[action.columns].append(action)
-                    answers[place] = Inserted(action.record, fresh=True)
-            elif isinstance(action, UpdateRecord) and UPDATE_FROM and action.name not in seen:
-                seen.add(action.name)  # later updates of the record follow, one by one
-                columns, update = self._update(action)
+        for place, write in enumerate(group):
+            if isinstance(write, InsertRecord):
+                if write.plain:
+                    inserts[write.columns].append(write)
+                    answers[place] = Inserted(write.record, fresh=True)
+            elif isinstance(write, UpdateRecord) and UPDATE_FROM and write.name not in seen:
+                seen.add(write.name)  # later updates of the record follow, one by one
+                columns, update = self._update(write)
                 if update is not None:
                     updates[columns].append(update)
                     answers[place] = update.changed, update.length
@@ -264,9 +264,9 @@ class TogetherWriter:
             raise HalfDone from exc
         return answers
 
-    def _update(self, action: UpdateRecord) -> tuple[tuple[str, ...], _Update | None]:
+    def _update(self, write: UpdateRecord) -> tuple[tuple[str, ...], _Update | None]:
         """Return the columns that an update changes, and None if it cannot be made with others."""
-        record, changed = self._cache.changed(action.name, action.change) or (None, None)
+        record, changed = self._cache.changed(write.name, write.change) or (None, None)
         if record is None or changed is None:
             return (), None
         try:
@@ -276,7 +276,7 @@ class TogetherWriter:
             return (), None
         if not columns:
             return (), None
-        length = _length(columns, values, self._cache.text_length(action.name))
+        length = _length(columns, values, self._cache.text_length(write.name))
         return columns, _Update(changed, length, (record.name, *values, *stamp_of(record)))
 
 
@@ -288,12 +288,12 @@ class _Update(typing.NamedTuple):
 
 
 def _insert(
-    writer: sqlite3.Connection, columns: tuple[str, ...], actions: Sequence[InsertRecord]
+    writer: sqlite3.Connection, columns: tuple[str, ...], writes: Sequence[InsertRecord]
 ) -> None:
     """Insert records that have values in the same columns."""
     statement = functools.partial(sql.insert_of, columns)
-    _execute(writer, statement, [action.values for action in actions])
-    inputs = [(action.record.name, action.request) for action in actions]
+    _execute(writer, statement, [write.values for write in writes])
+    inputs = [(write.record.name, write.request) for write in writes]
     _execute(writer, _input_insertion, inputs)
 
 

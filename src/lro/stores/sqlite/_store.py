@@ -161,15 +161,13 @@ class SQLiteStore(SQLStore):
         if check_only:
             refuse_untextual(record, key)
             return checked(self._file.rows, record, key)
-        insert = InsertRecord(self._cache, record, request, key)
-        return insert.committed(self._file.write(insert))
+        return self._file.make(InsertRecord(self._cache, record, request, key))
 
     def insert_later(
         self, record: Record, request: AnyMessage, key: RequestKey | None, done: Done[Inserted]
     ) -> None:
         """Queue a record and its request for the next group of writes."""
-        insert = InsertRecord(self._cache, record, request, key)
-        self._file.write_later(insert, done, insert.committed)
+        self._file.make_later(InsertRecord(self._cache, record, request, key), done)
 
     def insert_within(
         self,
@@ -190,7 +188,7 @@ class SQLiteStore(SQLStore):
         with transaction.all_or_nothing(writes=not check_only):
             if check_only:
                 return checked(sql.rows_of(transaction), record, key)
-            return insert(transaction)
+            return insert.apply(transaction)
 
     def get(self, name: str) -> Record:
         """Read the record of this name."""
@@ -224,23 +222,21 @@ class SQLiteStore(SQLStore):
 
     def update(self, name: str, change: Change) -> Record | None:
         """Replace or remove a record, all or nothing."""
-        update = UpdateRecord(self._cache, name, change)
-        return update.committed(self._file.write(update))
+        return self._file.make(UpdateRecord(self._cache, name, change))
 
     def update_later(self, name: str, change: Change, done: Done[Record | None]) -> None:
         """Queue a change or removal for the next group of writes."""
-        update = UpdateRecord(self._cache, name, change)
-        self._file.write_later(update, done, update.committed)
+        self._file.make_later(UpdateRecord(self._cache, name, change), done)
 
     def checkpoint(self, name: str, attempt: int, key: str, value: AnyMessage) -> None:
         """Store a checkpoint of the current attempt with a group of writes."""
-        self._file.write(KeepCheckpoint(self._cache, name, attempt, key, value))
+        self._file.make(KeepCheckpoint(self._cache, name, attempt, key, value))
 
     def checkpoint_later(
         self, name: str, attempt: int, key: str, value: AnyMessage, done: Done[None]
     ) -> None:
         """Queue a checkpoint for the next group of writes."""
-        self._file.write_later(KeepCheckpoint(self._cache, name, attempt, key, value), done)
+        self._file.make_later(KeepCheckpoint(self._cache, name, attempt, key, value), done)
 
     def page(
         self,
