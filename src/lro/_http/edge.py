@@ -326,17 +326,11 @@ class OperationsEdge:
             caller = ""
             if self._hook is not None or request.caller:
                 caller = yield from self._caller(request)
-            if start is None:
+            if start is not None:
+                reply = yield from self._start(request, start, caller, found.bindings)
+            else:
                 name = found.bindings["name"]
                 reply = yield from self._verbs[found.rpc](request, name, caller)
-            else:
-                read = start.read_query(request.query) if request.query else NOTHING_READ
-                parameters, enum_numbers = read
-                flow = start.start(request, caller, found.bindings, parameters)
-                operation = yield from self._starting(request, flow)
-                shown = self._start_reply(request, operation, caller, enum_numbers)
-                del operation  # a large one is freed while its reply waits for memory
-                _, reply = yield from shown
         except Exception as exc:
             return self.refusal(request, exc)
         return reply.headless if request.method == "HEAD" else reply
@@ -415,6 +409,14 @@ class OperationsEdge:
         # ``run`` refuses the step Watch, the only step that makes a stream.
         assert isinstance(reply, HttpReply)
         return reply
+
+    def _start(
+        self, request: HttpRequest, start: StartHandler[Any], caller: str, bound: Mapping[str, str]
+    ) -> Exchange:
+        read = start.read_query(request.query) if request.query else NOTHING_READ
+        parameters, enum_numbers = read
+        flow = self._starting(request, start.start(request, caller, bound, parameters))
+        return (yield from self._start_reply(request, (yield from flow), caller, enum_numbers))[1]
 
     def _start_reply(
         self, request: HttpRequest, operation: Operation, caller: str, enum_numbers: bool = False

@@ -103,7 +103,7 @@ NOTHING_BOUND: Final[Mapping[str, str]] = MappingProxyType({})
 NOTHING_READ: Final[tuple[Parameters, bool]] = (), False
 """The result of :meth:`StartHandler.read_query` for a start without a query."""
 
-_StartRequest: TypeAlias = tuple[Req, str, bool, Sent | None]
+_StartRequest: TypeAlias = tuple[Req, str, bool, Mapping[str, Json] | None]
 """The message, the request id, whether to validate only, and the JSON that was sent."""
 
 
@@ -168,7 +168,7 @@ class StartHandler(Generic[Req]):
                     check_unread(request.headers)
                 if self._raw is not None:
                     read = yield from self._read_raw(self._raw, request)
-            message, request_id, validate_only, sent = read or self._read_json(
+            message, request_id, validate_only, fields = read or self._read_json(
                 request, bound, parameters
             )
         except LroError as exc:
@@ -178,6 +178,9 @@ class StartHandler(Generic[Req]):
         for name, function in self._functions.items():
             argument = message if name == "metadata" else request
             options[name] = yield application_call(name, function, argument)
+        sent: Sent | None = None
+        if fields is not None and options["request_id"]:
+            sent = functools.partial(canonical, fields)
         settings = StartSettings(
             validate_only=validate_only,
             caller=caller,
@@ -235,8 +238,7 @@ class StartHandler(Generic[Req]):
             content = self.binding.fields(None if blank else content, bound, parameters)
         fields = content or {}
         request_id, validate_only = self._take_own(fields)
-        sent = functools.partial(canonical, fields) if request_id else None
-        return self._load(fields), request_id, validate_only, sent
+        return self._load(fields), request_id, validate_only, fields
 
     def _take_own(self, fields: dict[str, Json]) -> tuple[str, bool]:
         if _OWN_FIELDS.isdisjoint(fields):
