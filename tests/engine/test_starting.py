@@ -620,6 +620,22 @@ def test_a_full_queue_is_counted_again_as_often_as_that_is_cheap(make_service, c
 # -- validate only --------------------------------------------------------------------------------
 
 
+def test_a_validation_is_refused_while_the_queue_is_full(store, make_service):
+    """A validation needs a free worker or a place in the queue, and keeps neither (spec §9.7)."""
+    service, step = make_service(store, ThreadExecutor(1), limits=Limits(backlog=1)), Step()
+    start = method_of(service, step).start
+    for text, request_id in (("first", ID), ("second", "")):
+        for _ in range(2):
+            assert start(WorkRequest(text), validate_only=True).name == ""
+        start(WorkRequest(text), request_id=request_id)
+        step.reached()
+    for validate_only in (True, False):
+        with pytest.raises(ResourceExhausted, match="the queue is full: 1 operations wait"):
+            start(WorkRequest("third"), validate_only=validate_only)
+    assert start(WorkRequest("first"), request_id=ID, validate_only=True).name == ""
+    step.go.set()
+
+
 def test_a_validation_fails_as_the_real_call_would(store, make_service, step):
     """A validation fails if the target is busy or the request id belongs to another request."""
     service = make_service(store, ThreadExecutor(1))

@@ -263,7 +263,7 @@ class Starter:
                 known = yield from self._started_as_alias(start, start.key)
             if options.validate_only:
                 if known is None:
-                    yield from self._tried(start, self._record(start), start.key)
+                    yield from self._validated(start)
                 return Operation(done=True, result=spec.types.pack(Empty()))
             if known is None and start.insert is not None:
                 # The insert runs in this thread, even if the thread runs an event loop: the
@@ -492,18 +492,39 @@ class Starter:
                 return found
         return None
 
+    def _validated(self, start: _Start) -> Flow[None]:
+        """Refuse a start as a real one would be refused (spec §9.7); store nothing."""
+        found = yield from self._tried(start, self._record(start), start.key)
+        if not found.fresh or start.insert is not None or start.spec.function is None:
+            return
+        (later, waits), claims, slot = self._waits(start), self._background.claims, None
+        try:
+            if not later:
+                slot = yield MayBlock(self._runtime.executor.reserve, blocks=self._submits_block)
+            if waits or slot is None or (claims is not None and claims.older_waits):
+                yield from self._backlog.admit()
+        finally:
+            if slot is not None:
+                slot.release()
+
+    def _waits(self, start: _Start) -> tuple[bool, bool]:
+        """Return whether a later claim reserves the worker, and whether the record waits for one.
+
+        If it does not wait, and if there is a free worker and no older work, the record is stored
+        as begun, which saves a write. A limit that the store counts makes the record wait.
+        """
+        remote, limited = self._remote is not None, start.spec.options.is_limited
+        waits = start.turn.due is not None or (
+            bool(self._work.paused) and self._work.is_paused(start.spec)
+        )
+        return waits or (remote and limited), waits or remote or limited
+
     def _insert_and_run(self, start: _Start) -> Flow[Operation]:
         spec, key, work = start.spec, start.key, self._work
         store, executor = self._runtime.store, self._runtime.executor
         claims = self._background.claims
         remote, slot = self._remote is not None, None
-        # If ``waits``, the record is stored as waiting. If not, and if there is a free worker and
-        # no older work, the record is stored as begun, which saves a write. A limit that the store
-        # counts makes the record wait. If ``later``, no worker is reserved and no name is sent
-        # here: a later claim does this.
-        limited = spec.options.is_limited
-        waits = start.turn.due is not None or (bool(work.paused) and work.is_paused(spec))
-        later, waits = waits or (remote and limited), waits or remote or limited
+        later, waits = self._waits(start)
         write: StartingRecord | None = None
         try:
             try:
