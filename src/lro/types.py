@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from lro._base.by_fields import ByFields
 from lro._base.late_names import late_names as _late_names
 from lro._base.status import (
     WRAPPED_TYPES,
@@ -77,6 +78,7 @@ __all__ = [
     "AnyMessage",
     "BadRequest",
     "BoolValue",
+    "ByFields",
     "BytesValue",
     "Codec",
     "CodecFactory",

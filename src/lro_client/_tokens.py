@@ -7,7 +7,7 @@ from typing import Final
 import attrs
 
 from lro import InvalidArgument
-from lro.types import Json, full_name, simple_name
+from lro.types import ByFields, Json, full_name, simple_name
 from lro.wire import dumps, loads
 from lro_client._addresses import dotted, public_address
 
@@ -28,8 +28,8 @@ def message_name(cls: type | None) -> str:
     return full_name(cls) or simple_name(cls)
 
 
-@attrs.frozen(kw_only=True)
-class Token:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Token(ByFields):
     """The content of a token: an operation's ``name``, and the address of its ``server``.
 
     ``response`` and ``metadata`` are full names of messages, or simple names of classes that have

@@ -13,7 +13,11 @@ import attrs
 
 
 class ByFields:
-    """The base of attrs classes with ``eq=False, repr=False``, whose methods read all fields."""
+    """The base of attrs classes with ``eq=False, repr=False``, whose methods read all fields.
+
+    A class with this base is made in less than half the time. Its values are compared, hashed and
+    shown as those of other attrs classes, but a comparison takes longer.
+    """
 
     __slots__ = ()
 

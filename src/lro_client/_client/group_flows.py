@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 import attrs
 
 from lro import Operation
+from lro.types import ByFields
 from lro_client._client.handles import HandleBase, Update
 from lro_client._client.state import ClientState
 from lro_client._errors import GroupTimeout, again
@@ -20,8 +21,8 @@ from lro_client._watch.registry import WatchedOperation, WatchEvent, WatchFailed
 H = TypeVar("H", bound=HandleBase[Any, Any])
 
 
-@attrs.frozen
-class GroupResult(Generic[H]):
+@attrs.frozen(eq=False, repr=False)
+class GroupResult(ByFields, Generic[H]):
     """The handles that are done, in the order in which they ended, and the pending handles."""
 
     done: tuple[H, ...]

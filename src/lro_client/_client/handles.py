@@ -15,7 +15,6 @@ from lro_client._addresses import server_of
 from lro_client._arguments import check_class, check_name
 from lro_client._client.state import ClientState
 from lro_client._errors import DecodingError, OperationCancelled, OperationFailed, again
-from lro_client._tokens import Token, read_token, token_of
 from lro_client._tracing import Trace, log_ended
 
 if TYPE_CHECKING:
@@ -96,6 +95,8 @@ class HandleBase(Generic[Resp, Meta]):
         Raises:
             InvalidArgument: The operation has no name.
         """
+        from lro_client._tokens import token_of  # imported late, as most programs use no tokens
+
         return token_of(
             self.name,
             server=self._state.address,
@@ -331,7 +332,9 @@ def known(operation: Operation | str, address: str) -> KnownOperation:
     if not (isinstance(operation, str) and operation.lstrip().startswith("{")):
         check_name(operation)
         return KnownOperation(Operation(name=operation))
-    token: Token = read_token(operation)
+    from lro_client._tokens import read_token
+
+    token = read_token(operation)
     if token.server and address and server_of(token.server) != server_of(address):
         # This server may have a different operation of the same name.
         wrong = (

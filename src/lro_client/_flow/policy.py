@@ -8,6 +8,7 @@ from typing import Final
 import attrs
 
 from lro import Code
+from lro.types import ByFields
 from lro_client._errors import CallError, UnreadableReply, check
 from lro_client.waits import Wait, pause_of, wait_exponential, wait_proportional
 
@@ -26,8 +27,8 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
-@attrs.frozen(kw_only=True)
-class Retry:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Retry(ByFields):
     """Decides which failed calls are retried, when, and how often.
 
     ``codes`` are the codes that are retried. A connection that fails before a reply counts as
@@ -79,8 +80,8 @@ NO_RETRY: Final = Retry(codes=frozenset())
 """A policy that never retries."""
 
 
-@attrs.frozen(kw_only=True)
-class Polling:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Polling(ByFields):
     """Decides how a client waits for an operation.
 
     ``wait`` is the pause between polls, and ``jitter`` is the maximum share by which each pause is

@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 import attrs
 
 from lro import Operation
+from lro.types import ByFields
 from lro.wire import (
     BatchGetOperationsResponse,
     CancelOperationRequest,
@@ -23,8 +24,8 @@ from lro.wire import (
 R = TypeVar("R")
 
 
-@attrs.frozen(kw_only=True)
-class StartRequest:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class StartRequest(ByFields):
     """Starts an operation. ``target`` is the path or, without HTTP, the full name of a method."""
 
     target: str
@@ -33,8 +34,8 @@ class StartRequest:
     validate_only: bool = False
 
 
-@attrs.frozen
-class BatchGetOperationsRequest:
+@attrs.frozen(eq=False, repr=False)
+class BatchGetOperationsRequest(ByFields):
     """Reads many operations of one collection (spec §3.11), whose name ends in "operations".
 
     With ``ended``, the caller only needs the operations that are done.
@@ -45,8 +46,8 @@ class BatchGetOperationsRequest:
     ended: bool = False
 
 
-@attrs.frozen
-class WatchOperationsRequest:
+@attrs.frozen(eq=False, repr=False)
+class WatchOperationsRequest(ByFields):
     """Watches many operations of one collection for changes (spec §3.11).
 
     With ``ended``, the caller needs no more than the name of an operation that is not done.
@@ -73,8 +74,8 @@ Request: TypeAlias = (
 )
 
 
-@attrs.frozen(kw_only=True)
-class Call:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Call(ByFields):
     """A call of at most ``budget`` seconds, with ``headers``.
 
     ``view`` is the view that Get, List and BatchGet ask for (spec §3.11).
@@ -142,8 +143,8 @@ class YieldValue:
     value: Any
 
 
-@attrs.frozen
-class Reply:
+@attrs.frozen(eq=False, repr=False)
+class Reply(ByFields):
     """The server's reply, and the recommended pause before the next call, in seconds."""
 
     value: Operation | ListOperationsResponse | BatchGetOperationsResponse | None

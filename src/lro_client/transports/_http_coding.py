@@ -27,7 +27,7 @@ from lro import (
     TypeRegistry,
 )
 from lro.errors import RouteNotFound
-from lro.types import ErrorInfo, Json, RetryInfo
+from lro.types import ByFields, ErrorInfo, Json, RetryInfo
 from lro.wire import (
     BatchGetOperationsResponse,
     CancelOperationRequest,
@@ -96,8 +96,8 @@ _VERBS_OF_MANY: Final[Mapping[type[_OfMany], str]] = {
 }
 
 
-@attrs.frozen(kw_only=True)
-class Routes:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Routes(ByFields):
     """The paths of verbs, as ``google.api.http`` rules. ``name`` is the operation or its parent.
 
     By default any name is served below ``/v1``, as on this library's servers and on Google's. Paths
