@@ -10,6 +10,10 @@ from typing import Any, TypeAlias
 _Trace: TypeAlias = "Callable[[FrameType, str, Any], _Trace | None]"
 
 
+class Interrupt(KeyboardInterrupt):
+    """The error by which :func:`interrupted` interrupts an action."""
+
+
 def interleaved(
     pair: Callable[[], tuple[Callable[[], object], Callable[[], object]]],
 ) -> Iterator[int]:
@@ -21,22 +25,43 @@ def interleaved(
     line, reached = 0, True
     while reached:
         action, meanwhile = pair()
-        reached = _called_at(line, action, meanwhile)
+        reached = _called_at(line, "line", action, meanwhile)
         if reached:
             yield line
         line += 1
 
 
-def _called_at(line: int, action: Callable[[], object], meanwhile: Callable[[], object]) -> bool:
-    """Call ``action``, and ``meanwhile`` before its line of this number, if it has that line."""
-    lines = 0
+def interrupted(make: Callable[[], Callable[[], object]]) -> Iterator[int]:
+    """Interrupt an action once at each call of a function, where Python also handles signals.
+
+    ``make`` returns a new action for each call. After each action, the number of the call is
+    yielded: check the outcome then.
+    """
+    call, reached = 0, True
+    while reached:
+        try:
+            reached = _called_at(call, "call", make(), _interrupt)
+        except Interrupt:
+            yield call
+        call += 1
+
+
+def _interrupt() -> None:
+    raise Interrupt
+
+
+def _called_at(
+    place: int, kind: str, action: Callable[[], object], meanwhile: Callable[[], object]
+) -> bool:
+    """Call ``action``, and ``meanwhile`` before its event of this number, if it has that event."""
+    events = 0
 
     def trace(_: FrameType, event: str, __: Any) -> _Trace:
-        nonlocal lines
-        if event == "line":
-            if lines == line:
+        nonlocal events
+        if event == kind:
+            if events == place:
                 meanwhile()  # it is not traced
-            lines += 1
+            events += 1
         return trace
 
     before = sys.gettrace()
@@ -45,4 +70,4 @@ def _called_at(line: int, action: Callable[[], object], meanwhile: Callable[[], 
         action()
     finally:
         sys.settrace(before)
-    return lines > line
+    return events > place

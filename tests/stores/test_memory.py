@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import weakref
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -14,9 +15,11 @@ from lro import State
 from lro.adapters import Record
 from lro.stores.memory import MemoryStore
 from lro.testing import ManualClock
+from tests.interleaving import interrupted
 from tests.stores.samples import (
     claim_of,
     claim_work,
+    claimed,
     end_of,
     held,
     insert,
@@ -92,6 +95,37 @@ def test_lists_do_not_depend_on_when_they_are_read() -> None:
         clock.advance(days=40)
     assert often.expire(WRITES).names == once.expire(WRITES).names
     assert shown(often, clocks[0]) == shown(once, clocks[1])
+
+
+def test_lists_are_complete_after_an_interrupt() -> None:
+    """Wherever Ctrl-C interrupts a read, the next read finds all records in their places."""
+    clock = ManualClock()
+
+    def filled() -> MemoryStore:
+        store = MemoryStore(clock)
+        store.index({"k"})
+        insert_pending(store, clock, "a")
+        insert(store, waiting(clock, "b", begin_before=clock() + timedelta(days=1)))
+        insert(store, waiting(clock, "c", keys='{"k": "v"}'))
+        insert(store, held(clock, "d"))
+        shown(store, clock)
+        insert(store, waiting(clock, "e", keys='{"k": "w"}'))
+        for name, change in {"b": claim_of(clock), "c": removal, "d": end_of(clock)}.items():
+            store.update(f"operations/{name}", change)
+        return store
+
+    def make() -> Callable[[], object]:
+        stores[:] = filled(), filled()
+        return lambda: stores[0].count_waiting(9)
+
+    stores: list[MemoryStore] = []
+    calls = 0
+    for calls in interrupted(make):  # noqa: B007
+        for store in stores:
+            store.update("operations/b", end_of(clock))
+        assert shown(stores[0], clock) == shown(stores[1], clock)
+        assert claimed(claim_work(stores[0], clock)) == claimed(claim_work(stores[1], clock))
+    assert calls > 20
 
 
 @pytest.mark.parametrize("read", [True, False])

@@ -95,8 +95,12 @@ class OrderedRecords:
 
     def __init__(self, records: Mapping[str, Record]) -> None:
         self._records = records
-        self._lists: dict[_List, list[Any]] = {_SWEEPS: [], _DEBTS: []}
         self._keys: frozenset[str] = frozenset()
+        self.clear()
+
+    def clear(self) -> None:
+        """Make the lists empty; they are kept by the same keys as before."""
+        self._lists: dict[_List, list[Any]] = {_SWEEPS: [], _DEBTS: []}
 
     def index(self, keys: Collection[str]) -> None:
         """Keep lists by these metadata keys as well, and fill them with the existing records."""
@@ -333,6 +337,12 @@ class _Work:
     """
 
     def __init__(self) -> None:
+        self._begins: defaultdict[str, OrderedDict[int, list[int]]] = defaultdict(OrderedDict)
+        """For each method and lane with a rate, when work began, in order of time."""
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all work, but not when work with a rate began."""
         self._waiting: dict[tuple[str, bool], list[_Entry]] = {}
         """Keyed by method, and by True if the work is suspected of killing its workers."""
         self._lanes: dict[tuple[str, bool], dict[_Lane, list[_Entry]]] = {}
@@ -340,8 +350,6 @@ class _Work:
         """The lanes that have entries, lowest rank first."""
         self._held: dict[str, dict[int, dict[str, None]]] = {}
         """For each method and lane, the names of operations that have an owner."""
-        self._begins: defaultdict[str, OrderedDict[int, list[int]]] = defaultdict(OrderedDict)
-        """For each method and lane with a rate, when work began, in order of time."""
         self._sent: dict[str, dict[str, tuple[int, datetime]]] = {}
         """For each method and name sent to a worker, the lane and the time of the next sending."""
         self._unbegun: list[tuple[int, str]] = []
@@ -603,6 +611,7 @@ class MemoryStore(PerProcess):
         self._records: dict[str, Record] = {}
         self._changed: dict[str, Record | None] = {}
         """Changed records, by name, as the lists and the queue know them; None: not known."""
+        self._half_settled = False
         self._settled_lists = OrderedRecords(self._records)
         self._targets: dict[str, str] = {}
         self._settled_work = _Work()
@@ -999,11 +1008,20 @@ class MemoryStore(PerProcess):
 
         Short work has often ended by then, so most of its states never enter the lists.
         """
-        if self._changed:
+        if not (self._changed or self._half_settled):
+            return
+        changes: list[tuple[Record | None, Record | None]]
+        if self._half_settled:  # an exception, such as that of Ctrl-C, came in between
+            self._settled_lists.clear()
+            self._settled_work.clear()
+            changes = [(None, record) for record in self._records.values()]
+        else:
             changes = [(was, self._records.get(name)) for name, was in self._changed.items()]
-            self._changed.clear()
-            self._settled_lists.move(changes)
-            self._settled_work.move(changes)
+        self._half_settled = True
+        self._changed.clear()
+        self._settled_lists.move(changes)
+        self._settled_work.move(changes)
+        self._half_settled = False
 
     def _after_fork(self) -> None:
         self._lock = threading.Lock()  # from now on, this forked process has its own records
