@@ -278,6 +278,18 @@ def test_large_metadata_is_not_sent_again(store, opened, clock, postgres_wire):
     assert (other.metadata, other.cancel_requested) == (big, True)
 
 
+@pytest.mark.parametrize(("read", "cached"), [("get", True), ("find", False)])
+def test_end_is_cached_if_the_record_was_read_alone(store, clock, postgres_wire, read, cached):
+    """An ended record that was only read by ``find`` is not cached: waits receive the end."""
+    insert(store, held(clock))
+    assert store.get("operations/a") if read == "get" else store.find(["operations/a"]).records
+    ended = store.update("operations/a", end_of(clock))
+    postgres_wire.said.clear()
+    assert store.get("operations/a") == ended
+    assert [one.startswith("SELECT CASE") for one in postgres_wire.said] == [cached]
+    assert [*store.find(["operations/a"]).records] == [ended]
+
+
 # -- locks of other sessions ----------------------------------------------------------------------
 
 

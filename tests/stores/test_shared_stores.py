@@ -270,13 +270,14 @@ def test_ended_record_is_cached_only_if_it_was_read(clock):
     for name in "abc":
         cache.keep(record_of(clock, name), 7)
     assert cache.get("operations/b") is not None
+    assert cache.peek("operations/a") is not None  # does not count: the caller gets the end, too
     current = cache._kept["operations/c"]
     assert cache.current("operations/c", current.stamp) is current.record
     ended = {name: end_of(clock)(record_of(clock, name)) for name in "abcd"}
     for record in ended.values():
         cache.keep(record, 7)
-    assert cache.get("operations/a") is None
-    assert cache.get("operations/b") is ended["b"]
+    assert cache.get("operations/a") is cache.peek("operations/a") is None
+    assert cache.get("operations/b") is cache.peek("operations/b") is ended["b"]
     assert cache.get("operations/c") is ended["c"]
     assert cache.get("operations/d") is None
     cache.keep(ended["d"], 7, wanted=True)

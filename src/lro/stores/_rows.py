@@ -310,6 +310,14 @@ class RecordCache(PerProcess):
         """Return True if a record of this name is cached; it may be outdated."""
         return name in self._kept
 
+    def peek(self, name: str) -> Record | None:
+        """Return the cached record, but do not count this as a read by a caller.
+
+        A caller that waits receives the end without a read, and seldom reads it again.
+        """
+        kept = self._kept.get(name)
+        return None if kept is None else kept.record
+
     def get(self, name: str) -> Record | None:
         """Return the cached record for a caller; None if it is not cached."""
         kept = self._kept.get(name)

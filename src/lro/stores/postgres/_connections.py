@@ -12,7 +12,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
 import attrs
@@ -46,12 +46,14 @@ class ServerClock:
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.monotonic = monotonic
         self._ahead = 0
+        self._zero = moment(0)
+        """The server's time at zero of the monotonic clock."""
         self._slack: int | None = None
         self._due = 0.0
 
     def now(self) -> datetime:
         """Return the time by the server's clock, in UTC."""
-        return moment(_micros(self.monotonic()) + self._ahead)
+        return self._zero + timedelta(0, self.monotonic())
 
     def due(self) -> bool:
         """Return True if the clock must be measured again; then the caller must measure it."""
@@ -74,6 +76,7 @@ class ServerClock:
         agrees = self._slack is not None and abs(ahead - self._ahead) <= slack + self._slack
         if not agrees or self._slack is None or slack < self._slack:
             self._ahead, self._slack = ahead, slack
+            self._zero = moment(ahead)
 
 
 def _micros(seconds: float) -> int:

@@ -206,6 +206,7 @@ class RecordTable:
         self._writer = GroupWriter(connections)
         self._remover = GroupWriter(connections)
         self._keeper = GroupWriter(connections)
+        self._others = {WriteKind.REMOVE: self._remover, WriteKind.KEEP: self._keeper}
         self._aside = ThreadPoolExecutor(_THREADS_ASIDE, "lro-writes-aside")
 
     def close(self) -> None:
@@ -244,7 +245,7 @@ class RecordTable:
         asked = list(dict.fromkeys(names))
         if not asked:
             return Found(())
-        known = [self.cache.get(name) for name in asked]
+        known = [self.cache.peek(name) for name in asked]
         stamps = zip(*[_NO_STAMP if one is None else stamp_of(one) for one in known], strict=True)
         found: list[Record] = []
         rest: list[str] = []
@@ -335,8 +336,7 @@ class RecordTable:
             done(None, exc)
 
     def _writer_of(self, write: RecordWrite) -> GroupWriter:
-        aside = {WriteKind.REMOVE: self._remover, WriteKind.KEEP: self._keeper}
-        return aside.get(write.kind, self._writer)
+        return self._others.get(write.kind, self._writer)
 
     def find_obstacle(
         self, record: Record, key: RequestKey | None, write: RecordWrite | None = None

@@ -82,6 +82,8 @@ def sql_array(numbers: Iterable[int | None]) -> str:
 class WriteKind(enum.Enum):
     """The kinds of writes."""
 
+    __hash__ = object.__hash__  # identity is enough; Enum's own hash is a Python call
+
     INSERT = "insert"
     START = "insert, if neither its key nor its target is taken"
     CHANGE = "change"
