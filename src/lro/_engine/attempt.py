@@ -504,13 +504,13 @@ class Attempt:
         spec, packed = self.spec, self._packed
         assert packed is not None  # every claim returns the stored request
         try:
+            self._request, self._packed = spec.types.unpack_request(packed, spec.request), None
+        except Exception as exc:  # maybe stored by another version of the method
             if spec.types.present_name(packed.type_name) != spec.types.name_of(spec.request):
                 line = "%s: this process cannot read its request, a %s: left to others"
                 log.warning(line, self.name, packed.type_name, extra=self._facts)
                 self._holder.skip(self.name)
                 return "released"
-            self._request, self._packed = spec.types.unpack_request(packed, spec.request), None
-        except Exception as exc:  # maybe stored by an older version of the method
             line = "%s: its stored request cannot be read: %s"
             log.error(line, self.name, loggable(exc), extra=self._facts)
             text = "the stored request of the operation cannot be read"
