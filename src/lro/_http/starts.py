@@ -103,7 +103,7 @@ NOTHING_BOUND: Final[Mapping[str, str]] = MappingProxyType({})
 NOTHING_READ: Final[tuple[Parameters, bool]] = (), False
 """The result of :meth:`StartHandler.read_query` for a start without a query."""
 
-_StartRequest: TypeAlias = tuple[Req, str, bool, Mapping[str, Json] | None]
+_StartRequest: TypeAlias = tuple[Req, str, bool, dict[str, Json] | None]
 """The message, the request id, whether to validate only, and the JSON that was sent."""
 
 
