@@ -8,6 +8,7 @@ import gc
 import logging
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -17,7 +18,7 @@ import lro
 from lro import Code, Handle, InvalidArgument, Job, Operation, Service
 from lro._engine import attempt
 from lro._engine.store_port import settle
-from lro.adapters import Record
+from lro.adapters import Inserted, Record
 from lro.errors import PermissionDenied, ResourceExhausted, Unavailable, WaitTimeout
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
@@ -439,6 +440,36 @@ async def test_cancel_whose_caller_disconnects_after_the_write_is_completed(make
     assert operation.error is not None
     assert operation.error.code == Code.CANCELLED
     hold.set()
+
+
+@on_a_loop
+async def test_start_whose_caller_disconnects_before_its_inline_work_is_run(make_service, clock):
+    """A start that is stored runs its work once, although the caller has disconnected before."""
+    loop, go, done = asyncio.get_running_loop(), threading.Event(), []
+    loop.set_default_executor(ThreadPoolExecutor(1))
+
+    class Store(MemoryStore):
+        def insert(self, *args: Any, **options: Any) -> Inserted:
+            loop.run_in_executor(None, go.wait, PATIENCE)  # the work waits for this thread
+            return super().insert(*args, **options)
+
+    store = Store(clock)
+    service = make_service(store, InlineExecutor())
+
+    @service.method(NAME)
+    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        done.append(job.attempt)
+        return WorkResponse(request.text)
+
+    start = asyncio.create_task(work.start_async(WorkRequest("a")))
+    await until_async(lambda: records(store))
+    start.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await start
+    service.run_maintenance()
+    go.set()
+    await until_async(lambda: not service.edges.work.held())
+    assert ([record.state.value for record in records(store)], done) == (["SUCCEEDED"], [1])
 
 
 @on_a_loop

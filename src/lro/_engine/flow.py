@@ -347,12 +347,8 @@ def flow_of(method: Callable[P, R]) -> Callable[P, Flow[R]]:
 
 def run(flow: Flow[R]) -> R:
     """Follow a flow in this thread, and return its result."""
-    result: R = _advance(flow, None, None, _nowhere)[1]
+    result: R = _advance(flow, None, None)[1]
     return result
-
-
-def _nowhere(_: FlowStep) -> bool:
-    return False
 
 
 def _at_question(step: FlowStep) -> bool:
@@ -368,7 +364,10 @@ def _without_caller(step: FlowStep) -> bool:
 
 
 def _advance(
-    flow: Flow[Any], answer: object, error: BaseException | None, until: Callable[[FlowStep], bool]
+    flow: Flow[Any],
+    answer: object,
+    error: BaseException | None,
+    until: Callable[[FlowStep], bool] | None = None,
 ) -> tuple[FlowStep | None, Any]:
     """Follow the flow in this thread to its end, or to a step for which ``until`` is true.
 
@@ -376,7 +375,7 @@ def _advance(
     """
     try:
         step = flow.send(answer) if error is None else flow.throw(error)
-        while not until(step):
+        while until is None or not until(step):
             try:
                 answer = step.take()
             except BaseException as exc:

@@ -133,7 +133,8 @@ class StartSettings:
         Raises:
             TypeError: There is no such argument.
         """
-        check_keywords("start", given, StartKeywords)
+        if given:
+            check_keywords("start", given, StartKeywords)
         return cls(**given)
 
     def check(self) -> None:
@@ -236,9 +237,6 @@ class Starter:
         self._random = RandomBytes()
         self._remote: timedelta | None = runtime.executor.redelivery
         self._submits_block: bool = runtime.executor.submits_block
-        # A flow yields its writes, so that it is finished if its caller leaves after one. A start
-        # of which no later step can block need not.
-        self._yields: bool = runtime.store.writes_block or self._submits_block
 
     def start(self, spec: MethodSpec, request: object, options: StartSettings) -> Flow[Operation]:
         """Start an operation: see ``Method.start``."""
@@ -549,7 +547,7 @@ class Starter:
                 attempt = Attempt(record, spec, work, request=start.request)
             write = work.writing(attempt)
             inserted: Inserted
-            if self._yields:
+            if store.writes_block:
                 inserted = yield InsertWrite(store, record, start.packed, key)
             else:
                 inserted = store.insert(record, start.packed, key)
@@ -558,7 +556,8 @@ class Starter:
                 # A repeated start sends the name again: the first message may have been lost.
                 taken, slot = slot, None
                 begin = functools.partial(work.submit, record, taken, start=write)
-                attempt = (yield MayBlock(begin)) if self._submits_block else begin()
+                # ``writes``, because the insert may have been no step of its own.
+                attempt = (yield MayBlock(begin, writes=True)) if self._submits_block else begin()
                 # Quick work, or work of an inline executor, may have ended (spec §9.8).
                 return (attempt.ended or record).operation
             if inserted.fresh:
