@@ -379,8 +379,8 @@ async def _disconnected(receive: Receive) -> None:
     await asyncio.get_running_loop().create_future()
 
 
-_ENCODED: Final = {(n, v): (n.encode("latin-1"), v.encode("latin-1")) for n, v in JSON_HEADERS}
-"""The headers of most replies, encoded once."""
+_ENCODED: Final = [(n.encode("latin-1"), v.encode("latin-1")) for n, v in JSON_HEADERS]
+"""The first headers of most replies, encoded once."""
 
 
 async def _in_time(sending: Awaitable[None]) -> None:
@@ -432,10 +432,12 @@ class _Sender:
         await self._end()
 
     def _begin(self, reply: HttpReply | EventStream, length: int = 0) -> Awaitable[None]:
-        headers = [
-            _ENCODED.get((name, value)) or (name.encode("latin-1"), value.encode("latin-1"))
-            for name, value in reply.headers
-        ]
+        headers: list[tuple[bytes, bytes]] = []
+        own = reply.headers
+        if own[: len(_ENCODED)] == JSON_HEADERS:
+            headers, own = [*_ENCODED], own[len(_ENCODED) :]
+        for name, value in own:
+            headers.append((name.encode("latin-1"), value.encode("latin-1")))
         if length:
             headers.append((b"content-length", b"%d" % length))
         self.begun = True

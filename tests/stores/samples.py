@@ -11,7 +11,7 @@ from typing import Any, Final
 import attrs
 
 from lro import AnyMessage
-from lro._model.operation import claim, end, report, request_cancel, with_pending
+from lro._model.operation import claim, end, report, request_cancel, with_derived
 from lro.adapters import (
     Change,
     Claim,
@@ -127,7 +127,7 @@ def insert_pending(store: Any, clock: Clock, *unique_ids: str) -> None:
     """Insert records of ended operations, each with a pending notification."""
     for unique_id in unique_ids:
         insert(store, record_of(clock, unique_id))
-        store.update(f"operations/{unique_id}", with_pending(end_of(clock), lambda _: True))
+        store.update(f"operations/{unique_id}", with_derived(end_of(clock), sends=lambda _: True))
 
 
 def removal(record: Record) -> None:

@@ -88,7 +88,7 @@ def test_child_with_the_api_package_runs_the_function_in_the_span_of_its_parent(
 
 def test_child_without_the_api_package_runs_the_function(monkeypatch):
     monkeypatch.setattr(telemetry, "_api", lambda: None)
-    ParentTrace("00-" + "1" * 32 + "-" + "2" * 16 + "-01").attach()()
+    assert ParentTrace("00-" + "1" * 32 + "-" + "2" * 16 + "-01").attach() is None
 
 
 def test_missing_api_package_is_looked_for_once(monkeypatch):

@@ -61,10 +61,10 @@ from lro._engine.job import (
     Checkpoints,
     Failure,
     FinalResult,
+    Job,
     JobControl,
     Outcome,
     WorkerDied,
-    current_job,
     event_loop_runs,
     overdue,
 )
@@ -238,6 +238,8 @@ class Attempt:
 
     ended: Record | None = None
     """The record of the ended operation, once this attempt has stored the end."""
+    over: bool = False
+    """True if the attempt has ended, was released, or was lost."""
     _phase = Phase.CLAIMED
     _asked = StopRequest.NOTHING
     _control: JobControl | None = None
@@ -278,6 +280,7 @@ class Attempt:
         allowed = phase in NEXT[self._phase]
         if allowed:
             self._phase = phase
+            self.over = phase not in _UNDER_WAY
         return allowed
 
     def _ask(self, what: StopRequest) -> None:
@@ -300,11 +303,6 @@ class Attempt:
     def ending(self) -> bool:
         """True if the function has ended, and its result is being stored."""
         return self._phase is Phase.ENDING
-
-    @property
-    def over(self) -> bool:
-        """True if the attempt has ended, was released, or was lost."""
-        return self._phase not in _UNDER_WAY
 
     def show_start(self, missed: Callable[[], object] | None = None) -> None:
         """Store the start time in the metadata soon, unless it is stored or the work has ended.
@@ -410,7 +408,7 @@ class Attempt:
             if self.is_async and through is None:
                 import asyncio  # imported late: asyncio is half the cost of importing lro
 
-                asyncio.run(self._do())
+                asyncio.run(self.arun(at_once=True))
             else:
                 refused = self._begin()
                 run(self._finish(self._call(through)) if refused is None else refused)
@@ -418,19 +416,18 @@ class Attempt:
             self._holder.remove(self)
             raise
 
-    def arun(self, watch: LoopWatch | None = None) -> Coroutine[Any, Any, None]:
-        """Do the work of an async function on this event loop; see ``Task.arun``."""
-        # If writes do not block, taking steps here is cheaper than switching coroutines.
-        return self._do(watch, at_once=not self._runtime.store.writes_block)
+    async def arun(self, watch: LoopWatch | None = None, *, at_once: bool = False) -> None:
+        """Do the work of an async function on this event loop; see ``Task.arun``.
 
-    async def _do(self, watch: LoopWatch | None = None, *, at_once: bool = True) -> None:
-        """Do the whole attempt. ``at_once``: take its steps on the event loop, which they block."""
+        With ``at_once``, the steps of the attempt are taken on the event loop, even if they block.
+        """
         import asyncio
 
         try:
             refused = self._begin()
             flow = self._finish(await self._await(watch)) if refused is None else refused
-            if at_once:
+            # If writes do not block, taking steps here is cheaper than switching coroutines.
+            if at_once or not self._runtime.store.writes_block:
                 run(flow)
             else:
                 await on_loop(flow)
@@ -527,7 +524,7 @@ class Attempt:
         try:
             if through is not None:
                 return FinalResult(spec.pack_response(through(spec, self._request, control)))
-            with current_job(control):
+            with control:
                 if spec.around is None:
                     return FinalResult(spec.pack_response(function(*self._arguments(control))))
                 with spec.surroundings(control.job):
@@ -584,7 +581,7 @@ class Attempt:
         function: Any = spec.function
         try:
             control.raise_if_cancelled()
-            with current_job(control):
+            with control:
                 if spec.around is None:
                     result = await function(*self._arguments(control))
                     return FinalResult(spec.pack_response(result))
@@ -614,7 +611,7 @@ class Attempt:
             raise error
 
     def _arguments(self, control: JobControl) -> tuple[object, ...]:
-        return (self._request, control.job) if self.spec.takes_job else (self._request,)
+        return (self._request, Job(control)) if self.spec.takes_job else (self._request,)
 
     def _failure(self, control: JobControl, error: BaseException) -> Outcome:
         self._end_forked(error)
@@ -903,17 +900,18 @@ class Attempt:
         if began_at is None:
             return
         outcome = _OUTCOMES[phase]
-        self._trace.end(outcome, why)
+        if self._trace is not NO_ATTEMPT_TRACE:
+            self._trace.end(outcome, why)
         seconds = self._runtime.clock() - began_at
         self._runtime.events.emit_over(self._record, outcome, seconds, why)
 
     def _observe_end(self, ending: FinalResult) -> None:
-        self._end_as(_ENDS[ending.state], error_type(ending.result))
         after = self.ended
         if after is None:  # record deleted: only the events show the end
             end_time = max(self._runtime.store.now(), self.create_time)
             fields = {"state": ending.state, "result": ending.result, "end_time": end_time}
             after = self._record.next_version(**fields)
+        self._end_as(_ENDS[after.state], error_type(after.result))
         self._runtime.events.emit_end(after, expired=ending.expired)
 
 

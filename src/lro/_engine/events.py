@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import operator
 import time
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -250,11 +251,12 @@ class MetricObserver(Observer):
 
     def started(self, event: OperationStarted) -> None:
         """Count the start."""
-        _count_start(self.record, event.method, event.outcome, event.error_type)
+        self.record(metrics.STARTS, 1, event.method, event.outcome, event.error_type)
 
     def attempt_began(self, event: AttemptBegan) -> None:
         """Measure how long the operation has waited for its first attempt."""
-        _count_begin(self.record, event.method, event.queue_seconds)
+        if event.queue_seconds is not None:
+            self.record(metrics.QUEUE_DURATION, event.queue_seconds, event.method)
 
     def attempt_over(self, event: AttemptOver) -> None:
         """Measure how long the attempt took."""
@@ -292,15 +294,6 @@ class MetricObserver(Observer):
 
 _Record: TypeAlias = Callable[..., None]
 """Takes a value of a metric: ``MetricObserver.record``."""
-
-
-def _count_start(record: _Record, method: str, outcome: StartOutcome, why: str) -> None:
-    record(metrics.STARTS, 1, method, outcome, why)
-
-
-def _count_begin(record: _Record, method: str, queue_seconds: float | None) -> None:
-    if queue_seconds is not None:
-        record(metrics.QUEUE_DURATION, queue_seconds, method)
 
 
 def _count_attempt(
@@ -425,7 +418,7 @@ class Tracer(Observer):
         if now >= self._look_at:
             if self._sources is None:
                 self._sources = self.sources()
-            found = tuple(source() for source in self._sources)
+            found = tuple(map(operator.call, self._sources))
             if found != self._providers:
                 self.use_providers(found)
                 self._providers = found
@@ -498,14 +491,15 @@ class EventDispatch:
         self, method: str, outcome: StartOutcome, name: str = "", caller: str = "", why: str = ""
     ) -> None:
         """Report and count a start that was answered: see :class:`OperationStarted`."""
-        _count_start(self._count, method, outcome, why)
+        self._count(metrics.STARTS, 1, method, outcome, why)
         if self._hears(OperationStarted.kind):
             self.emit(OperationStarted(method, outcome, name, caller, why))
 
     def emit_begin(self, record: Record, queue_seconds: float | None) -> None:
         """Report and count the begin of the attempt that has claimed this record."""
         method = record.method
-        _count_begin(self._count, method, queue_seconds)
+        if queue_seconds is not None:
+            self._count(metrics.QUEUE_DURATION, queue_seconds, method)
         if self._hears(AttemptBegan.kind):
             began = record.name, method, record.attempt, queue_seconds, record.trace_context
             self.emit(AttemptBegan(*began))
@@ -531,7 +525,8 @@ class EventDispatch:
             cancel_seconds = (after.end_time - after.cancel_time).total_seconds()
         seconds = (after.end_time - after.create_time).total_seconds()
         method, state = self.renamed.get(after.method, after.method), after.state
-        why, cancel = error_type(after.result), (cancel_seconds, reach)
+        why = "" if state is State.SUCCEEDED else error_type(after.result)
+        cancel = cancel_seconds, reach
         _count_end(self._count, method, state, seconds, why, cancel, expired=expired)
         if self._hears(OperationEnded.kind):
             facts = after.name, method, after.attempt, state, seconds, *cancel, why, expired

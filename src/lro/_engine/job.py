@@ -439,16 +439,15 @@ class AttemptTrace:
     context = ""
     """The trace context of the attempt, for a process that runs the function."""
 
-    def attach(self) -> Callable[[], object]:
-        """Make this the current trace of the thread or task; return a function that undoes this."""
-        return _nothing
+    def attach(self) -> Callable[[], object] | None:
+        """Make this the current trace of the thread or task.
+
+        Return a function that undoes this; None if nothing has changed.
+        """
+        return None
 
     def end(self, outcome: AttemptOutcome, error_type: str) -> None:
         """End the trace."""
-
-
-def _nothing() -> None:
-    """Undo nothing."""
 
 
 NO_ATTEMPT_TRACE: Final = AttemptTrace()
@@ -466,6 +465,8 @@ class JobControl:
     attempt began; ``recall``, if given, unpacks that metadata at its first use. ``stop_at`` is the
     end of the time limit, in seconds of ``clock``. ``domain`` names the service in error details.
     ``awaits`` is true for an async function. ``remember`` makes the checkpoints at their first use.
+
+    In a ``with`` block of this object, the job and its trace are current in this thread or task.
     """
 
     name: str
@@ -488,8 +489,21 @@ class JobControl:
     """The unpacked ``seen``, after its first use."""
     _reports: tuple[object, ...] = attrs.field(init=False, default=())
     """The last metadata that this attempt has reported, if any."""
-    _cancelled: bool = attrs.field(init=False, default=False)
+    cancel_requested: bool = attrs.field(init=False, default=False)
+    """True if the work was asked to stop."""
     _wakes: list[Callable[[], None]] = attrs.field(init=False, factory=list)
+    _token: contextvars.Token[JobControl | None] = attrs.field(init=False)
+    _detach: Callable[[], object] | None = attrs.field(init=False)
+
+    def __enter__(self) -> None:
+        self._token = CURRENT_JOB.set(self)
+        self._detach = None if self.trace is NO_ATTEMPT_TRACE else self.trace.attach()
+
+    def __exit__(self, *_: object) -> None:
+        if CURRENT_JOB.get() is self:  # else the coroutine is closed in another context
+            if self._detach is not None:
+                self._detach()
+            CURRENT_JOB.reset(self._token)
 
     @property
     def job(self) -> Job[Any]:
@@ -502,11 +516,6 @@ class JobControl:
         if not self._reports and not self._recalled:
             self._recalled = (self._recall(self._seen) if self._recall else self._seen,)
         return (self._reports or self._recalled)[0]
-
-    @property
-    def cancel_requested(self) -> bool:
-        """True if the work was asked to stop."""
-        return self._cancelled
 
     @property
     def seconds_left(self) -> float | None:
@@ -567,7 +576,7 @@ class JobControl:
 
     def raise_if_cancelled(self) -> None:
         """See :meth:`Job.raise_if_cancelled`."""
-        if self._cancelled:
+        if self.cancel_requested:
             raise Cancelled()
         if self.stop_at is not None and self.stop_at <= self._clock():
             raise overdue()
@@ -591,7 +600,7 @@ class JobControl:
 
     def stop(self) -> None:
         """Ask the work to stop: a caller cancelled it, or the process releases its work."""
-        self._cancelled = True
+        self.cancel_requested = True
         for wake in tuple(self._wakes):
             wake()
 
@@ -602,7 +611,7 @@ class JobControl:
         if the work is asked to stop while ``wake`` is being added.
         """
         self._wakes.append(wake)
-        if self._cancelled:
+        if self.cancel_requested:
             wake()
 
     @property
@@ -623,25 +632,6 @@ CURRENT_JOB: Final[contextvars.ContextVar[JobControl | None]] = contextvars.Cont
     "lro_current_job", default=None
 )
 """The job whose function runs in this thread or task; log records get the facts of this job."""
-
-
-class current_job:
-    """Makes a job and its trace current in this thread for the length of the block."""
-
-    # A class, because contextlib.contextmanager costs 2 us more for each call of a function.
-    __slots__ = ("_control", "_detach", "_token")
-
-    def __init__(self, control: JobControl) -> None:
-        self._control = control
-
-    def __enter__(self) -> None:
-        self._token = CURRENT_JOB.set(self._control)
-        self._detach = self._control.trace.attach()
-
-    def __exit__(self, *_: object) -> None:
-        if CURRENT_JOB.get() is self._control:  # else the coroutine is closed in another context
-            self._detach()
-            CURRENT_JOB.reset(self._token)
 
 
 def _check_pause(seconds: float) -> None:
@@ -683,7 +673,8 @@ class Failure(ByFields):
     after: float | None = None
 
 
-@attrs.frozen(eq=False, repr=False)
+# Objects of a frozen class take twice as long to make.
+@attrs.define(eq=False, repr=False)
 class FinalResult(ByFields):
     """The result that ends the operation.
 

@@ -284,7 +284,8 @@ class LocalWork(HeldWork):
         self._new_work()
         until = record.lease_until
         assert until is not None  # the record is claimed
-        if until - self._store.now() < self._half_lease:  # the write took long
+        # A write that may block may have taken long.
+        if self._store.writes_block and until - self._store.now() < self._half_lease:
             self._renew_soon()
         return True
 

@@ -23,7 +23,7 @@ from lro._engine.statistics import Statistics
 from lro._engine.store_port import Store
 from lro._engine.webhook_sender import WebhookSender
 from lro._messages.registry import TypeRegistry
-from lro._model.operation import Change, Record, Stamp, State, delete, with_derived, with_pending
+from lro._model.operation import Change, Record, Stamp, State, delete, with_derived
 
 log = logging.getLogger("lro")
 
@@ -75,6 +75,13 @@ class Notifier(PerProcess):
         for listener in self._listeners.get(name, ()):
             listener(ended, stored)
 
+    def changed(self, name: str, after: Record | None) -> None:
+        """Call the listeners of a name: this process has stored this record, or has removed it."""
+        for listener in self._listeners.get(name, ()):
+            done = after is not None and after.done
+            ended = after is None or after.state is not State.IN_PROGRESS
+            listener(ended, after if done else None)
+
     def notify_all(self) -> None:
         """Call every listener."""
         for name in self.names():
@@ -112,6 +119,7 @@ class RecordUpdater:
     ) -> None:
         self.store = store
         self.webhooks = webhooks
+        self._sends = None if webhooks is None else webhooks.notifies
         self.events: EventDispatch = EventDispatch() if events is None else events
         self.notifier: Notifier = Notifier()
         self.unnamed_changes = 0
@@ -119,7 +127,9 @@ class RecordUpdater:
 
     def apply(self, name: str, change: Change, stamp: Stamp | None = None) -> Record | None:
         """Store a change as :meth:`applied` does, in this thread."""
-        return self._notified(name, self.store.update(name, self._whole(change, stamp)))
+        return self._notified(
+            name, self.store.update(name, with_derived(change, stamp, self._sends))
+        )
 
     def apply_later(
         self, name: str, change: Change, missed: Callable[[], object] | None = None
@@ -133,7 +143,7 @@ class RecordUpdater:
                 missed()
 
         try:
-            self.store.update_later(name, self._whole(change, None), done)
+            self.store.update_later(name, with_derived(change, None, self._sends), done)
         except LroError as exc:  # refused at once
             done(None, exc)
 
@@ -147,7 +157,7 @@ class RecordUpdater:
             OperationNotFound: There is no such record, or callers cannot see it.
             NotApplied, LeaseLost, CancellationNotRequested: Raised by the change.
         """
-        whole, store = self._whole(change, stamp), self.store
+        whole, store = with_derived(change, stamp, self._sends), self.store
         if store.writes_block:
             return self._notified(name, (yield UpdateWrite(store, name, whole)))
         return self._notified(name, store.update(name, whole))
@@ -209,17 +219,8 @@ class RecordUpdater:
             pending = ", with its pending webhooks" if last.notify_at else ""
             log.info("%s: deleted%s%s", name, by, pending, extra=about(name, last.method))
 
-    def _whole(self, change: Change, stamp: Stamp | None) -> Change:
-        if stamp is not None:
-            change = with_derived(change, stamp)
-        if self.webhooks is not None:
-            change = with_pending(change, self.webhooks.notifies)
-        return change
-
     def _notified(self, name: str, after: Record | None) -> Record | None:
-        ended = after is None or after.state is not State.IN_PROGRESS
-        stored = after if after is not None and after.done else None
-        self.notifier.notify(name, ended=ended, stored=stored)
+        self.notifier.changed(name, after)
         if self.store.shared:
             self.store.notify_others(name)
         if self.webhooks is not None and after is not None and after.notify_at is not None:

@@ -404,7 +404,7 @@ class ParentTrace(AttemptTrace):
     def __init__(self, context: str) -> None:
         self.context = context
 
-    def attach(self) -> Callable[[], object]:
+    def attach(self) -> Callable[[], object] | None:
         """Make the attempt's span the parent of the spans made in this process."""
         api = _api()
         if api is None:

@@ -237,12 +237,12 @@ class StartHandler(Generic[Req]):
             blank = not request.body.strip()
             content = self.binding.fields(None if blank else content, bound, parameters)
         fields = content or {}
-        request_id, validate_only = self._take_own(fields)
+        request_id, validate_only = "", False
+        if not _OWN_FIELDS.isdisjoint(fields):
+            request_id, validate_only = self._take_own(fields)
         return self._load(fields), request_id, validate_only, fields
 
     def _take_own(self, fields: dict[str, Json]) -> tuple[str, bool]:
-        if _OWN_FIELDS.isdisjoint(fields):
-            return "", False
         request_id = take_field(fields, "request_id", str, "", self._shape)
         return request_id, take_field(fields, "validate_only", bool, False, self._shape)
 

@@ -1145,32 +1145,29 @@ def if_unchanged_since(seen: Record, change: Change) -> Change:
     return guarded
 
 
-def with_derived(change: Change, stamp: Stamp) -> Change:
-    """Return a change that also brings derived fields up to date."""
-    return functools.partial(_with_derived, change, stamp)
+def with_derived(
+    change: Change, stamp: Stamp | None = None, sends: Callable[[Record], bool] | None = None
+) -> Change:
+    """Return a change that also brings derived fields up to date, by ``stamp``.
+
+    If it ends a record, it also marks notifications as pending. ``sends`` tells, for the ended
+    record, whether there are notifications to send. A deleted operation has no notifications,
+    because its end removes the record.
+    """
+    return functools.partial(_with_derived, change, stamp, sends)
 
 
-def _with_derived(change: Change, stamp: Stamp, record: Record) -> Record | None:
+def _with_derived(
+    change: Change, stamp: Stamp | None, sends: Callable[[Record], bool] | None, record: Record
+) -> Record | None:
     changed = change(record)
     if changed is None or changed is record:
         return changed
-    return stamp(changed)
-
-
-def with_pending(change: Change, sends: Callable[[Record], bool]) -> Change:
-    """Return a change that also marks notifications as pending, if it ends a record.
-
-    ``sends`` tells, for the ended record, whether there are notifications to send. A deleted
-    operation has no notifications, because its end removes the record.
-    """
-    return functools.partial(_with_pending, change, sends)
-
-
-def _with_pending(change: Change, sends: Callable[[Record], bool], record: Record) -> Record | None:
-    changed = change(record)
-    if changed is None or changed.state not in _DONE or record.state in _DONE or not sends(changed):
-        return changed
-    return changed.next_version(notify_at=changed.end_time, version=changed.version)
+    if stamp is not None:
+        changed = stamp(changed)
+    if sends is not None and changed.done and not record.done and sends(changed):
+        changed = changed.next_version(notify_at=changed.end_time, version=changed.version)
+    return changed
 
 
 def settle_notifications(claimed: Record, notify: str, notify_at: datetime | None) -> Change:

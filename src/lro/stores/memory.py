@@ -392,12 +392,14 @@ class _Work:
     def move(self, changes: Iterable[tuple[Record | None, Record | None]]) -> None:
         """Follow the changes of distinct records: each before and after (None: not stored)."""
         for before, after in changes:
-            if before is not None and after is not None and _place(before) == _place(after):
+            was = before if before is not None and _is_work(before) else None
+            now = after if after is not None and _is_work(after) else None
+            if was is not None and now is not None and _place(was) == _place(now):
                 continue
-            if before is not None:
-                self._remove(before)
-            if after is not None:
-                self._add(after)
+            if was is not None:
+                self._remove(was)
+            if now is not None:
+                self._add(now)
 
     def held(self) -> Iterator[str]:
         """Yield the names of operations that have an owner."""
@@ -517,6 +519,11 @@ class _Work:
         late = bisect.bisect_right(self._unbegun, now, key=_first)
         next_late = self._unbegun[late][0] if late < len(self._unbegun) else None
         return [name for _, name in self._unbegun[: min(late, limit)]], next_late
+
+
+def _is_work(record: Record) -> bool:
+    """Return True if the work of a record waits or has an owner; else the queue ignores it."""
+    return record.lease_until is not None or record.owner != ""
 
 
 def _kind(record: Record) -> tuple[str, bool]:
@@ -1032,11 +1039,10 @@ class MemoryStore(PerProcess):
             self._settle()
         self._changed.setdefault(name, self._records[name])
         self._records[name] = record
-        if record.done:
-            if record.target or self._checkpoints:
-                self._free(record)
-            if not record.keeps_request:
-                self._inputs.pop(name, None)
+        if (record.target or self._checkpoints) and record.done:
+            self._free(record)
+        if not record.keeps_request:
+            self._inputs.pop(name, None)
 
     def _free(self, record: Record) -> None:
         if self._checkpoints:

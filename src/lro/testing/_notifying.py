@@ -15,7 +15,7 @@ from lro._model.operation import (
     delete,
     request_cancel,
     settle_notifications,
-    with_pending,
+    with_derived,
 )
 from lro.testing._samples import (
     ManualClock,
@@ -46,7 +46,7 @@ def _where_kept(check: Callable[[OutboxStore, ManualClock], None]) -> StoreCheck
 
 
 def _end_pending(clock: ManualClock, days: float = 30) -> Change:
-    return with_pending(end_of(clock, days=days), lambda _: True)
+    return with_derived(end_of(clock, days=days), sends=lambda _: True)
 
 
 def _insert_pending(store: Store, clock: ManualClock, *unique_ids: str, days: float = 30) -> None:

@@ -23,7 +23,7 @@ from lro._base.status import AnyMessage, Status
 from lro._engine.attempt import failure
 from lro._engine.events import about
 from lro._engine.flow import Flow, MayBlock
-from lro._engine.job import Checkpoints, FinalResult, JobControl, current_job
+from lro._engine.job import Checkpoints, FinalResult, JobControl
 from lro._engine.method_spec import MethodSpec
 from lro._engine.process import PerProcess, mark_worker_process
 from lro._engine.telemetry import ParentTrace
@@ -124,7 +124,7 @@ class CallInChild:
             raise NotResolved(self.call.name) from exc
         function: Any = spec.function
         arguments = (request, self._control.job) if spec.takes_job else (request,)
-        with current_job(self._control):
+        with self._control:
             if spec.is_async:
                 return asyncio.run(self._awaited(spec, arguments))
             with spec.surroundings(self._control.job):
