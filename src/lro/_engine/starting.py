@@ -102,7 +102,7 @@ class StartKeywords(EndpointStartKeywords[Meta], total=False):
 
 
 # Objects of a frozen class take twice as long to make.
-@attrs.define(kw_only=True, eq=False, repr=False)
+@attrs.define(eq=False, repr=False)
 class StartSettings:
     """The options of one start: those of ``Method.start``, and three for the library itself.
 
@@ -133,8 +133,9 @@ class StartSettings:
         Raises:
             TypeError: There is no such argument.
         """
-        if given:
-            check_keywords("start", given, StartKeywords)
+        if not given:
+            return NO_SETTINGS
+        check_keywords("start", given, StartKeywords)
         return cls(**given)
 
     def check(self) -> None:
@@ -165,6 +166,10 @@ class StartSettings:
             raise InvalidArgument("at", "cannot be given together with delay")
         due = at if self.delay is None else now + self.delay
         return None if due is None or due <= now else due
+
+
+NO_SETTINGS: Final = StartSettings()
+"""The options of a start without arguments, which nothing changes."""
 
 
 @attrs.frozen(eq=False, repr=False)
