@@ -7,11 +7,15 @@ import contextlib
 import inspect
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
 T = TypeVar("T")
+
+_starved: defaultdict[str, list[int]] = defaultdict(list)
+"""For each number of a thread, how long each thread with this number had waited when last seen."""
 
 PATIENCE: Final = 120.0
 """The seconds after which a condition that has not been met is an error."""
@@ -68,13 +72,16 @@ def joined(thread: threading.Thread) -> None:
 def starved_seconds() -> float:
     """Return the seconds for which this process's threads were ready but got no CPU; 0 if unknown.
 
-    On a busy machine, calls take longer by this time, so a test of durations adds it to its bound.
+    Threads that an earlier call has seen count, even if they have ended. On a busy machine, calls
+    take longer by this time, so a test of durations adds it to its bound.
     """
-    waited = 0
     for figures in Path("/proc/self/task").glob("*/schedstat"):
         with contextlib.suppress(OSError):  # the thread has ended meanwhile
-            waited += int(figures.read_text().split()[1])
-    return waited / 1e9
+            waited, known = int(figures.read_text().split()[1]), _starved[figures.parent.name]
+            if known and known[-1] <= waited:
+                known.pop()
+            known.append(waited)  # after that of another thread, which had the same number
+    return sum(map(sum, _starved.values())) / 1e9
 
 
 def check_time(end: float, look: Callable[[], object], seen: object) -> None:
