@@ -74,8 +74,10 @@ def services(clock: ManualClock) -> Iterator[MakeService]:
 
 
 @pytest.fixture
-def make_service(clock: ManualClock) -> Iterator[MakeService]:
-    """Return a function that makes services, and close the services after the test."""
+def make_service(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[MakeService]:
+    """Return a function that makes services. After the test, close them, and then their store."""
+    if "store" in request.fixturenames:
+        request.getfixturevalue("store")
     with services(clock) as make:
         yield make
 
