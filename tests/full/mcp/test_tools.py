@@ -306,7 +306,7 @@ def test_starts_carry_the_trace_of_their_request(serve: Serve, counting: CountSe
         flow = start(name)
 
         def begin(message: Any, options: Any) -> Any:
-            seen.append(dict(options.headers()))
+            seen.append(dict(options.headers))
             return flow(message, options)
 
         return begin
