@@ -31,7 +31,7 @@ from lro.testing._executors import Work
 from tests.executors.process_methods import SEEN, context, context_async, echo
 from tests.service_steps import answer, ended, ended_in_turn, work
 from tests.stores.samples import together
-from tests.waiting import PATIENCE, joined
+from tests.waiting import PATIENCE, joined, until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 
@@ -200,6 +200,70 @@ def test_thread_is_started_only_if_all_are_busy():
     assert executor.usage == ExecutorUsage(0, 3)
     assert ends(executor)
     assert others_end(before)
+
+
+class Leaving(Work):
+    """A task that leaves its rest to ``later``."""
+
+    def run(self, through=None, later=None):
+        self.later = later
+        self.begun.set()
+        return True
+
+
+def test_worker_is_occupied_until_the_rest_of_its_task_has_ended(caplog):
+    """A stopped executor, too, does the rest of its tasks, and its threads end after that."""
+    before, executor = set(threading.enumerate()), ThreadExecutor(2)
+    freed, tasks, over = telling(executor), [Leaving("a"), Leaving("b")], threading.Event()
+    for task in tasks:
+        submit(executor, task)
+        assert task.begun.wait(PATIENCE)
+    assert executor.usage == ExecutorUsage(2, 2)
+    assert executor.reserve() is None
+    tasks[0].later(over.set)
+    assert over.wait(PATIENCE)
+    assert freed.acquire(timeout=PATIENCE)
+    executor.stop()
+    assert not executor.join(0)
+    tasks[1].later(sys.exit)
+    assert executor.join(PATIENCE)
+    assert freed.acquire(timeout=PATIENCE)
+    assert "b: its task failed outside the method" in caplog.text
+    assert others_end(before)
+
+
+class Noting(SQLiteStore):
+    """A store that notes which updates are handed in."""
+
+    def __init__(self, path):
+        super().__init__(path, busy_seconds=PATIENCE)
+        self.later = []
+
+    def update_later(self, name, change, done):
+        self.later.append(name)
+        super().update_later(name, change, done)
+
+
+def test_result_that_must_wait_for_other_writes_is_handed_in(tmp_path):
+    """Until the result is committed, the operation has not ended, and the worker is occupied."""
+    store, executor, go = Noting(tmp_path / "operations.db"), ThreadExecutor(1), threading.Event()
+    refused = threading.Event()
+    with Service(store, executor) as service:
+        name = work(service, lambda *_: go.wait(PATIENCE)).start(WorkRequest("abc")).name
+        with contextlib.closing(sqlite3.connect(store.path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            store.update_later("operations/none", lambda record: record, lambda *_: refused.set())
+            assert store.writes_wait
+            go.set()
+            until(lambda: name in store.later)
+            assert not service.get(name).done
+            assert name in service.edges.work.held()
+            assert executor.usage == ExecutorUsage(1, 1)
+        assert answer(service, ended(service, name)) == "abc"
+        assert refused.wait(PATIENCE)
+        until(lambda: not service.edges.work.held())
+        assert executor.join(PATIENCE)
+        assert not store.writes_wait
 
 
 def others_end(before):
@@ -533,7 +597,7 @@ def test_the_inline_executor_waits_for_other_threads():
     own = []
 
     class Own(Work):
-        def run(self, through=None):
+        def run(self, through=None, later=None):
             own.append(executor.join(PATIENCE))
 
     submit(executor, Own("b"))
@@ -555,7 +619,7 @@ def test_a_caller_reserves_one_inline_slot_at_a_time():
     class Outer(Work):
         """A task that runs another task."""
 
-        def run(self, through=None):
+        def run(self, through=None, later=None):
             submit(executor, inner)
             assert freed.acquire(blocking=False)
             seen.append((inner.over.is_set(), executor.usage))

@@ -441,8 +441,8 @@ class Elsewhere(ThreadExecutor):
         super().__init__(1)
         self._through = through
 
-    def _run_task(self, task):
-        task.run(self._through)
+    def _run_task(self, task, later):
+        return task.run(self._through)
 
 
 def test_late_death_of_a_worker_does_not_affect_the_next_one(make_service, store, clock, caplog):

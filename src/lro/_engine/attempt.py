@@ -42,7 +42,7 @@ from lro._base.errors import (
 from lro._base.status import AnyMessage, Code, Status
 from lro._engine.endings import emit_stored_end, store_loss, store_retry, store_stop, too_late
 from lro._engine.events import MetadataReported, WriteRefused, about, error_type
-from lro._engine.executor_port import LoopWatch, RemoteCall
+from lro._engine.executor_port import Later, LoopWatch, RemoteCall
 from lro._engine.flow import (
     CONTINUATIONS,
     CheckpointWrite,
@@ -52,6 +52,7 @@ from lro._engine.flow import (
     on_loop,
     only,
     run,
+    run_or_leave,
 )
 from lro._engine.job import (
     NO_ATTEMPT_TRACE,
@@ -395,23 +396,28 @@ class Attempt:
 
     # -- by the executor ----------------------------------------------------------------------
 
-    def run(self, through: RemoteCall | None = None) -> None:
+    def run(self, through: RemoteCall | None = None, later: Later | None = None) -> bool:
         """Do the work in this thread; an async function gets an event loop of its own.
 
         ``through``, if given, calls the function in another process. The function runs in an empty
-        context: it sees no context variables of the caller, or of earlier work in this thread.
+        context: it sees no context variables of the caller, or of earlier work in this thread. See
+        ``Task.run`` for ``later`` and the result.
         """
-        contextvars.Context().run(self._run, through)
+        return contextvars.Context().run(self._run, through, later)
 
-    def _run(self, through: RemoteCall | None) -> None:
+    def _run(self, through: RemoteCall | None, later: Later | None) -> bool:
         try:
             if self.is_async and through is None:
                 import asyncio  # imported late: asyncio is half the cost of importing lro
 
                 asyncio.run(self.arun(at_once=True))
+            elif (refused := self._begin()) is not None:
+                run(refused)
+            elif later is None:
+                run(self._finish(self._call(through)))
             else:
-                refused = self._begin()
-                run(self._finish(self._call(through)) if refused is None else refused)
+                return run_or_leave(self._finish(self._call(through)), later)
+            return False
         except BaseException:
             self._holder.remove(self)
             raise

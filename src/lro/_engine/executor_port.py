@@ -25,6 +25,10 @@ The call returns the function's result, which may be packed already. It raises t
 """
 
 
+Later: TypeAlias = Callable[[Callable[[], None]], None]
+"""Has a thread call a function soon. It must be quick and must not raise."""
+
+
 class CancelSupport(enum.Enum):
     """How a cancel request can stop a running function (spec §2.6)."""
 
@@ -91,10 +95,13 @@ class Task(Protocol):
         """True if the function is async. An event loop can then call :meth:`arun`."""
         ...
 
-    def run(self, through: RemoteCall | None = None) -> None:
+    def run(self, through: RemoteCall | None = None, later: Later | None = None) -> bool:
         """Do the work in this thread; ``through``, if given, calls the function elsewhere.
 
-        See :data:`RemoteCall`.
+        See :data:`RemoteCall`. If the result would wait for other writes of the store, and there is
+        ``later``, this returns True before the result is stored. Then the store calls ``later``
+        with the rest of the work, and the task has ended when that function returns or raises. The
+        worker stays occupied until then, but its thread may run other tasks.
         """
         ...
 

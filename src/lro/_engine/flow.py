@@ -351,12 +351,36 @@ def run(flow: Flow[R]) -> R:
     return result
 
 
+def run_or_leave(flow: Flow[Any], later: Callable[[Callable[[], None]], None]) -> bool:
+    """Follow a flow in this thread, unless one of its writes would wait for other writes.
+
+    Such a write is handed in. When it has ended, ``later`` is called with a function, which follows
+    the rest of the flow in the thread that calls it.
+
+    Returns:
+        True if the rest is left to ``later``.
+    """
+    step, _ = _advance(flow, None, None, _would_wait)
+    if not isinstance(step, Write):
+        return False
+    _hand_in(step, lambda answer, error: later(lambda: _finish(flow, answer, error)))
+    return True
+
+
+def _finish(flow: Flow[Any], answer: object, error: BaseException | None) -> None:
+    _advance(flow, answer, error)
+
+
 def _at_question(step: FlowStep) -> bool:
     return isinstance(step, Question)
 
 
 def _at_slow_write(step: FlowStep) -> bool:
     return isinstance(step, Write) and step.blocks
+
+
+def _would_wait(step: FlowStep) -> bool:
+    return isinstance(step, Write) and getattr(step.store, "writes_wait", False)
 
 
 def _without_caller(step: FlowStep) -> bool:

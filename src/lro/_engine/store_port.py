@@ -329,6 +329,9 @@ class Store(Protocol):
     change is committed, as durably as the store keeps anything. A store does not know which callers
     wait: the service notifies them. ``lro.testing.check_store`` tests that a store keeps this
     contract.
+
+    A property ``writes_wait`` is optional. It is True while a write would wait for other writes. A
+    worker thread then stores a result by ``update_later``, and does other work meanwhile.
     """
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import threading
@@ -14,7 +15,7 @@ from typing import Final, TypeAlias
 from lro._base.arguments import check_count
 from lro._base.errors import DeclarationError, Unavailable
 from lro._engine.events import about
-from lro._engine.executor_port import CancelSupport, ExecutorUsage, Task
+from lro._engine.executor_port import CancelSupport, ExecutorUsage, Later, Task
 from lro._engine.method_spec import MethodSpec
 from lro._engine.process import PerProcess
 
@@ -209,8 +210,11 @@ class WorkerPlace:
         self._places.release(self)
 
 
-_Assignment: TypeAlias = tuple[WorkerPlace, Task] | None
-"""The task of a worker thread, with its place; None: the thread must end."""
+_Assignment: TypeAlias = tuple[WorkerPlace, Task, Callable[[], None] | None] | None
+"""The task of a worker thread, with its place and, if it has begun, its rest.
+
+None: the thread must end.
+"""
 
 
 class WorkerThreads(PerProcess):
@@ -220,7 +224,12 @@ class WorkerThreads(PerProcess):
     threads, and an unused executor has none.
     """
 
-    def __init__(self, size: int, name: str, work: Callable[[WorkerPlace, Task], None]) -> None:
+    def __init__(
+        self,
+        size: int,
+        name: str,
+        work: Callable[[WorkerPlace, Task, Callable[[], None] | None], None],
+    ) -> None:
         self._size = size
         self._name = name
         self._work = work
@@ -256,9 +265,11 @@ class WorkerThreads(PerProcess):
         threading.Thread(target=self._serve, args=(self._assigned,), name=name, daemon=True).start()
         self._started += 1
 
-    def hand_over(self, place: WorkerPlace, task: Task) -> None:
+    def hand_over(
+        self, place: WorkerPlace, task: Task, rest: Callable[[], None] | None = None
+    ) -> None:
         """Pass a task to an idle thread, which exists because each taken place has a thread."""
-        self._assigned.put((place, task))
+        self._assigned.put((place, task, rest))
 
     def end(self) -> None:
         """Let idle threads end."""
@@ -315,26 +326,37 @@ class PooledExecutor(LocalExecutor):
     def stop(self) -> None:
         """Begin no more tasks."""
         self._places.stop()
-        self._threads.end()
+        self._end_threads()
 
     def join(self, seconds: float) -> bool:
         """Wait at most ``seconds`` seconds for running tasks; return True if none is left."""
         return self._places.join(seconds)
 
     @abstractmethod
-    def _run_task(self, task: Task) -> None:
-        """Run one task, in this thread."""
+    def _run_task(self, task: Task, later: Later) -> bool:
+        """Run one task, in this thread; return True if its rest is left to ``later``."""
 
     def _begin(self, place: WorkerPlace, task: Task) -> None:
         self._places.begin(place, task, lambda: self._threads.hand_over(place, task))
 
-    def _work(self, place: WorkerPlace, task: Task) -> None:
+    def _work(self, place: WorkerPlace, task: Task, rest: Callable[[], None] | None) -> None:
+        left = False
         try:
-            self._run_task(task)
+            if rest is None:
+                left = self._run_task(task, functools.partial(self._threads.hand_over, place, task))
+            else:
+                rest()
         except BaseException:  # SystemExit too must not end the worker
             log.exception(FAILED_OUTSIDE, task.name, extra=about(task.name, task.method))
-        finally:
+        if not left:
             self._places.end(place)
+            if self._places.stopped:
+                self._end_threads()
+
+    def _end_threads(self) -> None:
+        """Let the threads end if no task is left; the rest of a task needs one."""
+        if not self._places.usage.running:
+            self._threads.end()
 
 
 class ThreadExecutor(PooledExecutor):
@@ -359,5 +381,5 @@ class ThreadExecutor(PooledExecutor):
         count = workers if workers is not None else min(32, (os.cpu_count() or 1) + 4)
         super().__init__(count, "lro-worker")
 
-    def _run_task(self, task: Task) -> None:
-        task.run()
+    def _run_task(self, task: Task, later: Later) -> bool:
+        return task.run(later=later)

@@ -101,6 +101,11 @@ class GroupCommit(PerProcess, ABC, Generic[W]):
         self._turn.acquire()
         self._thread: threading.Thread | None = None
 
+    @property
+    def is_busy(self) -> bool:
+        """True while a thread leads a group, or will lead next."""
+        return self._led
+
     def close(self) -> None:
         """Let the thread for handed-in writes end after the waiting writes."""
         with self._lock:

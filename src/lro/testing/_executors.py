@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Final, TypeAlias
 
 from lro._base.errors import Unavailable
-from lro._engine.executor_port import CancelSupport, Executor, LoopWatch, RemoteCall, Slot
+from lro._engine.executor_port import CancelSupport, Executor, Later, LoopWatch, RemoteCall, Slot
 from lro.testing._samples import PATIENCE, expect, refuses, same
 
 MakeExecutor = Callable[[int], Executor]
@@ -45,13 +45,18 @@ class Work:
         """Allow the task to end."""
         self._may_end.set()
 
-    def run(self, through: RemoteCall | None = None) -> None:  # noqa: ARG002
+    def run(
+        self,
+        through: RemoteCall | None = None,  # noqa: ARG002
+        later: Later | None = None,  # noqa: ARG002
+    ) -> bool:
         """Do the work in the calling thread."""
         self.begun.set()
         self._may_end.wait(PATIENCE)
         self.over.set()
         if self._error is not None:
             raise self._error
+        return False
 
     async def arun(self, watch: LoopWatch | None = None) -> None:  # noqa: ARG002
         """Do the work on the running event loop."""

@@ -14,7 +14,7 @@ from lro._base.arguments import check_count, check_span
 from lro._base.errors import DeclarationError, LeaseLost, Unavailable
 from lro._base.status import AnyMessage
 from lro._engine.attempt import facts_of, internal
-from lro._engine.executor_port import CancelSupport, Task
+from lro._engine.executor_port import CancelSupport, Later, Task
 from lro._engine.flow import run
 from lro._engine.job import AttemptEnded, FinalResult, JobControl, WorkerDied
 from lro._engine.method_spec import MethodSpec
@@ -313,10 +313,10 @@ class ProcessExecutor(PooledExecutor):
         """Kill all children, and the processes that they started."""
         self._pool.kill()
 
-    def _run_task(self, task: Task) -> None:
+    def _run_task(self, task: Task, later: Later) -> bool:  # noqa: ARG002
         child = ChildLease(self._pool, self._reference, self._grace)
         try:
-            task.run(child.call)
+            return task.run(child.call)
         finally:
             child.release()
 

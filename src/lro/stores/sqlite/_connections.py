@@ -201,6 +201,11 @@ class FileConnections(PerProcess):
         """Run an action in a write of its own: see :meth:`SharedTransactions.make`."""
         return self.make(FunctionWrite(action))
 
+    @property
+    def is_writing(self) -> bool:
+        """See :attr:`GroupCommit.is_busy`."""
+        return self._transactions.is_busy
+
     def write_undurably(self, action: Callable[[sqlite3.Connection], T]) -> T:
         """Run an action without waiting for the disk. The caller must repeat a lost action.
 

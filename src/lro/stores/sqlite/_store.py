@@ -122,6 +122,11 @@ class SQLiteStore(SQLStore):
             self._file.close()
             raise
 
+    @property
+    def writes_wait(self) -> bool:
+        """True while a group of writes is being committed."""
+        return self._file.is_writing
+
     def notify_others(self, name: str) -> None:
         """Do nothing: other processes notice commits by the file's change counter."""
 
