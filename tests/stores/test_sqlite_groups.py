@@ -94,6 +94,26 @@ def test_a_group_is_one_transaction_of_few_statements(file_store, clock, wire):
         file_store.request(records[0].name)
 
 
+def test_outdated_records_leave_the_rest_of_a_group_together(file_store, clock, wire, path):
+    """Only records that another process has changed are written one by one; no change is lost."""
+    records = [held(clock, f"r{n}") for n in range(10)]
+    for record in records:
+        insert(file_store, record)
+    with closing(SQLiteStore(path, clock=clock)) as other:
+        other.update(records[3].name, cancel_of(clock))
+    clock.advance(1)
+    with one_group(file_store, wire) as later:
+        wire.said.clear()
+        for n in range(10):
+            later.update(f"r{n}", end_of(clock))
+    found = later.all()
+    assert [one.result for one in found] == [DONE] * 10
+    assert [one.cancel_requested for one in found] == [n == 3 for n in range(10)]
+    assert [file_store.get(record.name) for record in records] == found
+    words = Counter(text.split()[0] for text in wire.said)
+    assert (words["UPDATE"], words["COMMIT"], words["SAVEPOINT"]) == (3, 1, 0)
+
+
 def test_no_write_returns_before_the_commit(file_store, clock, wire, path):
     """Before the commit, no reader sees the writes and no caller gets an answer."""
     seen, answered = [], []

@@ -84,6 +84,10 @@ class HalfDone(Exception):
     """A write failed after it had changed something. Only its own changes must be undone."""
 
 
+class Outdated(HalfDone):
+    """Some cached records were outdated, and are not cached any more. Make the group again."""
+
+
 class SharedTransactions(GroupCommit[ActionWrite[Any]]):
     """Makes writes in shared transactions of one connection, each write as if it were alone.
 
@@ -148,8 +152,11 @@ class SharedTransactions(GroupCommit[ActionWrite[Any]]):
         """Make the writes of a group and commit; then every write has its result or error."""
         try:
             try:
-                for write in self._left(group, connection):
-                    _run(write, connection, alone=len(group) == 1)
+                try:
+                    self._apply(group, connection)
+                except Outdated:
+                    connection = self._writer.begin_again(until)
+                    self._apply(group, connection)
             except HalfDone:
                 connection = self._writer.begin_again(until)
                 for write in group:
@@ -163,6 +170,10 @@ class SharedTransactions(GroupCommit[ActionWrite[Any]]):
         except (sqlite3.Error, LroError) as exc:
             for write in group:
                 write.error = write.error or exc
+
+    def _apply(self, group: Sequence[ActionWrite[Any]], connection: sqlite3.Connection) -> None:
+        for write in self._left(group, connection):
+            _run(write, connection, alone=len(group) == 1)
 
     def _left(
         self, group: Sequence[ActionWrite[Any]], connection: sqlite3.Connection

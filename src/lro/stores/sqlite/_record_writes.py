@@ -35,7 +35,7 @@ from lro.stores._rows import (
 )
 from lro.stores.sqlite import _statements as sql
 from lro.stores.sqlite._file import DATABASE_ERRORS, FetchRows
-from lro.stores.sqlite._group_commit import ActionWrite, HalfDone, Unrelated
+from lro.stores.sqlite._group_commit import ActionWrite, HalfDone, Outdated, Unrelated
 
 T = TypeVar("T")
 
@@ -209,10 +209,11 @@ def _changes(record: Record, changed: Record) -> tuple[tuple[str, ...], list[obj
 
 def _length(columns: Sequence[str], values: Sequence[Any], before: int) -> int:
     """Return the text length of a record's messages, from its changed columns."""
-    changed = dict(zip(columns, values, strict=True))
-    if "metadata" in changed:
-        before = len(changed["metadata"] or "")
-    return before + len(changed.get("result") or "")
+    if "metadata" in columns:
+        before = len(values[columns.index("metadata")] or "")
+    if "result" in columns:
+        before += len(values[columns.index("result")] or "")
+    return before
 
 
 # -- many together --------------------------------------------------------------------------------
@@ -237,6 +238,7 @@ class TogetherWriter:
 
         Raises:
             HalfDone: A failed write has left changes, or has undone the whole transaction.
+            Outdated: Another process has changed a cached record.
         """
         answers: dict[int, Any] = {}
         inserts: dict[tuple[str, ...], list[InsertRecord]] = defaultdict(list)
@@ -259,7 +261,9 @@ class TogetherWriter:
                     _insert(writer, columns, chunk)
             for columns, more in updates.items():
                 for part in _chunks(more):
-                    _update(writer, columns, part)
+                    if not _update(writer, columns, part):
+                        self._forget_outdated(writer, part)
+                        raise Outdated
         except DATABASE_ERRORS as exc:  # the write at fault fails again when made alone
             raise HalfDone from exc
         return answers
@@ -278,6 +282,13 @@ class TogetherWriter:
             return (), None
         length = _length(columns, values, self._cache.text_length(write.name))
         return columns, _Update(changed, length, (record.name, *values, *stamp_of(record)))
+
+    def _forget_outdated(self, writer: sqlite3.Connection, updates: Sequence[_Update]) -> None:
+        names = sql.listed([one.changed.name for one in updates])[0]
+        stored = {name: tuple(stamp) for name, *stamp in writer.execute(sql.STAMPS, (names,))}
+        for one in updates:
+            if stored.get(one.changed.name) != stamp_of(one.changed):
+                self._cache.forget(one.changed.name)
 
 
 class _Update(typing.NamedTuple):
@@ -299,18 +310,15 @@ def _insert(
 
 def _update(
     writer: sqlite3.Connection, columns: tuple[str, ...], updates: Sequence[_Update]
-) -> None:
-    """Update records, all in the same columns.
-
-    Raises:
-        HalfDone: The stored stamp of a record differs from the expected stamp.
-    """
+) -> bool:
+    """Update records, all in the same columns; return False if any has another stamp by now."""
     statement = functools.partial(_replacement, columns)
     if _execute(writer, statement, [one.row for one in updates]).rowcount < len(updates):
-        raise HalfDone
+        return False
     over = [one.row[:1] for one in updates if not one.changed.keeps_request]
     if over:
         _execute(writer, _input_removal, over)
+    return True
 
 
 def _chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:
