@@ -16,8 +16,9 @@ from lro import Operation, Service
 from lro.adapters import Found, Record
 from lro.errors import OperationNotFound, Unavailable
 from lro.executors.inline import InlineExecutor
+from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
-from tests.engine.engine_parts import declared
+from tests.engine.engine_parts import declared, method_of
 from tests.service_steps import Step, abandon
 from tests.waiting import PATIENCE, until_async
 from tests.work_messages import WorkRequest
@@ -240,3 +241,56 @@ def test_reads_run_on_the_loop_if_its_threads_are_shut_down(service, store, name
     first, second, *errors = asyncio.run(main())
     assert [first.name, second.name] == names[:2]
     assert errors == [store.error, store.error]
+
+
+def run_one(service: Service, store: Slow, step: Step) -> str:
+    """Start an operation whose work runs in a thread of this process, and return its name."""
+    name: str = method_of(service, lambda *_: step()).start(WorkRequest()).name
+    step.reached()
+    store.calls.clear()
+    return name
+
+
+def test_wait_for_work_of_this_process_needs_no_read(store, make_service, step, monkeypatch):
+    """A wait takes the end that this process stores, if the end comes before the wait's read."""
+    monkeypatch.setattr("lro._engine.waiting.LATE_SECONDS", PATIENCE)
+    service = make_service(store, ThreadExecutor(1))
+    name = run_one(service, store, step)
+
+    async def main() -> Operation:
+        waiting = asyncio.ensure_future(service.wait_async(name))
+        await until_async(lambda: service.edges.waiters.waiting == 1)
+        step.go.set()
+        found: Operation = await waiting
+        return found
+
+    assert asyncio.run(main()).done
+    assert store.calls == []
+
+
+def test_wait_in_a_thread_for_work_of_this_process_needs_no_read(
+    store, make_service, step, monkeypatch
+):
+    """A thread's wait, too, first waits for the end that this process stores."""
+
+    def park(notified: threading.Event, _: float) -> None:
+        step.go.set()
+        assert notified.wait(PATIENCE)
+
+    monkeypatch.setattr("lro._engine.waiting._park", park)
+    service = make_service(store, ThreadExecutor(1))
+    assert service.wait(run_one(service, store, step)).done
+    assert store.calls == []
+
+
+@pytest.mark.parametrize("in_thread", [True, False])
+def test_wait_for_work_of_this_process_reads_the_store_soon(store, make_service, step, in_thread):
+    """A wait finds that another process has deleted the operation, whose work still runs here."""
+    service = make_service(store, ThreadExecutor(1))
+    name = run_one(service, store, step)
+    make_service(store, InlineExecutor()).delete(name)
+    store.calls.clear()
+    with pytest.raises(OperationNotFound):
+        service.wait(name) if in_thread else asyncio.run(service.wait_async(name))
+    assert store.calls == [[name]]
+    step.go.set()

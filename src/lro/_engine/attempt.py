@@ -188,6 +188,10 @@ class HeldWork(PerProcess):
         """True if the result of some work is being stored."""
         return any(attempt.ending for attempt in self.attempts())
 
+    def runs(self, name: str) -> bool:
+        """Return True if this process has an attempt at the operation."""
+        return name in self._attempts
+
     def held(self) -> frozenset[str]:
         """Return the names of the operations at which this process has attempts."""
         if not self._attempts:

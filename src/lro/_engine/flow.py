@@ -560,8 +560,9 @@ class _LoopReads:
     read after that.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, delay: float) -> None:
         self._store = store
+        self._delay = delay
         self._asked: list[_Asked] = []
         self._reading = False
 
@@ -574,7 +575,11 @@ class _LoopReads:
         self._asked.append((name, future))
         if not self._reading:
             self._reading = True
-            loop.call_soon(self._read_next)  # until then, other coroutines may ask, too
+            # Until then, other coroutines may ask, too.
+            if self._delay:
+                loop.call_later(self._delay, self._read_next)
+            else:
+                loop.call_soon(self._read_next)
         return future
 
     def _read_next(self) -> None:
@@ -625,20 +630,21 @@ def _left(
 
 _reads: Final[
     weakref.WeakKeyDictionary[
-        asyncio.AbstractEventLoop, weakref.WeakValueDictionary[int, _LoopReads]
+        asyncio.AbstractEventLoop, weakref.WeakValueDictionary[tuple[int, float], _LoopReads]
     ]
 ] = weakref.WeakKeyDictionary()
-"""The readers of each loop, by ``id(store)``.
+"""The readers of each loop, by ``id(store)`` and delay.
 
 The references to readers are weak, so that a reader, which refers to its loop, does not keep the
 loop alive. Only its pending reads keep a reader alive.
 """
 
 
-def read_on_loop(store: Store, name: str) -> asyncio.Future[Record]:
+def read_on_loop(store: Store, name: str, delay: float = 0) -> asyncio.Future[Record]:
     """Have a thread read a record for the running loop; return the future of the record.
 
-    Names that are requested at the same time are read by one ``Store.find``.
+    Names that are requested at the same time, or within ``delay`` seconds, are read by one
+    ``Store.find``. A name whose future is done by then is not read.
     """
     import asyncio
 
@@ -646,9 +652,10 @@ def read_on_loop(store: Store, name: str) -> asyncio.Future[Record]:
     of_loop = _reads.get(loop)
     if of_loop is None:
         of_loop = _reads[loop] = weakref.WeakValueDictionary()
-    reads = of_loop.get(id(store))
+    key = id(store), delay
+    reads = of_loop.get(key)
     if reads is None:
-        reads = of_loop[id(store)] = _LoopReads(store)
+        reads = of_loop[key] = _LoopReads(store, delay)
     return reads.get(name)
 
 

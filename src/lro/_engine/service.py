@@ -154,7 +154,11 @@ class ServiceParts:
         self.starter: Starter = Starter(self.runtime, self.background, self.access, backlog)
         self.replies: ByteBudget = ByteBudget(given.limits.replies_bytes, given.clock)
         self.waiters: Waiters = Waiters(
-            self.runtime.updater, self.background.change_listener, given.limits, self.replies
+            self.runtime.updater,
+            self.background.change_listener,
+            given.limits,
+            self.replies,
+            self.work,
         )
         self.calls: HandleCalls = HandleCalls(store, self.work, self.waiters)
         self.gauges: Gauges = Gauges(self.runtime, self.specs, self.work, self.waiters)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from lro._base.errors import DeadlineExceeded, InvalidTimeout, Unavailable
 from lro._engine.change_listener import ChangeListener
@@ -19,7 +20,18 @@ from lro._messages.times import Duration
 from lro._model.operation import Operation, Record
 
 if TYPE_CHECKING:
+    import asyncio
+
+    from lro._engine.local_work import LocalWork
     from lro._engine.watching import See, WatchHub, WatchStream
+
+
+LATE_SECONDS: Final = 0.05
+"""Seconds after which a wait reads an operation whose work runs here, if reads block.
+
+This process stores its end and passes it to the wait, so that short work needs no read. The read
+finds what another process has done before the wait, such as a deletion.
+"""
 
 
 def wait_limit(
@@ -72,8 +84,10 @@ class Waiters(PerProcess):
         change_listener: ChangeListener,
         limits: Limits,
         replies: ByteBudget,
+        work: LocalWork,
     ) -> None:
         self._updater = updater
+        self._work = work
         self._store = updater.store
         self._change_listener = change_listener
         self._limits = limits
@@ -131,7 +145,9 @@ class Waiters(PerProcess):
 
         self._updater.notifier.listen(name, listener)
         try:
-            operation = self._read(name)
+            if self._store.reads_block and self._work.runs(name):
+                self._park(notified, min(limit, LATE_SECONDS))
+            operation = self._latest(name, last)
             if operation.done:
                 return operation
             self._change_listener.ensure_running()
@@ -154,8 +170,7 @@ class Waiters(PerProcess):
                 break
             left = end - self._clock()
             try:
-                stored = last[0]
-                operation = self._read(name) if stored is None else self._shown(stored)
+                operation = self._latest(name, last)
                 if operation.done or left <= 0:
                     return operation
             except Unavailable:  # the store may be available again before the limit
@@ -174,11 +189,14 @@ class Waiters(PerProcess):
             return await self._read_async(name)
         wait = self._of_loops().here().begin(name, limit)
         try:
-            if self._store.reads_block:
-                operation = await self._read_async(name)
-            else:
+            operation: Operation | None
+            if not self._store.reads_block:
                 operation = self._read(name)
-            if operation.done:
+            elif self._work.runs(name):
+                operation = await self._read_late(name, wait.future)
+            else:
+                operation = await self._read_async(name)
+            if operation is not None and operation.done:
                 return operation
             self._change_listener.ensure_running()
             found = None if self._closed else await wait.future
@@ -235,6 +253,10 @@ class Waiters(PerProcess):
         """How many streams watch operations."""
         return 0 if self._hub is None else self._hub.watching
 
+    def _latest(self, name: str, last: Sequence[Record | None]) -> Operation:
+        stored = last[0]
+        return self._read(name) if stored is None else self._shown(stored)
+
     def _read(self, name: str) -> Operation:
         return self._shown(self._store.get(name))
 
@@ -245,6 +267,15 @@ class Waiters(PerProcess):
         if not self._store.reads_block:
             return self._read(name)
         return self._shown(await read_on_loop(self._store, name))
+
+    async def _read_late(
+        self, name: str, end: asyncio.Future[Operation | None]
+    ) -> Operation | None:
+        """Read an operation after a moment; return None if its end comes first."""
+        read: asyncio.Future[Any] = read_on_loop(self._store, name, LATE_SECONDS)
+        end.add_done_callback(functools.partial(_give_up, read))
+        record: Record | None = await read
+        return None if record is None else self._shown(record)
 
     def _of_loops(self) -> WatchHub:
         if self._hub is not None:
@@ -261,6 +292,11 @@ class Waiters(PerProcess):
                     closed=self._closed,
                 )
             return self._hub
+
+
+def _give_up(read: asyncio.Future[Any], _: object) -> None:
+    if not read.done():
+        read.set_result(None)
 
 
 def _park(notified: threading.Event, seconds: float) -> None:
