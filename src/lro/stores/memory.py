@@ -256,7 +256,10 @@ def _newest_first(entries: Sequence[_Entry], after: Cursor | None, span: Span) -
         yield from entries[rest : bisect.bisect_right(entries, at, rest, end, key=_micros)]
         end = bisect.bisect_left(entries, at, begin, end, key=_micros)
     while end > begin:
-        first = bisect.bisect_left(entries, (entries[end - 1][0], ""), begin, end)
+        first = end - 1
+        newest = entries[first][0]
+        if first > begin and entries[first - 1][0] == newest:  # few records are of the same time
+            first = bisect.bisect_left(entries, (newest, ""), begin, first)
         yield from entries[first:end]
         end = first
 
