@@ -36,8 +36,11 @@ KEYED = json.dumps({"k1": "a"})
 
 
 def service(store: Store, *index: str, metadata: Any = ExportMetadata, **options: Any) -> Service:
-    """Return a service with one method, whose metadata is indexed by these paths."""
-    made = Service(store, InlineExecutor(), maintenance=False, **options)
+    """Return a service with one method, whose metadata is indexed by these paths.
+
+    It counts nothing, because its store may be closed before it: other services share the store.
+    """
+    made = Service(store, InlineExecutor(), maintenance=False, statistics=False, **options)
     declare(made, METHOD, metadata, *index)
     return made
 

@@ -101,7 +101,7 @@ def name(who: Any) -> str:
 
 def counting_with(store: Any, hooks: dict[str, Any]) -> tuple[CountService, str]:
     """Return a service on the store with these hooks, and the name of an operation that is done."""
-    before = build(store)
+    before = build(store, statistics=False)  # the other service closes the store
     name = before.start()
     before.finish(name)
     return build(store, authorize=hooks.get("authorize")), name
