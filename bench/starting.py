@@ -115,7 +115,7 @@ def floor(path: str) -> Any:
 
 def on_threads(store: Any) -> Any:
     """Return our ASGI application with a function that returns at once, on enough threads."""
-    service = lro.Service(store, ThreadExecutor(64))
+    service = lro.Service(store, ThreadExecutor(128))
 
     @service.method("bench.v1.Bench.Run", path=PATH)
     def run(request: Request, _: lro.Job[Progress]) -> RunResponse:
