@@ -34,6 +34,7 @@ from lro._engine.access import Access, application_call, ask_validity
 from lro._engine.attempt import Attempt
 from lro._engine.backlog import Backlog
 from lro._engine.events import NO_START_TRACE, Headers, Sent, StartOutcome, StartTrace, code_name
+from lro._engine.executor_port import Slot
 from lro._engine.flow import Flow, InsertWrite, MayBlock
 from lro._engine.local_work import StartingRecord
 from lro._engine.maintenance import Background
@@ -500,45 +501,49 @@ class Starter:
         found = yield from self._tried(start, self._record(start), start.key)
         if not found.fresh or start.insert is not None or start.spec.function is None:
             return
-        (later, waits), claims, slot = self._waits(start), self._background.claims, None
+        slot = (yield from self._place(start))[0]
+        if slot is not None:
+            slot.release()
+
+    def _place(self, start: _Start) -> Flow[tuple[Slot | None, bool, bool]]:
+        """Reserve a worker or, if none is free, a place in the queue.
+
+        Return the worker, whether a later claim reserves one, and whether the record waits for one.
+        If it does not wait, the record is stored as begun, which saves a write. Older work, and a
+        limit that the store counts, make it wait.
+
+        Raises:
+            ResourceExhausted: The queue is full.
+            Unavailable: The store cannot be read, or no work can be handed to the executor.
+        """
+        work, claims, executor = self._work, self._background.claims, self._runtime.executor
+        remote, limited = self._remote is not None, start.spec.options.is_limited
+        waits = start.turn.due is not None or (bool(work.paused) and work.is_paused(start.spec))
+        later, waits = waits or (remote and limited), waits or remote or limited
+        slot: Slot | None = None
         try:
             if not later:
-                slot = yield MayBlock(self._runtime.executor.reserve, blocks=self._submits_block)
-            if waits or slot is None or (claims is not None and claims.older_waits):
+                if self._submits_block:
+                    slot = yield MayBlock(executor.reserve)
+                else:
+                    slot = executor.reserve()
+            waits = waits or slot is None or (claims is not None and claims.older_waits)
+            if waits:
                 yield from self._backlog.admit()
-        finally:
+        except BaseException:
             if slot is not None:
                 slot.release()
-
-    def _waits(self, start: _Start) -> tuple[bool, bool]:
-        """Return whether a later claim reserves the worker, and whether the record waits for one.
-
-        If it does not wait, and if there is a free worker and no older work, the record is stored
-        as begun, which saves a write. A limit that the store counts makes the record wait.
-        """
-        remote, limited = self._remote is not None, start.spec.options.is_limited
-        waits = start.turn.due is not None or (
-            bool(self._work.paused) and self._work.is_paused(start.spec)
-        )
-        return waits or (remote and limited), waits or remote or limited
+            raise
+        return slot, later, waits
 
     def _insert_and_run(self, start: _Start) -> Flow[Operation]:
         spec, key, work = start.spec, start.key, self._work
-        store, executor = self._runtime.store, self._runtime.executor
-        claims = self._background.claims
-        remote, slot = self._remote is not None, None
-        later, waits = self._waits(start)
+        store, remote = self._runtime.store, self._remote is not None
+        slot: Slot | None = None
         write: StartingRecord | None = None
         try:
             try:
-                if not later:
-                    if self._submits_block:
-                        slot = yield MayBlock(executor.reserve)
-                    else:
-                        slot = executor.reserve()
-                waits = waits or slot is None or (claims is not None and claims.older_waits)
-                if waits:
-                    yield from self._backlog.admit()
+                slot, later, waits = yield from self._place(start)
             except (ResourceExhausted, Unavailable):
                 if key is None:
                     raise
