@@ -17,7 +17,8 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Final, TypeAlias
 
 from lro import Service
@@ -47,8 +48,8 @@ except ImportError as _exc:
 
 __all__ = ["MetricsEdge", "ServiceCollector"]
 
-_SHARED: Final = "PROMETHEUS_MULTIPROC_DIR" in os.environ
-"""True if ``prometheus_client`` keeps the values of all processes in files of one directory."""
+_SHARED: Final = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+"""The directory in which ``prometheus_client`` keeps the values of all processes; None: nowhere."""
 
 _PROCESS: Final = "process"
 _OPENMETRICS: Final = "application/openmetrics-text"
@@ -81,14 +82,33 @@ def _shared_instruments() -> Mapping[str, _Instrument]:
     return _made(CollectorRegistry())
 
 
+class _SharedCollector(Collector):
+    """Collects the sums of all processes from the files of a directory.
+
+    A process makes an empty file before it writes values to it, and may be killed in between. The
+    collector of ``prometheus_client`` cannot read such a file.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def collect(self) -> Iterable[MetricFamily]:
+        """Return the families with the sums of their samples."""
+        files = [str(file) for file in self._directory.glob("*.db") if file.stat().st_size]
+        merged: Iterable[MetricFamily] = MultiProcessCollector.merge(files)  # type: ignore[no-untyped-call]
+        return merged
+
+
 class _EventCounter(MetricObserver):
     """Observer that counts the events of one service."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._instruments = _shared_instruments() if _SHARED else _made(self.registry)
-        if _SHARED:
-            MultiProcessCollector(self.registry)  # type: ignore[no-untyped-call]
+        if _SHARED is None:
+            self._instruments = _made(self.registry)
+        else:
+            self._instruments = _shared_instruments()
+            self.registry.register(_SharedCollector(Path(_SHARED)))
 
     def record(self, metric: Metric, value: float, *attributes: str) -> None:
         """Add a value to the metric's instrument."""

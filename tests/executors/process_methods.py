@@ -300,8 +300,8 @@ def stopped(request: WorkRequest, error: BaseException) -> WorkResponse:
 
 def interrupted(request: WorkRequest, sleep: Callable[[float], object]) -> WorkResponse:
     """Write that the work has begun, and sleep until the work is stopped."""
-    say(request, "begun")
     try:
+        say(request, "begun")
         sleep(3600)
     except (Cancelled, DeadlineExceeded) as exc:
         return stopped(request, exc)
@@ -337,12 +337,13 @@ def write_on(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
 def stubborn(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
     """Ignore every interrupt, so that only a kill ends the function."""
     hold(request)
-    say(request, "begun")
+    word = "begun"
     while True:
         try:
+            say(request, word)
             time.sleep(3600)
         except (Cancelled, DeadlineExceeded):
-            say(request, "no")
+            word = "no"
 
 
 # -- functions whose process dies ------------------------------------------------------------------

@@ -388,6 +388,21 @@ def test_service_in_a_child_cannot_start_work(harness):
 
 # -- work that is stopped ----------------------------------------------------------------------
 
+
+@pytest.fixture
+def kills(monkeypatch):
+    """An event before which no child is killed, however long the child takes to be interrupted."""
+    allowed, kill = threading.Event(), ChildProcess.kill
+
+    def kill_when_allowed(process):
+        assert allowed.wait(PATIENCE)
+        kill(process)
+
+    monkeypatch.setattr(ChildProcess, "kill", kill_when_allowed)
+    yield allowed
+    allowed.set()
+
+
 LADDER = [
     (process_methods.task, "look", "Cancelled"),
     (process_methods.task, "report_on", None),
@@ -402,7 +417,7 @@ LADDER = [
 
 
 @pytest.mark.parametrize(("function", "do", "said"), LADDER)
-def test_cancelled_work_is_stopped_or_killed(harness, mail, function, do, said):
+def test_cancelled_work_is_stopped_or_killed(harness, mail, kills, function, do, said):
     """Cancelled work stops at a check or ``await``; otherwise a signal interrupts or kills it."""
     service, method = harness(function)
     operation = method.start(request(do, mail))
@@ -410,6 +425,7 @@ def test_cancelled_work_is_stopped_or_killed(harness, mail, function, do, said):
     service.cancel(operation.name)
     if said is not None:
         assert mail.line() == said
+    kills.set()
     assert reason(ended(service, operation)) == (Code.CANCELLED, "CANCELLED")
     mail.end()
     other = method.start(

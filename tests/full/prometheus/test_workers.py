@@ -32,6 +32,8 @@ def workers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "uvicorn":
         command = [sys.executable, "-m", "uvicorn", *served, "--log-level=error"]
         (tmp_path / "metrics").mkdir()
+        # A process that was killed before it wrote its first value leaves an empty file.
+        (tmp_path / "metrics" / "counter_1.db").touch()
         environment["PROMETHEUS_MULTIPROC_DIR"] = str(tmp_path / "metrics")
     with ExitStack() as stack:
         server = stack.enter_context(subprocess.Popen(command, env=environment))
