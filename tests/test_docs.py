@@ -10,7 +10,6 @@ import itertools
 import multiprocessing
 import operator
 import re
-import shlex
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from datetime import timedelta
@@ -47,30 +46,6 @@ NOT_OURS: Final = {
 def test_python_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
     """The Python code of a page runs in an empty folder, from top to bottom as one program."""
     run_code(page, tmp_path)
-
-
-def commands() -> Iterator[tuple[str, list[str]]]:
-    """Yield the ``lro`` commands on pages, each with its words up to a pipe or another command."""
-    for page in PAGES:
-        text = "".join(block.text for block in blocks(page) if block.language == "console")
-        for line in re.findall(r"^\$ lro (.*)$", text.replace("\\\n", ""), re.MULTILINE):
-            lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
-            lexer.whitespace_split = True
-            yield line, list(itertools.takewhile(lambda word: set(word) - set("|&;<>"), lexer))
-
-
-def test_shown_commands_have_the_options_and_arguments_that_they_are_given() -> None:
-    """The ``lro`` commands on pages can be parsed; the modules and files in them need not exist."""
-    click = pytest.importorskip("click")
-    from lro.cli._app import app
-
-    for line, words in commands():
-        command, rest = app, words
-        context = click.Context(app, info_name="lro", **app.context_settings)
-        while isinstance(command, click.Group):
-            _, command, rest = command.resolve_command(context, rest)
-            context = click.Context(command, parent=context)
-        assert command.make_parser(context).parse_args(list(rest))[1] == [], line
 
 
 @functools.cache
