@@ -102,14 +102,19 @@ def unset(words: Sequence[str]) -> list[str]:
     return list(itertools.dropwhile(SETTING.match, plain))
 
 
-def parse_lro(words: Sequence[str]) -> None:
-    """Parse a command of ``lro``; the modules and files in it need not exist."""
+def lro_app() -> Any:
+    """Return the command ``lro``."""
     from lro.cli._app import app
 
+    return app
+
+
+def parse_lro(words: Sequence[str]) -> None:
+    """Parse a command of ``lro``; the modules and files in it need not exist."""
     given = list(words)
     if given[:1] == ["conform"] and given[1:2] != ["client"]:
         given.insert(1, "server")  # which may be left out
-    parse_click(app, "lro", given)
+    parse_click(lro_app(), "lro", given)
 
 
 def parse_click(command: Any, name: str, words: Sequence[str]) -> None:
@@ -117,6 +122,7 @@ def parse_click(command: Any, name: str, words: Sequence[str]) -> None:
     rest = list(words)
     context = click.Context(command, info_name=name, **command.context_settings)
     while isinstance(command, click.Group):
+        rest = command.make_parser(context).parse_args(rest)[1]
         _, found, rest = command.resolve_command(context, rest)
         assert found is not None, rest
         command = found
@@ -340,13 +346,11 @@ def test_completion_scripts_are_printed_by_the_commands_of_the_page() -> None:
     """The commands on completion are run: each prints a script for its shell."""
     from click.testing import CliRunner
 
-    from lro.cli._app import app
-
     text = (ROOT / "docs/how-to/command-line.md").read_text(encoding="utf-8")
     shells = re.findall(r"lro completion (\w+)", text)
     assert {"bash", "zsh", "fish"} <= {*shells}
     for shell in shells:
-        ran = CliRunner().invoke(app, ["completion", shell], prog_name="lro")
+        ran = CliRunner().invoke(lro_app(), ["completion", shell], prog_name="lro")
         assert ran.exit_code == 0
         assert "lro" in ran.output
 
