@@ -246,7 +246,8 @@ class AzureEdge(OperationsEdge):
         del found
 
         def read_again(_: object) -> HttpReply:
-            record = run(self.service.edges.access.visible_record(name, caller))
+            # None: the caller has been shown the operation before.
+            record = run(self.service.edges.access.visible_record(name, None))
             return show(full_operation(record, self.service.edges.renamed))
 
         return (yield from self._large(read_again, self.service.edges.limits.page_bytes))

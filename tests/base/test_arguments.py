@@ -141,6 +141,8 @@ ARGUMENTS: dict[Callable[..., object], list[tuple[str, object, str]]] = {
         *(("drain", value, FROM_ZERO) for value in (timedelta(-1), 5, "10s", None)),
         *(("lease", timedelta(milliseconds=value), LEASE) for value in (0, 199)),
         ("authorize", "no function", "a function"),
+        ("staff", "no function", "a function"),
+        ("staff", str.isupper, "None without owner_only=True"),
         *((flag, "no", "True or False") for flag in ("owner_only", "maintenance", "statistics")),
         ("observers", [print], "objects of lro.adapters.Observer"),
         ("around", 5, "a function of a job that gives a context manager"),

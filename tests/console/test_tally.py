@@ -302,6 +302,18 @@ def test_service_that_does_not_list_or_count_has_no_tally() -> None:
         assert not client.get("/session", headers=ANN).json()["statistics"]
 
 
+@pytest.mark.parametrize("kind", ["uvicorn", "waitress"])
+def test_staff_of_service_with_owners_read_the_tally(kind: str) -> None:
+    """Staff have the overview; a cached tally is not shown to callers who are not staff."""
+    made, _ = counted(owner_only=True, staff=lambda caller: caller == "ann")
+    with console(kind, made, authenticate=authenticate) as client:
+        for _ in range(2):
+            assert client.get("/tally", headers=ANN).status_code == 200
+            assert client.get("/session", headers=ANN).json()["statistics"]
+            assert client.get("/tally", headers=BOB).status_code == 403
+            assert not client.get("/session", headers=BOB).json()["statistics"]
+
+
 def test_error_of_the_store_is_not_cached() -> None:
     """An error of the store is not cached: the next request reads the store again."""
     made, store = counted()

@@ -58,10 +58,11 @@ STORES: Final[Mapping[str, Callable[[Path], Any]]] = {
 
 @attrs.define
 class Script:
-    """The current behaviour of the two hooks; a test changes it between calls."""
+    """The current behaviour of the hooks; a test changes it between calls."""
 
     authenticate: Callable[[Mapping[str, str]], Any] = lambda headers: headers["x-caller"]
     authorize: Callable[[str, str, str], Any] = lambda caller, verb, name: None
+    staff: Callable[[str], Any] = lambda caller: caller == "sam"
 
 
 class _Plain:
@@ -273,8 +274,10 @@ SERVED: Final[Mapping[str, Callable[[CountService, Any], Any]]] = {
 
 @contextlib.contextmanager
 def guarded(edge: str, kind: str, store: str, folder: Path, **options: Any) -> Iterator[Place]:
-    """Serve a service behind this edge, with two hooks of this kind."""
+    """Serve a service behind this edge, with hooks of this kind; Sam is ``staff`` if it is True."""
     script, make = Script(), KINDS[kind]
+    if options.pop("staff", False):
+        options |= {"owner_only": True, "staff": make(lambda caller: script.staff(caller))}
     counting = build(
         STORES[store](folder),
         authorize=make(lambda *question: script.authorize(*question)),

@@ -404,7 +404,8 @@ class ConsoleEdge(OperationsEdge):
     def _permit_tally(self, caller: str) -> Flow[None]:
         self.service.edges.start_maintenance()
         self.service.edges.access.require("ListOperations")
-        if self.service.edges.access.owner_only:  # the counts include the operations of all callers
+        # The counts include the operations of all callers.
+        if (yield from self.service.edges.access.viewer(caller)) is not None:
             raise PermissionDenied("the service shows each caller only its own operations")
         for parent in (*self._shown_parents, _ALL_PARENTS):  # the counts include all parents
             yield from self.service.edges.access.permit(caller, "ListOperations", parent)

@@ -7,12 +7,13 @@ flow on an event loop calls a plain function in another thread, because the func
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from types import CoroutineType
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 import attrs
 
@@ -37,6 +38,7 @@ from lro._base.errors import (
     OperationNotFound,
     PermissionDenied,
     got,
+    one_line,
 )
 from lro._engine.flow import Flow, FlowStep, MayBlock, Question, on_loop, read, run
 from lro._engine.store_port import Store
@@ -232,6 +234,10 @@ class Authorize(Protocol):
         ...
 
 
+Staff: TypeAlias = Callable[[str], "bool | Awaitable[bool]"]
+"""The hook ``(caller)`` of a service with ``owner_only``: may the caller see all operations?"""
+
+
 @attrs.frozen(eq=False, repr=False)
 class VisibleRecords(ByFields):
     """The records that a caller can see, by name, and the names whose records were not read."""
@@ -256,26 +262,35 @@ class Access:
     """Decides which calls callers may make, and which operations they can see."""
 
     def __init__(
-        self, store: Store, *, verbs: Iterable[str], authorize: Authorize | None, owner_only: bool
+        self,
+        store: Store,
+        *,
+        verbs: Iterable[str],
+        authorize: Authorize | None,
+        owner_only: bool,
+        staff: Staff | None = None,
     ) -> None:
         self._store = store
         self._verbs = frozenset(verbs) | {"GetOperation"}
         self._hook = None if authorize is None else Hook("authorize", authorize)
+        self._staff = None if staff is None else Hook("staff", staff)
         self.owner_only = owner_only
-        """True if callers see only the operations that they have started."""
+        """True if callers who are not staff see only the operations that they have started."""
         self.asks: bool = self._hook is not None
         """True if ``authorize`` is asked about calls."""
-        self.immediate: bool = self._hook is None and not store.reads_block
+        hooks = (self._hook, self._staff)
+        self.immediate: bool = hooks == (None, None) and not store.reads_block
         """True if reading an operation calls no hook and does not block."""
 
     def check_plain(self, where: str) -> None:
-        """Check that ``where``, which has no event loop, can call ``authorize``.
+        """Check that ``where``, which has no event loop, can call ``authorize`` and ``staff``.
 
         Raises:
-            DeclarationError: The hook is a coroutine function.
+            DeclarationError: One of the hooks is a coroutine function.
         """
-        if self._hook is not None:
-            self._hook.check_plain(where)
+        for hook in (self._hook, self._staff):
+            if hook is not None:
+                hook.check_plain(where)
 
     def check_named(
         self,
@@ -377,15 +392,45 @@ class Access:
         workers = {worker.owner: (worker.host, worker.pid) for worker in known}
         return {record.name: workers.get(record.owner, NOWHERE) for record in found}
 
-    def read(self, name: str, caller: str) -> Operation:
-        """Return an operation that this caller can see. Call this only if access is ``immediate``.
+    def viewer(self, caller: str | None) -> Flow[str | None]:
+        """Return None if this caller can see every operation, or else the caller.
+
+        Without ``owner_only`` every caller can, and with it only operators (None) and staff. A
+        caller without a name is never staff. If ``staff`` raises an error, the caller is not staff,
+        and the log has the error.
+
+        Raises:
+            HookFailed: ``staff`` returns neither True nor False, cannot be awaited here, or raises
+                an error that would stop a server.
+        """
+        if not self.owner_only:
+            return None
+        if self._staff is None or not caller:
+            return caller
+        try:
+            found = yield from self._staff.ask(caller)
+        except HookFailed:
+            raise
+        except Exception:
+            log.exception("staff has failed for %s, who is treated as not staff", one_line(caller))
+            return caller
+        if found is not True and found is not False:
+            raise _mistake("staff", found, "True or False")
+        return None if found else caller
+
+    def read(self, name: str, viewer: str | None) -> Operation:
+        """Return an operation, without a call of a hook.
+
+        ``viewer`` is the result of :meth:`viewer`. Pass the caller itself only if access is
+        ``immediate``, and None only if an earlier step has found that the caller can see the
+        operation.
 
         Raises:
             InvalidOperationName: The name is malformed.
             OperationNotFound: As for :meth:`visible_record`.
         """
         check_name(name)
-        return self._checked(self._store.get(name), caller).operation
+        return self._checked(self._store.get(name), viewer).operation
 
     def visible_record(self, name: str, caller: str | None) -> Flow[Record]:
         """Return the record of an operation that this caller can see; None can see every operation.
@@ -393,31 +438,40 @@ class Access:
         Raises:
             OperationNotFound: There is no such operation, or it belongs to another caller.
         """
-        return self._checked((yield from read(self._store, name)), caller)
+        record: Record | None = None
+        with contextlib.suppress(OperationNotFound):
+            record = yield from read(self._store, name)
+        viewer = caller
+        # ``staff`` is asked about missing operations, too, so that the time of the reply does not
+        # tell whether an operation of another caller exists.
+        if record is None or not self._allows(record, caller):
+            viewer = yield from self.viewer(caller)
+        if record is None:
+            raise OperationNotFound(name)
+        return self._checked(record, viewer)
 
-    def _checked(self, record: Record, caller: str | None) -> Record:
-        hidden = self.owner_only and not self._allows(record, caller)
-        if hidden or not record.visible(self._store.now()):
+    def _checked(self, record: Record, viewer: str | None) -> Record:
+        if not self._allows(record, viewer) or not record.visible(self._store.now()):
             raise OperationNotFound(record.name)
         return record
 
-    def _allows(self, record: Record, caller: str | None) -> bool:
-        return not self.owner_only or caller in (None, record.caller)
+    def _allows(self, record: Record, viewer: str | None) -> bool:
+        return not self.owner_only or viewer in (None, record.caller)
 
     def visible_records(
-        self, names: Sequence[str], caller: str | None, max_bytes: int
+        self, names: Sequence[str], viewer: str | None, max_bytes: int
     ) -> VisibleRecords:
-        """Read the records of these names that this caller can see, in one call of the store.
+        """Read the records of these names that this viewer can see, in one call of the store.
 
-        The records have at most ``max_bytes`` in total, unless only one is read. ``rest`` of the
-        result has the names whose records were not read.
+        ``viewer`` is the result of :meth:`viewer`. The records have at most ``max_bytes`` in total,
+        unless only one is read. ``rest`` of the result has the names whose records were not read.
         """
         found = self._store.find(names, max_bytes)
         now = self._store.now()
         records = {
             record.name: record
             for record in found.records
-            if record.visible(now) and self._allows(record, caller)
+            if record.visible(now) and self._allows(record, viewer)
         }
         return VisibleRecords(records, found.rest)
 

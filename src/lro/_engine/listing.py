@@ -85,7 +85,7 @@ class Batch(ByFields):
     access: Access
     limits: Limits
     names: Sequence[str]
-    caller: str | None
+    viewer: str | None
     view: BasicView
 
     def read(self, show: Render[T]) -> tuple[Sequence[T], Sequence[str]]:
@@ -112,7 +112,7 @@ class Batch(ByFields):
         """
         limit, least = self.limits.page_bytes, self.limits.least_bytes
         # Operations that this caller cannot see do not count towards the size of the reply.
-        seen = self.access.visible_records(names, self.caller, min(max(room, least), READ_BYTES))
+        seen = self.access.visible_records(names, self.viewer, min(max(room, least), READ_BYTES))
         for record in seen.records.values():
             weight = self.view.weight(record)
             if room < limit and weight > room:

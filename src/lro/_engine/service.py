@@ -135,7 +135,11 @@ class ServiceParts:
         store = self.runtime.store
         self.types: TypeRegistry = self.runtime.types
         self.access: Access = Access(
-            store, verbs=given.verbs, authorize=given.authorize, owner_only=given.owner_only
+            store,
+            verbs=given.verbs,
+            authorize=given.authorize,
+            owner_only=given.owner_only,
+            staff=given.staff,
         )
         defaults = MethodDefaults(
             types=self.types, keep_for=given.keep_for, limits=given.limits, around=given.around
@@ -258,7 +262,8 @@ class ServiceParts:
         check_view(view)
         yield from self.access.permit(caller, "ListOperations", query.parent)
         shown = yield from self.shown_by(view, caller, ())
-        return Listing(query, caller if self.access.owner_only else None, self.runtime, shown)
+        viewer = yield from self.access.viewer(caller)
+        return Listing(query, viewer, self.runtime, shown)
 
     def begin_batch(
         self, names: Sequence[str], *, view: View = "BASIC", caller: str | None = ""
@@ -275,7 +280,8 @@ class ServiceParts:
         check_view(view)
         yield from self.access.permit_each(caller, "GetOperation", wanted)
         shown = yield from self.shown_by(view, caller, wanted)
-        return Batch(self.access, self.limits, wanted, caller, shown)
+        viewer = yield from self.access.viewer(caller)
+        return Batch(self.access, self.limits, wanted, viewer, shown)
 
     def shown_by(self, view: View, caller: str | None, names: Sequence[str]) -> Flow[BasicView]:
         """Return how a view shows these operations to a caller; FULL checks InspectOperation."""
@@ -324,6 +330,8 @@ class Service(PerProcess):
     - ``authorize`` (None): a hook, called after the arguments of a call are checked and before the
       store is read (spec §3.1(5)).
     - ``owner_only`` (False): hide each operation from all callers but the one that started it.
+    - ``staff`` (None): with ``owner_only``, a hook that takes the name of a caller, and returns
+      True if this caller may see all operations (spec §3.1(5)).
     - ``limits`` (``Limits()``): bounds the memory used for callers and the size of messages.
     - ``maintenance`` (True): start the background threads. With False, call
       :meth:`run_maintenance`, which also begins waiting work.
@@ -836,17 +844,19 @@ class Service(PerProcess):
         self.edges.access.require("WatchOperations")
         wanted = parse_names(names)
 
-        def begin() -> Flow[None]:
+        def begin() -> Flow[str | None]:
             yield from self.edges.access.permit_each(caller, "GetOperation", wanted)
+            viewer = yield from self.edges.access.viewer(caller)
             # An unavailable store is reported at once.
             look = functools.partial(
-                self.edges.access.visible_records, wanted[:1], caller, self.edges.limits.least_bytes
+                self.edges.access.visible_records, wanted[:1], viewer, self.edges.limits.least_bytes
             )
             yield MayBlock(look, blocks=self.store.writes_block)
+            return viewer
 
-        await on_loop(begin())
+        viewer = await on_loop(begin())
         return self.edges.waiters.watch(
-            wanted, lambda some, most: self.edges.access.visible_records(some, caller, most), caller
+            wanted, lambda some, most: self.edges.access.visible_records(some, viewer, most), caller
         )
 
     def wait(

@@ -10,6 +10,7 @@ from typing import Final, Literal, TypedDict
 import attrs
 
 from lro._base.arguments import (
+    check,
     check_flag,
     check_function,
     check_instance,
@@ -17,7 +18,7 @@ from lro._base.arguments import (
     check_takes,
     check_text,
 )
-from lro._engine.access import VERBS, Authorize, check_verbs
+from lro._engine.access import VERBS, Authorize, Staff, check_verbs
 from lro._engine.events import Observer
 from lro._engine.limits import DEFAULT_LIMITS, Limits
 from lro._engine.maintenance import LEAST_LEASE
@@ -40,6 +41,7 @@ class ServiceKeywords(TypedDict, total=False):
     lease: timedelta
     authorize: Authorize | None
     owner_only: bool
+    staff: Staff | None
     maintenance: bool
     drain: timedelta
     limits: Limits
@@ -67,6 +69,7 @@ class ServiceOptions:
     lease: timedelta = timedelta(seconds=15)
     authorize: Authorize | None = None
     owner_only: bool = False
+    staff: Staff | None = None
     maintenance: bool = True
     drain: timedelta = timedelta(seconds=10)
     limits: Limits = DEFAULT_LIMITS
@@ -86,6 +89,10 @@ class ServiceOptions:
         check_verbs(self.verbs)
         for name in ("owner_only", "maintenance", "statistics"):
             check_flag(name, getattr(self, name))
+        if self.staff is not None:
+            check_function("staff", self.staff)
+            wanted = "None without owner_only=True, since every caller then sees all operations"
+            check("staff", self.staff, wanted, fine=self.owner_only)
         check_span("lease", self.lease, least=LEAST_LEASE)
         check_span("keep_for", self.keep_for, zero=True)
         check_span("max_wait", self.max_wait, zero=True)  # zero: every Wait answers at once

@@ -271,8 +271,8 @@ class OperationsEdge:
         """Check that the host ``where``, which has no event loop, can call the hooks of this edge.
 
         Raises:
-            DeclarationError: ``authenticate``, or ``authorize`` of the service, is a coroutine
-                function.
+            DeclarationError: ``authenticate``, or ``authorize`` or ``staff`` of the service, is a
+                coroutine function.
         """
         if self._hook is not None:
             self._hook.check_plain(where)
@@ -438,21 +438,21 @@ class OperationsEdge:
             )
             name = operation.name
             del operation
-            operation, reply = yield from self._large_start(name, caller, show)
+            operation, reply = yield from self._large_start(name, show)
         if applied:
             headers = (*reply.headers, ("preference-applied", applied))
             reply = attrs.evolve(reply, headers=headers)
         return operation, reply
 
     def _large_start(
-        self, name: str, caller: str, show: Callable[[Operation], HttpReply]
+        self, name: str, show: Callable[[Operation], HttpReply]
     ) -> Flow[tuple[Operation, HttpReply]]:
         """Read a started operation again when its bytes are reserved; return it and its reply."""
         operation = Operation(name=name)
 
         def read_again(_: ReplyReservation) -> HttpReply:
             nonlocal operation
-            operation = self.service.edges.access.read(name, caller)
+            operation = self.service.edges.access.read(name, None)  # the call has started it
             return show(operation)
 
         try:
@@ -514,9 +514,9 @@ class OperationsEdge:
         access, view = self.service.edges.access, query.view
         if view == "BASIC" and access.immediate and not self.service.edges.background.pending:
             # Get is the most frequent call.
-            return (yield from self._shown(access.read(name, caller), query, caller))
+            return (yield from self._shown(access.read(name, caller), query))
         found = flow_of(self.service.get)(name, view=view, caller=caller)
-        return (yield from self._shown((yield from found), query, caller))
+        return (yield from self._shown((yield from found), query))
 
     def _list(self, request: HttpRequest, name: str, caller: str) -> Exchange:
         query = _query_of(request, "ListOperations")
@@ -556,7 +556,7 @@ class OperationsEdge:
         wanted: WaitOperationRequest = yield self._body(request, "WaitOperation", name)
         deadline = _deadline(request.headers.get("x-server-timeout"))
         wait = Wait(self.service, wanted, deadline, caller, request.while_connected)
-        return (yield from self._shown((yield wait), query, caller))
+        return (yield from self._shown((yield wait), query))
 
     def _batch_get(self, request: HttpRequest, collection: str, caller: str) -> Exchange:
         query = _query_of(request, "BatchGetOperations")
@@ -632,7 +632,7 @@ class OperationsEdge:
     def _too_large(self) -> RequestTooLarge:
         return RequestTooLarge("body", f"must have at most {self.options.max_body} bytes")
 
-    def _shown(self, operation: Operation, query: Query, caller: str) -> Flow[HttpReply]:
+    def _shown(self, operation: Operation, query: Query) -> Flow[HttpReply]:
         """Reply with an operation; a large operation is read again when its bytes are reserved.
 
         Callers must not keep the operation, so that it is freed while the call waits for the bytes.
@@ -643,7 +643,7 @@ class OperationsEdge:
         del operation
 
         def read_again(_: ReplyReservation) -> HttpReply:
-            found = self.service.edges.access.read(name, caller)
+            found = self.service.edges.access.read(name, None)  # the caller has been shown it
             return self._print(attrs.evolve(found, description=description), query.enum_numbers)
 
         return (yield from self._large(read_again, self.service.edges.limits.page_bytes))

@@ -125,10 +125,11 @@ class Rpc(abc.ABC):
         if len(payload) > self._max_request:
             raise RequestTooLarge("request", f"must have at most {self._max_request} bytes")
 
-    def _shown(self, operation: Operation, caller: str, *, started: bool = False) -> Exchange:
+    def _shown(self, operation: Operation, *, started: bool = False) -> Exchange:
         """Reply with an operation; a large operation is read again when a large reply is allowed.
 
-        Callers must not keep the operation, so that it is freed while the call waits for that.
+        The caller can see the operation: this is not checked again. Callers must not keep the
+        operation, so that it is freed while the call waits for that.
         If ``started``, the call started the operation, and succeeds even if that read fails.
         """
         if is_small(operation):
@@ -140,7 +141,7 @@ class Rpc(abc.ABC):
                 yield from make_large(
                     self.service,
                     lambda _: self._writer.operation(
-                        self.service.edges.access.read(bare.name, caller)
+                        self.service.edges.access.read(bare.name, None)
                     ),
                     self.service.edges.limits.page_bytes,
                 )
@@ -195,7 +196,7 @@ class OperationsRpc(Rpc):
     def _get(self, payload: bytes, _: float | None, caller: str) -> Exchange:
         name = read_name(pb.GetOperationRequest, payload)
         found = flow_of(self.service.get)(name, caller=caller)
-        return (yield from self._shown((yield from found), caller))
+        return (yield from self._shown((yield from found)))
 
     def _list(self, payload: bytes, _: float | None, caller: str) -> Exchange:
         wanted = read_list(payload)
@@ -227,7 +228,7 @@ class OperationsRpc(Rpc):
 
     def _wait(self, payload: bytes, left: float | None, caller: str) -> Exchange:
         wait = Wait(self.service, read_wait(payload), left, caller)
-        return (yield from self._shown((yield wait), caller))
+        return (yield from self._shown((yield wait)))
 
 
 class StartRpc(Rpc):
@@ -252,7 +253,7 @@ class StartRpc(Rpc):
         caller = yield from self._caller(context)
         self._check_size(payload)
         flow = start_of_size(self.service, self._start(payload, context, caller), len(payload))
-        return (yield from self._shown((yield from flow), caller, started=True))
+        return (yield from self._shown((yield from flow), started=True))
 
     def _start(self, payload: bytes, context: Context, caller: str) -> Flow[Operation]:
         message, beside = read_start(payload, self._request, self.service.types)
