@@ -16,7 +16,7 @@ from posixpath import normpath, relpath
 from typing import Any, Final
 
 from tools.site.api import ROOT, SOURCES, Api
-from tools.site.llms import write_llms
+from tools.site.llms import first_sentence, plain_roles, write_llms
 
 CONFIG: Final = ROOT / "zensical.toml"
 THEME: Final = Path(__file__).with_name("theme")
@@ -29,6 +29,7 @@ FROM_ROOT: Final[Mapping[str, str]] = {
 API: Final = "reference/api"
 GLOSSARY: Final = "reference/glossary.md"
 INDEX: Final = "reference/index-a-z.md"
+API_INDEX: Final = f"{API}/index.md"
 TERM: Final = re.compile(r"^\| (?!term )([^|]+) \| (.+) \|$", re.MULTILINE)
 """A row of the glossary."""
 
@@ -92,18 +93,19 @@ def tune_search(path: Path) -> None:
     """Let the search find what a page is about before all that mentions it.
 
     A page has its title in the navigation too; members of a class are found as a part of it; the
-    index, which mentions everything, is not found.
+    indexes, which mention everything, are not found.
     """
     search = json.loads(path.read_text("utf-8"))
     kept: list[dict[str, Any]] = []
+    indexes = tuple(page.removesuffix("md") for page in (INDEX, API_INDEX))
     for item in search["items"]:
-        if item["location"].startswith(INDEX.removesuffix(".md")):
+        if item["location"].startswith(indexes):
             continue
         if item["location"].startswith(f"{API}/"):
             if item["level"] > 2:
                 kept[-1]["text"] += f" {item['title']} {item['text']}"
                 continue
-            item["path"] = item["path"][:2]  # or each entry of a module is found by its name
+            item["path"] = item["path"][:1]  # or each entry of a module is found by its name
         elif item["level"] == 1 and item["title"] != item["path"][-1]:
             item["title"] = f"{item['path'][-1]}: {item['title']}"
         kept.append(item)
@@ -120,9 +122,25 @@ def gather(api: Api) -> dict[str, str]:
     for source, page in FROM_ROOT.items():
         found[page] = moved((ROOT / source).read_text("utf-8"), page)
     found[INDEX] = index(api, found[GLOSSARY])
+    found[API_INDEX] = api_index(api)
     for module in api.modules:
         found[f"{API}/{module}.md"] = f"::: {module}\n"
     return found
+
+
+def api_index(api: Api) -> str:
+    """Return the page that lists each public module with its purpose and its names."""
+    parts = ["# API\n\nThe public modules. The entry of a module lists its names.\n"]
+    for package, modules in groupby(sorted(api.modules), lambda module: module.partition(".")[0]):
+        parts.append(f"\n## {package}\n\n")
+        for module in modules:
+            docstring = api.modules[module].docstring
+            purpose = first_sentence(plain_roles(docstring.value)) if docstring else ""
+            names = ", ".join(
+                f"[`{name}`]({module}.md#{module}.{name})" for name in api.names(module)
+            )
+            parts.append(f"- [`{module}`]({module}.md): {purpose}\n\n    {names}\n\n")
+    return "".join(parts)
 
 
 def index(api: Api, glossary: str) -> str:

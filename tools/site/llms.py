@@ -79,4 +79,9 @@ def _signature(thing: griffe.Object | griffe.Alias) -> str:
 
 def _docstring(thing: griffe.Object | griffe.Alias) -> str:
     text = thing.docstring.value if thing.docstring else ""
+    return plain_roles(text)
+
+
+def plain_roles(text: str) -> str:
+    """Return a docstring with code in place of Sphinx roles."""
     return re.sub(r":\w+:`~?([^`]+)`", r"`\1`", text)
