@@ -49,6 +49,10 @@ REPLACED: Final = [
     (r"It can be used on several event loops\.", "It can be shared between threads."),
     (r"a future of the event loop\. No task", "a future of the standard library. No thread"),
     (r"once each, on the event loop\.", "once each, in a thread."),
+    (
+        r"a function is called\n    before each request, and may be a coroutine function\.",
+        "a function is called\n    before each request.",
+    ),
 ]
 """Patterns and their replacements, applied in this order."""
 

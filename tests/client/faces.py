@@ -36,9 +36,17 @@ class Face:
             options.update(clock=clock, sleep=self.sleeping(clock))
         if not {"http", "transport"} & options.keys():
             options["http"] = self.http(verify=False)
+        return self.own(base_url, **options)
+
+    def own(self, base_url: str, **options: Any) -> Any:
+        """Make a client that `close` closes, which by default makes its own HTTP client."""
         made = self.make(base_url, **options)
         self._closing.append(made.close)
         return made
+
+    def at_close(self, function: Callable[[], object]) -> None:
+        """Let `close` call a function, and await what it returns if that is awaitable."""
+        self._closing.append(lambda: self.run(function))
 
     def make(self, base_url: str, **options: Any) -> Any:
         return Client(base_url, **options)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, assert_type
 
+import httpx
 from google.cloud import redis_v1
 
 import lro
@@ -156,6 +157,22 @@ def contexts() -> None:
     """A client is a context manager that returns itself."""
     with Client("http://localhost:8000") as client:
         assert_type(client, Client)
+
+
+async def fetched() -> str:
+    """Return a token."""
+    return "a1"
+
+
+def credentials() -> None:
+    """A token is a text or a function; only an async client accepts a coroutine function."""
+    Client("http://localhost:8000", token="a1", headers={"x-team": "films"})
+    Client("http://localhost:8000", token=lambda: "a1")
+    Client("http://localhost:8000", token=fetched)  # type: ignore[arg-type]
+    Client("http://localhost:8000", auth=("ann", "a1"))
+    Client("http://localhost:8000", auth=httpx.BasicAuth("ann", "a1"))
+    AsyncClient("http://localhost:8000", token=lambda: "a1")
+    AsyncClient("http://localhost:8000", token=fetched)
 
 
 def errors(failed: OperationFailed, call: CallError, timeout: PollTimeout) -> None:

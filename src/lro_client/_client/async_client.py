@@ -32,10 +32,11 @@ from lro_client._client.handles import (
     known,
     register,
 )
-from lro_client._client.state import ClientOptions, ClientState, config_of
+from lro_client._client.state import AsyncClientOptions, ClientState, config_of, credentials_in
 from lro_client._flow import single
 from lro_client._flow.async_driver import AsyncDriver
 from lro_client._flow.steps import AsyncTransport
+from lro_client.transports._own_clients import refuse_credentials
 from lro_client.transports.http import AsyncHttpTransport, Routes
 
 if TYPE_CHECKING:
@@ -274,10 +275,19 @@ class AsyncClient:
     """A client of any service that returns operations. It can be used on several event loops.
 
     ``base_url`` is the service's address. ``http`` is your own ``httpx.AsyncClient``, with its
-    base URL, headers, authentication and proxies. ``transport`` replaces HTTP, for example with
+    base URL, certificates and proxies. ``transport`` replaces HTTP, for example with
     ``AsyncLocalTransport(service)``. ``routes`` are the paths of the verbs, and ``types`` is a
     registry of message classes. More options are ``polling`` and ``retry``, which are policies,
     ``call_seconds``, which is the timeout of each call, and ``clock``.
+
+    Three options are sent with every request, and only to the origin of ``base_url``. ``headers``
+    maps names to values. ``token`` is sent as ``Authorization: Bearer TOKEN``; a function is called
+    before each request, and may be a coroutine function. ``auth`` is an ``httpx.Auth``, or a pair
+    of user and password. ``token`` and ``auth`` exclude each other. A ``transport`` takes none of
+    the three: it has options of its own.
+
+    Raises:
+        DeclarationError: An option is not valid, or two options contradict each other.
     """
 
     def __init__(
@@ -289,16 +299,20 @@ class AsyncClient:
         routes: Routes | None = None,
         types: TypeRegistry | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        **options: Unpack[ClientOptions],
+        **options: Unpack[AsyncClientOptions],
     ) -> None:
         config = config_of(options)
         _arguments.check_optional("types", types, TypeRegistry)
         _arguments.check_function("sleep", sleep)
         types = types or TypeRegistry()
+        sent = credentials_in(options)
         if transport is not None:
             _arguments.check_awaits("transport", transport, "AsyncLocalTransport(service)")
+            refuse_credentials(sent)
         else:
-            transport = AsyncHttpTransport(http, base_url=base_url, routes=routes, types=types)
+            transport = AsyncHttpTransport(
+                http, base_url=base_url, routes=routes, types=types, **sent
+            )
         self._driver = AsyncDriver(transport, sleep)
         self._state = ClientState(transport, self._driver, config, types)
 

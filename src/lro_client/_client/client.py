@@ -33,10 +33,11 @@ from lro_client._client.handles import (
     known,
     register,
 )
-from lro_client._client.state import ClientOptions, ClientState, config_of
+from lro_client._client.state import ClientOptions, ClientState, config_of, credentials_in
 from lro_client._flow import single
 from lro_client._flow.drivers import Driver
 from lro_client._flow.steps import Transport
+from lro_client.transports._own_clients import refuse_credentials
 from lro_client.transports.http import HttpTransport, Routes
 
 if TYPE_CHECKING:
@@ -262,10 +263,19 @@ class Client:
     """A client of any service that returns operations. It can be shared between threads.
 
     ``base_url`` is the service's address. ``http`` is your own ``httpx.Client``, with its
-    base URL, headers, authentication and proxies. ``transport`` replaces HTTP, for example with
+    base URL, certificates and proxies. ``transport`` replaces HTTP, for example with
     ``LocalTransport(service)``. ``routes`` are the paths of the verbs, and ``types`` is a
     registry of message classes. More options are ``polling`` and ``retry``, which are policies,
     ``call_seconds``, which is the timeout of each call, and ``clock``.
+
+    Three options are sent with every request, and only to the origin of ``base_url``. ``headers``
+    maps names to values. ``token`` is sent as ``Authorization: Bearer TOKEN``; a function is called
+    before each request. ``auth`` is an ``httpx.Auth``, or a pair
+    of user and password. ``token`` and ``auth`` exclude each other. A ``transport`` takes none of
+    the three: it has options of its own.
+
+    Raises:
+        DeclarationError: An option is not valid, or two options contradict each other.
     """
 
     def __init__(
@@ -283,10 +293,12 @@ class Client:
         _arguments.check_optional("types", types, TypeRegistry)
         _arguments.check_function("sleep", sleep)
         types = types or TypeRegistry()
+        sent = credentials_in(options)
         if transport is not None:
             _arguments.check_blocks("transport", transport, "LocalTransport(service)")
+            refuse_credentials(sent)
         else:
-            transport = HttpTransport(http, base_url=base_url, routes=routes, types=types)
+            transport = HttpTransport(http, base_url=base_url, routes=routes, types=types, **sent)
         self._driver = Driver(transport, config.clock, sleep)
         self._state = ClientState(transport, self._driver, config, types)
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from lro import Code, Status, TypeRegistry
 from lro_client import _arguments
@@ -19,6 +19,7 @@ from lro_client._flow.steps import Channel
 from lro_client._watch.poller import Pollers
 from lro_client._watch.registry import WatchRegistry
 from lro_client._watch.strategy import Scheduler, Strategy
+from lro_client.transports._own_clients import AsyncSendOptions, SendOptions
 
 if TYPE_CHECKING:
     from lro_client._flow.async_driver import AsyncDriver
@@ -31,7 +32,7 @@ _NEW_LOCK: Final = threading.Lock()
 _CLOSED: Final = Status(Code.CANCELLED, "the client was closed")
 
 
-class ClientOptions(TypedDict, total=False):
+class CommonOptions(TypedDict, total=False):
     """The options that blocking and async clients have in common."""
 
     polling: Polling | None
@@ -40,7 +41,20 @@ class ClientOptions(TypedDict, total=False):
     clock: Callable[[], float]
 
 
-def config_of(options: ClientOptions) -> FlowConfig:
+class ClientOptions(CommonOptions, SendOptions, total=False):
+    """The options of a blocking client."""
+
+
+class AsyncClientOptions(CommonOptions, AsyncSendOptions, total=False):
+    """The options of an async client."""
+
+
+def credentials_in(options: ClientOptions | AsyncClientOptions) -> Any:
+    """Return the options of a client that its HTTP transport takes."""
+    return {name: options[name] for name in SendOptions.__optional_keys__ if name in options}  # type: ignore[literal-required]
+
+
+def config_of(options: ClientOptions | AsyncClientOptions) -> FlowConfig:
     """Check the options of a client, and return the configuration of its flows."""
     for name in options.keys() - ClientOptions.__optional_keys__:
         raise TypeError(f"a client has no option {name!r}")

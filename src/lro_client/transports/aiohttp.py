@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import functools
 import ssl
-from typing import Final
+from typing import Final, Unpack
 
 import httpx
 
 from lro import TypeRegistry
 from lro.errors import MissingExtra
-from lro_client.transports._own_clients import IDLE_SECONDS, OwnAsyncClient, connections_of
+from lro_client.transports._own_clients import (
+    IDLE_SECONDS,
+    AsyncSendOptions,
+    OwnAsyncClient,
+    connections_of,
+)
 from lro_client.transports.http import AsyncHttpTransport, Routes
 
 try:
@@ -29,17 +34,22 @@ class AiohttpTransport(AsyncHttpTransport):
     """Makes calls with aiohttp, whose C parser needs about half the CPU time of httpx.
 
     Proxies and certificates come from the environment, as with httpx. The arguments are the same
-    as for :class:`AsyncHttpTransport`.
+    as for :class:`AsyncHttpTransport`, without an HTTP client.
     """
 
     def __init__(
-        self, *, base_url: str = "", routes: Routes | None = None, types: TypeRegistry | None = None
+        self,
+        *,
+        base_url: str = "",
+        routes: Routes | None = None,
+        types: TypeRegistry | None = None,
+        **options: Unpack[AsyncSendOptions],
     ) -> None:
-        super().__init__(base_url=base_url, routes=routes, types=types)
+        super().__init__(base_url=base_url, routes=routes, types=types, **options)
 
     def _make_own(self) -> OwnAsyncClient:
         make = functools.partial(connections_of, plain=self._plain, make=_connections)
-        return OwnAsyncClient(make)
+        return OwnAsyncClient(self._credentials, make)
 
 
 class _Connections(httpx_aiohttp.AiohttpTransport):

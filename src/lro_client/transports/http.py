@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, Unpack, cast
 
 import httpx
 
@@ -20,7 +20,15 @@ from lro_client._errors import CallError, too_late, unreadable
 from lro_client._flow.drivers import CALL_THREADS, AnswerQueue, CallTimedOut, ending_at
 from lro_client._flow.steps import Call, Reply
 from lro_client.transports._http_coding import HttpCall, HttpCoder, Routes
-from lro_client.transports._own_clients import OwnAsyncClient, OwnClient, connections_of
+from lro_client.transports._own_clients import (
+    AsyncSendOptions,
+    Credentials,
+    OwnAsyncClient,
+    OwnClient,
+    SendOptions,
+    connections_of,
+    origin_of,
+)
 from lro_client.transports._unpacking import KNOWN, UnknownCoding, Unpacking
 
 if TYPE_CHECKING:
@@ -61,8 +69,9 @@ class HttpTransport:
 
     Without ``client`` it makes a client, and another in each forked process, which must not share
     connections with its parent. ``base_url`` is put before all paths, ``routes`` are the paths of
-    the verbs, and ``types`` are the message classes. Each call runs in its own thread, because
-    nothing else can enforce a time limit.
+    the verbs, and ``types`` are the message classes. More options are ``headers``, ``token`` and
+    ``auth``, as for :class:`lro_client.Client`. Each call runs in its own thread, because nothing
+    else can enforce a time limit.
     """
 
     bounds = True
@@ -78,6 +87,7 @@ class HttpTransport:
         routes: Routes | None = None,
         types: TypeRegistry | None = None,
         own: bool = False,
+        **options: Unpack[SendOptions],
     ) -> None:
         if client is not None:
             check_blocks("http", client, "httpx.Client()")
@@ -85,7 +95,9 @@ class HttpTransport:
         check_optional("routes", routes, Routes)
         check_optional("types", types, TypeRegistry)
         self._plain = _is_plain(base_url)
-        self._made = {} if client is not None else {os.getpid(): OwnClient(plain=self._plain)}
+        where = type(self).__name__
+        self._credentials = Credentials(where, options, base_url, client, awaits=False)
+        self._made = {} if client is not None else {os.getpid(): self._make_own()}
         self._given = cast("httpx.Client | None", client)
         self._coder = HttpCoder(routes or Routes(), types or TypeRegistry(), base_url=base_url)
         self._own = own or client is None
@@ -118,9 +130,10 @@ class HttpTransport:
         """
         asked = _arguments(self._coder.encode(call), call)
         until = time.monotonic() + call.budget
+        signed = self._signed(call, asked)
         with self._failures(call, asked), contextlib.ExitStack() as stack:
             with ending_at(until):  # a server may send headers slowly, without end
-                response = stack.enter_context(self._answer(asked))
+                response = stack.enter_context(self._answer(signed))
             self._check_open(call)
             if not self._coder.streams(response):
                 raise self._coder.no_stream(call, response, _refusal(response))
@@ -150,14 +163,20 @@ class HttpTransport:
         # The client of the parent process is kept, because freeing it would close the parent's
         # connections.
         known = self._made.get(process)
-        return known or self._made.setdefault(process, OwnClient(plain=self._plain))
+        return known or self._made.setdefault(process, self._make_own())
+
+    def _make_own(self) -> OwnClient:
+        return OwnClient(self._credentials, plain=self._plain)
+
+    def _signed(self, call: Call, asked: dict[str, Any]) -> dict[str, Any]:
+        return self._credentials.signed(call, asked) if self._credentials.any else asked
 
     def _failures(self, call: Call, asked: dict[str, Any]) -> _Failures:
         return _Failures(self._coder, self._client, call, asked)
 
     def _answer(self, asked: dict[str, Any]) -> AbstractContextManager[httpx.Response]:
         if self._given is not None:
-            return self._given.stream(**_readable(self._given, asked))
+            return self._given.stream(**_as_given(self._given, asked, self._credentials))
         return contextlib.closing(self._own_client.send(asked))
 
     def _check_open(self, call: Call) -> None:
@@ -169,7 +188,8 @@ class HttpTransport:
         hop = 0
         while True:
             hop += 1
-            with self._failures(call, asked), ending_at(until), self._answer(asked) as response:
+            signed = self._signed(call, asked)
+            with self._failures(call, asked), ending_at(until), self._answer(signed) as response:
                 self._check_open(call)
                 there = _redirected(call, asked, response, hop)
                 if there is None:
@@ -195,6 +215,7 @@ class AsyncHttpTransport:
         routes: Routes | None = None,
         types: TypeRegistry | None = None,
         own: bool = False,
+        **options: Unpack[AsyncSendOptions],
     ) -> None:
         if client is not None:
             check_awaits("http", client, "httpx.AsyncClient()")
@@ -202,6 +223,8 @@ class AsyncHttpTransport:
         check_optional("routes", routes, Routes)
         check_optional("types", types, TypeRegistry)
         self._plain = _is_plain(base_url)
+        where = type(self).__name__
+        self._credentials = Credentials(where, options, base_url, client, awaits=True)
         from lro_client._flow.by_loop import ByLoop  # imported late, because by_loop loads asyncio
 
         ready = self._make_own() if client is None else None
@@ -217,7 +240,8 @@ class AsyncHttpTransport:
             importlib.import_module("anyio._backends._asyncio")
 
     def _make_own(self) -> OwnAsyncClient:
-        return OwnAsyncClient(functools.partial(connections_of, plain=self._plain))
+        make = functools.partial(connections_of, plain=self._plain)
+        return OwnAsyncClient(self._credentials, make)
 
     async def send(self, call: Call) -> Reply:
         """Make a call, and return the server's reply.
@@ -272,10 +296,13 @@ class AsyncHttpTransport:
         """Send a request and yield the response. Failures in the block become a CallError."""
         if self._closed:
             raise CallError(call.verb, _CLOSED)
+        signed = asked
+        if self._credentials.any:
+            signed = await self._credentials.asigned(call, asked)
         if self._given is None:
             made = self._made.here()
             with _Failures(self._coder, made.client, call, asked):
-                async with contextlib.aclosing(await made.send(asked)) as response:
+                async with contextlib.aclosing(await made.send(signed)) as response:
                     _check_open(made.client, call)
                     yield response
             return
@@ -285,7 +312,8 @@ class AsyncHttpTransport:
         self._loop = self._loop or loop
         try:
             with _Failures(self._coder, given, call, asked):
-                async with given.stream(**_readable(given, asked)) as response:
+                options = _as_given(given, signed, self._credentials)
+                async with given.stream(**options) as response:
                     _check_open(given, call)
                     yield response
         except RuntimeError as exc:
@@ -361,12 +389,20 @@ def _arguments(asked: HttpCall, call: Call) -> dict[str, Any]:
     return found
 
 
-def _readable(
-    client: httpx.Client | httpx.AsyncClient, asked: Mapping[str, Any]
+def _as_given(
+    client: httpx.Client | httpx.AsyncClient, asked: Mapping[str, Any], credentials: Credentials
 ) -> Mapping[str, Any]:
-    """Limit the encodings that a request accepts to those that this module can decode."""
+    """Return the arguments of a request by an HTTP client that was given.
+
+    The request accepts only the encodings that this module can decode.
+    """
     headers = {"accept-encoding": _known_codings(client.headers.get("accept-encoding", ""))}
-    return {**asked, "headers": headers | asked.get("headers", {})}
+    found = {**asked, "headers": headers | credentials.headers | asked.get("headers", {})}
+    if credentials.any:
+        found["follow_redirects"] = False  # it would send the headers to another server, too
+    if credentials.auth is not None:
+        found["auth"] = credentials.auth
+    return found
 
 
 @functools.lru_cache(maxsize=64)
@@ -485,7 +521,7 @@ def _redirected(
         return None
     there, text = response.url.join(target), ""
     old, new = public_address(str(response.url)), public_address(str(there))
-    if _origin(there) != _origin(response.url):
+    if origin_of(there) != origin_of(response.url):
         text = f"{old} redirects to another origin, {new}, which is not followed"
     elif hops > _MAX_HOPS:
         text = f"more than {_MAX_HOPS} redirections, the last one to {new}"
@@ -493,7 +529,3 @@ def _redirected(
         raise CallError(call.verb, Status(Code.FAILED_PRECONDITION, text), status)
     kept = {key: value for key, value in asked.items() if key != "params"}
     return {**kept, "url": str(there)}
-
-
-def _origin(url: Any) -> tuple[str, str, int | None]:
-    return url.scheme, url.host, url.port
