@@ -18,8 +18,8 @@ DOCS: Final = ROOT / "docs"
 PAGES: Final = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 
 NOT_RUN: Final = re.compile(r"<!--\s*not run(?::\s*(?P<reason>.*?))?\s*-->", re.DOTALL)
-SERVED: Final = re.compile(r"<!--\s*served on port (?P<port>\d+)\s*-->")
-"""The comment that marks a block with an ``app``, which later blocks call on this port."""
+SERVED: Final = re.compile(r"<!--\s*(?:(?P<app>\w+) is )?served on port (?P<port>\d+)\s*-->")
+"""The comment that marks a block whose application later blocks call; the name may be ``app``."""
 FILE: Final = re.compile(
     r"<!--\s*file: (?P<path>[\w/.]+)"
     r"(?:, served by `(?P<command>lro serve \S+)` on port (?P<port>\d+))?\s*-->"
@@ -70,7 +70,8 @@ def program(page: Path, *, serving: bool = True) -> str:
             source += "\n" * (block.line - source.count("\n")) + block.text
             served = SERVED.search(block.comment)
             if served and serving:
-                source += f"import serving; serving.serve(app, {served['port']})\n"
+                name = served["app"] or "app"
+                source += f"import serving; serving.serve({name}, {served['port']})\n"
     return source
 
 
