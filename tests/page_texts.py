@@ -22,7 +22,7 @@ SERVED: Final = re.compile(r"<!--\s*(?:(?P<app>\w+) is )?served on port (?P<port
 """The comment that marks a block whose application later blocks call; the name may be ``app``."""
 FILE: Final = re.compile(
     r"<!--\s*file: (?P<path>[\w/.]+)"
-    r"(?:, served by `(?P<command>lro serve \S+)` on port (?P<port>\d+))?\s*-->"
+    r"(?:, served by `(?P<command>(?:lro serve|uvicorn) \S+)` on port (?P<port>\d+))?\s*-->"
 )
 """The comment that marks a block as a file, which other blocks import or call as a server."""
 
@@ -64,7 +64,7 @@ def program(page: Path, *, serving: bool = True) -> str:
     source = ""
     for block in blocks(page):
         file = FILE.search(block.comment)
-        if file and file["command"] and serving:
+        if file and (file["command"] or "").startswith("lro serve") and serving:
             source += f"import serving; serving.run({file['command']!r}, {file['port']})\n"
         if block.language == "python" and not file and not NOT_RUN.search(block.comment):
             source += "\n" * (block.line - source.count("\n")) + block.text
