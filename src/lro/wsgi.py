@@ -2,8 +2,10 @@
 
 Like every WSGI call, a Wait occupies a thread of the server. So the number of threads bounds the
 callers who wait, and the server does not notice that a caller disconnects until the wait has ended.
-For thousands of waiting callers, serve :mod:`lro.asgi`. Watch is UNIMPLEMENTED here: a stream would
-occupy its thread while the operations run.
+A Wait ends after 20 seconds, if the option ``max_wait`` of the edge does not say otherwise; the
+caller then gets the operation as it is, and may wait again. For thousands of waiting callers, serve
+:mod:`lro.asgi`. Watch is UNIMPLEMENTED here: a stream would occupy its thread while the operations
+run.
 """
 
 from __future__ import annotations
@@ -50,8 +52,7 @@ class EdgeApp:
             wanted = "a WSGI application, which takes environ and start_response"
             check_takes("fallback", fallback, 2, wanted)
             check_plain_function("fallback", fallback)
-        edge.check_plain("a WSGI application")
-        edge.streams = False
+        edge.occupy_threads("a WSGI application")
         self.edge = edge
         self._fallback = fallback
         # Called here, because only the main thread can set signal handlers, and perhaps no request

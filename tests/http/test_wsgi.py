@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any
 from urllib.parse import quote, unquote_to_bytes
 
 import pytest
 
+from lro import DeclarationError
 from lro.wsgi import OperationsApp
 from tests.http.counting_service import begun, build
 from tests.http.servers import environ_of_wsgiref
@@ -238,3 +240,54 @@ def test_fallback_gets_paths_that_are_not_served(method: str, path: str, status:
     starts = {"/v1/counts:start": counting.count}
     app = OperationsApp(counting.service, starts=starts, fallback=other)
     assert serve(app, environ_of(method, path, b"{}"))[0][:3] == status
+
+
+@pytest.mark.parametrize(
+    ("options", "asked", "lasts"),
+    [
+        ({}, None, 20),
+        ({}, "21.5s", 20),
+        ({}, "7s", 7),
+        ({"max_wait": timedelta(seconds=45)}, None, 45),
+        ({"max_wait": timedelta(seconds=45)}, "46s", 45),
+        ({"max_wait": timedelta(0)}, "7s", 0),
+    ],
+)
+def test_wait_ends_before_servers_stop_the_process(
+    options: dict[str, Any], asked: str | None, lasts: float
+) -> None:
+    """A Wait lasts at most 20 s, or ``max_wait``, since gunicorn kills a busy worker after 30 s."""
+    counting, name = begun()
+    service: Any = counting.service
+    waited = service.wait
+    limits = []
+
+    def wait(name: str, timeout: Any, **more: Any) -> Any:
+        found = timeout.total_seconds  # a method of a timedelta, a property of a Duration
+        limits.append(found() if callable(found) else found)
+        return waited(name, timedelta(0), **more)
+
+    service.wait = wait
+    body = b"" if asked is None else json.dumps({"timeout": asked}).encode()
+    app = OperationsApp(counting.service, **options)
+    status, _, reply = serve(app, environ_of("POST", f"/v1/{name}:wait", body))
+    assert (status, "done" in reply) == ("200 OK", False)
+    assert limits == [lasts]
+
+
+def test_wait_with_invalid_timeout_is_refused() -> None:
+    """The limit of the edge does not replace a timeout that is not valid (spec §4.2)."""
+    counting, name = begun()
+    environ = environ_of("POST", f"/v1/{name}:wait", b'{"timeout": "-1s"}')
+    status, _, reply = serve(OperationsApp(counting.service), environ)
+    assert (status, reason(reply)) == ("400 Bad Request", "INVALID_TIMEOUT")
+
+
+def test_longest_wait_of_service_bounds_that_of_edge() -> None:
+    """The edge's ``max_wait`` cannot exceed that of the service."""
+    service = build(max_wait=timedelta(seconds=5)).service
+    given: list[Any] = [{}, {"max_wait": timedelta(seconds=45)}]
+    for options in given:
+        assert OperationsApp(service, **options).edge.max_wait == timedelta(seconds=5)
+    with pytest.raises(DeclarationError, match=r"^max_wait: must be a timedelta from zero"):
+        OperationsApp(service, max_wait=-timedelta(seconds=1))

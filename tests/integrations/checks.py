@@ -183,7 +183,8 @@ def test_own_start_waits_as_the_caller_prefers(served: Served) -> None:
     """An endpoint obeys ``Prefer``; a 202 has ``Location`` unless the prefix has a variable."""
     wanted = ANN | {"prefer": "wait=60"}
     waited = served.http.post(served.own_path, json={"steps": 4}, headers=wanted)
-    assert (waited.status_code, waited.headers["preference-applied"]) == (200, "wait=60")
+    applied = "wait=60" if served.streams else "wait=20"  # where a call occupies a thread
+    assert (waited.status_code, waited.headers["preference-applied"]) == (200, applied)
     assert waited.json()["response"]["total"] == 4
     with work_held(served):
         reply = served.http.post(served.own_path, json={"steps": -1}, headers=ASYNC)

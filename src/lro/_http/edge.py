@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import timedelta
 from http import HTTPStatus
 from typing import Any, ClassVar, Final, Protocol, TypeAlias, TypedDict, TypeVar, Unpack
 from urllib.parse import quote
@@ -18,6 +19,7 @@ from lro._base.arguments import (
     check_instance,
     check_keywords,
     check_seconds,
+    check_span,
     check_texts,
 )
 from lro._base.errors import (
@@ -129,6 +131,8 @@ def _page_route(routes: Sequence[Route], page: object) -> Route:
 
 
 DEFAULT_MAX_BODY: Final = 1024 * 1024
+THREAD_WAIT: Final = timedelta(seconds=20)
+"""The longest Wait in hosts in which a call occupies a thread, unless ``max_wait`` is set."""
 _LARGEST_BODY: Final = 1 << 40
 """The largest allowed ``max_body``, in bytes; servers do not accept larger limits."""
 
@@ -152,6 +156,7 @@ class IntegrationKeywords(CommonEdgeKeywords, total=False):
 
     heartbeat_seconds: float
     accepted: bool
+    max_wait: timedelta | None
 
 
 class EdgeKeywords(IntegrationKeywords, total=False):
@@ -178,6 +183,7 @@ class EdgeOptions:
     poll_seconds: int = 1
     heartbeat_seconds: float = HEARTBEAT_SECONDS
     accepted: bool = False
+    max_wait: timedelta | None = None
     openapi: ExtraPage | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -186,6 +192,8 @@ class EdgeOptions:
         check_count("poll_seconds", self.poll_seconds)
         check_seconds("heartbeat_seconds", self.heartbeat_seconds, most=15)
         check_flag("accepted", self.accepted)
+        if self.max_wait is not None:
+            check_span("max_wait", self.max_wait, zero=True)
 
 
 class OperationsEdge:
@@ -207,6 +215,10 @@ class OperationsEdge:
     recommended to callers, at least 1. ``heartbeat_seconds`` is the interval of the comments that
     are sent in a Watch stream without events, at most 15. With ``accepted``, a start whose
     operation is not done is answered with 202 and ``Location``, not with 200 (spec §9.8).
+    ``max_wait`` is the longest time that a Wait, or a start with ``Prefer: wait``, may last; the
+    service's ``max_wait`` is a bound, too. By default only the latter applies, but under WSGI 20
+    seconds do, because a call that waits occupies a thread, and servers stop processes whose calls
+    last long: gunicorn after 30 seconds.
     ``openapi`` is an :class:`lro.openapi.Document`, which serves the OpenAPI document at its path;
     by default no document is served.
 
@@ -238,6 +250,10 @@ class OperationsEdge:
         """Static paths below the prefix, which need no authentication."""
         self.streams = True
         """True if the host can stream; the OpenAPI document then has Watch."""
+        longest = service.edges.max_wait
+        own = longest if given.max_wait is None else given.max_wait
+        self.max_wait: timedelta = min(longest, own)
+        """The longest time that a call may wait for an operation."""
         self._page_reply: HttpReply | None = None
         routed = (*default_routes(given.parents), *extension_routes(given.parents))
         offered = (route for route in routed if route.rpc in self.offered)
@@ -277,6 +293,20 @@ class OperationsEdge:
         if self._hook is not None:
             self._hook.check_plain(where)
         self.service.edges.access.check_plain(where)
+
+    def occupy_threads(self, where: str) -> None:
+        """Prepare for the host ``where``, in which each call occupies a thread until its reply.
+
+        Watch is not offered, and a Wait lasts for at most ``THREAD_WAIT``, or the option
+        ``max_wait``.
+
+        Raises:
+            DeclarationError: As for :meth:`check_plain`.
+        """
+        self.check_plain(where)
+        self.streams = False
+        if self.options.max_wait is None:
+            self.max_wait = min(self.max_wait, THREAD_WAIT)
 
     def route(self, method: str, path: str, *, shared: bool = False) -> RouteResult:
         """Return the route of this edge at a raw path, or the error of a missing route.
@@ -472,7 +502,7 @@ class OperationsEdge:
         if preferred.respond_async and not operation.done:
             applied.append("respond-async")
         if wait is not None:
-            most = int(self.service.edges.max_wait.total_seconds())
+            most = int(self.max_wait.total_seconds())
             applied.append(f"wait={min(wait, most)}")
         return operation, ", ".join(applied)
 
@@ -483,7 +513,7 @@ class OperationsEdge:
         try:
             self.service.edges.access.require("WaitOperation")
             wanted = WaitOperationRequest(operation.name)
-            wait = Wait(self.service, wanted, float(seconds), caller, request.while_connected)
+            wait = self._waiting(request, wanted, float(seconds), caller)
             return (yield wait), True
         except Exception as exc:
             # The operation is stored, so the start has succeeded, even if the wait is refused
@@ -555,8 +585,19 @@ class OperationsEdge:
         query = _query_of(request, "WaitOperation")
         wanted: WaitOperationRequest = yield self._body(request, "WaitOperation", name)
         deadline = _deadline(request.headers.get("x-server-timeout"))
-        wait = Wait(self.service, wanted, deadline, caller, request.while_connected)
+        wait = self._waiting(request, wanted, deadline, caller)
         return (yield from self._shown((yield wait), query))
+
+    def _waiting(
+        self,
+        request: HttpRequest,
+        wanted: WaitOperationRequest,
+        deadline_seconds: float | None,
+        caller: str,
+    ) -> Wait:
+        return Wait(
+            self.service, wanted, deadline_seconds, caller, request.while_connected, self.max_wait
+        )
 
     def _batch_get(self, request: HttpRequest, collection: str, caller: str) -> Exchange:
         query = _query_of(request, "BatchGetOperations")

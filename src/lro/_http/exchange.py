@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 import attrs
@@ -18,6 +19,7 @@ from lro._engine.limits import ReplyReservation
 from lro._engine.service import Service
 from lro._http.responses import EventStream, HttpReply
 from lro._http.routes import WhileConnected
+from lro._messages.times import Duration
 from lro._model.operation import Operation, WaitOperationRequest
 
 if TYPE_CHECKING:
@@ -44,7 +46,8 @@ thread and coroutine functions are awaited; WSGI refuses coroutine functions.
 class Wait(FlowStep):
     """A step: wait for an operation, as ``Service.wait`` and ``Service.wait_async`` do.
 
-    On an event loop, ``while_connected`` cancels the wait when the caller disconnects.
+    On an event loop, ``while_connected`` cancels the wait when the caller disconnects. The wait
+    lasts for at most ``max_wait`` (spec §4.7).
     """
 
     service: Service
@@ -52,6 +55,7 @@ class Wait(FlowStep):
     deadline_seconds: float | None
     caller: str
     while_connected: WhileConnected | None = None
+    max_wait: timedelta | None = None
 
     def take(self) -> Operation:
         """Block this thread until the wait has ended."""
@@ -64,7 +68,13 @@ class Wait(FlowStep):
 
     def _begin(self, wait: Callable[..., R]) -> R:
         self.service.edges.end_waits_at_signals()
-        name, timeout = self.request.name, self.request.timeout
+        name, asked, most = self.request.name, self.request.timeout, self.max_wait
+        timeout: Duration | timedelta | None = asked
+        # An invalid timeout is left as it is, so that ``wait`` refuses it.
+        if most is not None and (
+            asked is None or (asked.valid and asked.total_seconds > most.total_seconds())
+        ):
+            timeout = most
         return wait(name, timeout, deadline_seconds=self.deadline_seconds, caller=self.caller)
 
 

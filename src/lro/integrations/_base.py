@@ -94,8 +94,7 @@ class FrameworkOperations(Generic[Find, Reply]):
             self.edges.append(self._console(console, hook, options))
         if self.blocking:
             for edge in self.edges:
-                edge.check_plain(self.blocking)
-                edge.streams = False
+                edge.occupy_threads(self.blocking)
 
     def arguments(self, native: Any) -> tuple[Any, ...]:
         """Return the arguments for ``caller``; ``native`` is the request or ASGI scope."""

@@ -33,6 +33,7 @@ _OPTIONS: Final = (
     "MAX_BODY",
     "POLL_SECONDS",
     "ACCEPTED",
+    "MAX_WAIT",
 )
 _SETTINGS: Final = ("SERVICE", "CALLER", "PERMISSION", "SCHEMA", *_OPTIONS)
 
