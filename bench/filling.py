@@ -268,7 +268,7 @@ def sqlite_database(folder: Path) -> Database:
 
 def fill_sqlite(path: Path | str, records: Records, keys: bool) -> None:
     marks = ", ".join("?" * len(rows.COLUMNS))
-    insert = f"INSERT INTO operations ({', '.join(rows.COLUMNS)}) VALUES ({marks})"
+    insert = f"INSERT INTO lro_operations ({', '.join(rows.COLUMNS)}) VALUES ({marks})"
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as file:
         for pragma in ("synchronous = OFF", "cache_size = -1000000"):
             file.execute(f"PRAGMA {pragma}")
@@ -305,14 +305,14 @@ def fill_postgres(url: str, schema: str, records: Records, keys: bool) -> None:
         link.execute(f"SET search_path = {schema}")
         for batch in _batches(records):
             pairs = [(record, rows.to_row(record)) for record in batch]
-            with link.cursor().copy(f"COPY operations ({columns}) FROM STDIN") as copy:
+            with link.cursor().copy(f"COPY lro_operations ({columns}) FROM STDIN") as copy:
                 for record, row in pairs:
                     copy.write_row((*_ids(record), *row))
             if keys:
-                with link.cursor().copy("COPY starts FROM STDIN") as copy:
+                with link.cursor().copy("COPY lro_starts FROM STDIN") as copy:
                     for record, row in pairs:
                         copy.write_row(_postgres_start(record, row))
-        for table in ("operations", "starts"):  # autovacuum would do this later
+        for table in ("lro_operations", "lro_starts"):  # autovacuum would do this later
             link.execute(f"VACUUM (ANALYZE) {table}")
 
 

@@ -30,9 +30,9 @@ LOCKS: Final[dict[str, str]] = {
 """The things that are locked, each with the store that has such locks."""
 
 _STATEMENTS: Final = {
-    "one record": "SELECT 1 FROM operations WHERE name = %s FOR UPDATE",
-    "the table against writers": "LOCK TABLE operations IN SHARE MODE",
-    "the table": "LOCK TABLE operations IN ACCESS EXCLUSIVE MODE",
+    "one record": "SELECT 1 FROM lro_operations WHERE name = %s FOR UPDATE",
+    "the table against writers": "LOCK TABLE lro_operations IN SHARE MODE",
+    "the table": "LOCK TABLE lro_operations IN ACCESS EXCLUSIVE MODE",
 }
 _PAUSE_MS: Final = 500
 

@@ -104,7 +104,7 @@ def test_printed_sql_makes_tables_and_indexes_for_an_application(here: Path, her
     service = sys.modules["work"].service
     assert service.store._setup.keys == service.store._setup.declared != frozenset()
     service.close()
-    *_, index = re.findall(r"CREATE INDEX (\S+) ON operations", sql)
+    *_, index = re.findall(r"CREATE INDEX (\S+) ON lro_operations", sql)
     with psycopg.connect(server.url, autocommit=True) as plain:
         plain.execute(f"DROP INDEX {quoted}.{index}")
     del sys.modules["work"]
@@ -149,9 +149,9 @@ def test_other_version_is_refused_by_each_command(here: Path, here_lro: Lro, ver
     with closing(PostgresStore(server.url, schema=schema)) as store:
         store.secret()  # this first use makes the tables
     with psycopg.connect(server.url, autocommit=True) as plain:
-        plain.execute(f"UPDATE {schema}.versions SET version = {version}")
+        plain.execute(f"UPDATE {schema}.lro_versions SET version = {version}")
         refuse(server.url, of=f"--name {schema}")
-        found = plain.execute(f"SELECT version FROM {schema}.versions").fetchone()
+        found = plain.execute(f"SELECT version FROM {schema}.lro_versions").fetchone()
         assert found == (version,)
 
 
@@ -182,8 +182,8 @@ def test_purge_removes_what_has_expired(here: Path, here_lro: Lro) -> None:
     (here / "go").unlink()
     names.append(start())
     with closing(sqlite3.connect(here / "operations.db")) as other, other:
-        other.execute("UPDATE operations SET expire_time = 1 WHERE name != ?", (names[0],))
-        other.execute("UPDATE operations SET expire_time = NULL WHERE name = ?", (names[3],))
+        other.execute("UPDATE lro_operations SET expire_time = 1 WHERE name != ?", (names[0],))
+        other.execute("UPDATE lro_operations SET expire_time = NULL WHERE name = ?", (names[3],))
     assert here_lro("purge", "work:service").lines == ["removed: 2"]
     assert [service.store.get(name).name for name in (names[0], names[3])] == [names[0], names[3]]
     service.close(0)

@@ -390,12 +390,15 @@ def under_way(schema: str) -> Iterator[None]:
     from tests.services.postgres import shared_server
 
     with psycopg.connect(shared_server().url) as link:
-        link.execute(f"UPDATE {schema}.operations SET caller = 'x' WHERE name LIKE '%b'".encode())
+        link.execute(
+            f"UPDATE {schema}.lro_operations SET caller = 'x' WHERE name LIKE '%b'".encode()
+        )
         yield
 
 
 INDEX = """SELECT indisvalid, indisunique, c.oid FROM pg_index i JOIN pg_class c
-    ON c.oid = indexrelid WHERE relname = 'operations_by_k1' AND relnamespace = %s::regnamespace"""
+    ON c.oid = indexrelid WHERE relname = 'lro_operations_by_k1'
+    AND relnamespace = %s::regnamespace"""
 AT_WORK = "SELECT pid FROM pg_stat_activity WHERE query LIKE %s AND wait_event_type = 'Lock'"
 TRIED = "SELECT pid FROM pg_stat_activity WHERE query LIKE %s AND state = 'idle'"
 

@@ -24,7 +24,7 @@ SECRET: Final = "hunter2-and-more"
 EXECUTES: Final = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "yaml", "xml"}
 """Modules whose parsers may run code from their input, or open resources named in it."""
 HOSTILE: Final = (
-    "'; DROP TABLE operations; --",
+    "'; DROP TABLE lro_operations; --",
     '" OR "1"="1',
     "%_%",
     "\\' OR 1=1",

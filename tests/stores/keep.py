@@ -189,7 +189,7 @@ def keep_postgres(url: str) -> str:
 
 
 def _inserts(reader: Any) -> Iterator[str]:
-    """Yield an INSERT for each row, except for ``versions``, which the schema's SQL fills."""
+    """Yield an INSERT for each row, except for ``lro_versions``, which the schema's SQL fills."""
     from psycopg import sql
 
     tables = "SELECT tablename FROM pg_tables WHERE schemaname = 'lro' ORDER BY 1"
@@ -199,7 +199,7 @@ def _inserts(reader: Any) -> Iterator[str]:
         texts = ", ".join(f"{name}::text" for name in names)
         for row in reader.execute(f"SELECT {texts} FROM lro.{table} ORDER BY 1").fetchall():
             values = ", ".join(sql.Literal(value).as_string(reader).strip() for value in row)
-            if table != "versions":
+            if table != "lro_versions":
                 yield f"INSERT INTO lro.{table} ({', '.join(names)}) VALUES ({values});\n"
 
 

@@ -191,7 +191,7 @@ def test_a_claim_shares_the_commit_of_other_writes(
 ) -> None:
     """A claim joins the durable commit of other writes; if the claim fails, work stays queued."""
     insert(file_store, waiting(clock))
-    wire.fail("UPDATE operations SET owner")
+    wire.fail("UPDATE lro_operations SET owner")
     with pytest.raises(Unavailable):
         claim_work(file_store, clock)
     assert file_store.get("operations/a").waits
@@ -227,7 +227,7 @@ def locked_row(store: Any, name: str) -> Iterator[None]:
     import psycopg
 
     with psycopg.connect(shared_server().url) as plain:
-        text = f"SELECT 1 FROM {store.schema}.operations WHERE name = %s FOR UPDATE"
+        text = f"SELECT 1 FROM {store.schema}.lro_operations WHERE name = %s FOR UPDATE"
         assert plain.execute(text.encode(), (name,)).fetchall()
         yield
 
@@ -297,7 +297,9 @@ def test_second_look_of_a_claim_whose_answer_was_lost_is_read_back(
     store = remote(clock)
     waiting_work(store, clock, 22)
     with psycopg.connect(shared_server().url) as plain:
-        lock = f"SELECT 1 FROM {store.schema}.operations WHERE name < 'operations/020' FOR UPDATE"
+        lock = (
+            f"SELECT 1 FROM {store.schema}.lro_operations WHERE name < 'operations/020' FOR UPDATE"
+        )
         assert len(plain.execute(lock.encode()).fetchall()) == 20
         postgres_wire.when("WITH RECURSIVE given", lambda _: None)
         postgres_wire.when("WITH RECURSIVE given", carrying_out(store, postgres_wire))
@@ -450,7 +452,9 @@ def test_claim_finds_free_work_behind_much_locked_work(remote: Any, clock: Manua
     store = remote(clock)
     waiting_work(store, clock, 202)
     with psycopg.connect(shared_server().url) as plain:
-        lock = f"SELECT 1 FROM {store.schema}.operations WHERE name < 'operations/200' FOR UPDATE"
+        lock = (
+            f"SELECT 1 FROM {store.schema}.lro_operations WHERE name < 'operations/200' FOR UPDATE"
+        )
         assert len(plain.execute(lock.encode()).fetchall()) == 200
         found = claim_work(store, clock, 1)
         assert (claimed(found), found.more) == (["200"], True)

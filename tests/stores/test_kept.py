@@ -125,7 +125,7 @@ def test_statistics_of_an_earlier_release_are_read_and_added_to(kept: Kept) -> N
 
 def schema_in(text: str) -> set[str]:
     """Return the statements of a dump that create the schema and set its version."""
-    made = re.findall(r"^(?:CREATE|PRAGMA|INSERT INTO versions)\b[^;]*;", text, re.MULTILINE)
+    made = re.findall(r"^(?:CREATE|PRAGMA|INSERT INTO lro_versions)\b[^;]*;", text, re.MULTILINE)
     return {" ".join(statement.split()) for statement in made}
 
 
@@ -140,7 +140,7 @@ def test_schema_equals_the_newest_stored_schema(database: str, tmp_path: Path) -
         from lro.stores import postgres
 
         made = keep.keep_postgres(keep.new_database(shared_server()))
-        version = f"INSERT INTO versions VALUES (1, {postgres.SCHEMA_VERSION});"
+        version = f"INSERT INTO lro_versions VALUES (1, {postgres.SCHEMA_VERSION});"
     today = schema_in(made)
     assert version in today
     assert today == schema_in(text_of(newest, database)), MISSING.format(database, newest, newest)

@@ -103,7 +103,7 @@ def link(postgres_wire, store):
 
 def count(plain, schema, table):
     """Return the number of rows in a table."""
-    return plain.execute(f"SELECT count(*) FROM {schema}.{table}").fetchone()[0]
+    return plain.execute(f"SELECT count(*) FROM {schema}.lro_{table}").fetchone()[0]
 
 
 # -- the schema -----------------------------------------------------------------------------------
@@ -121,9 +121,9 @@ def test_an_opened_schema_is_not_locked_again(opened, plain, postgres_wire):
 @pytest.mark.parametrize(
     "change",
     [
-        "ALTER TABLE {}.operations DROP COLUMN keys",
-        "DROP TABLE {}.operations",
-        "ALTER TABLE {}.versions RENAME COLUMN version TO other",
+        "ALTER TABLE {}.lro_operations DROP COLUMN keys",
+        "DROP TABLE {}.lro_operations",
+        "ALTER TABLE {}.lro_versions RENAME COLUMN version TO other",
     ],
 )
 def test_a_schema_with_other_tables_is_refused(opened, schema, plain, change):
@@ -258,8 +258,8 @@ def test_expire_skips_records_locked_by_others(store, schema, clock, plain):
         store.update(f"operations/{unique_id}", end_of(clock, days=1))
     clock.advance(days=2)
     with plain.transaction():
-        plain.execute(f"SELECT 1 FROM {schema}.operations WHERE name LIKE '%a' FOR UPDATE")
-        plain.execute(f"SELECT 1 FROM {schema}.starts FOR UPDATE")
+        plain.execute(f"SELECT 1 FROM {schema}.lro_operations WHERE name LIKE '%a' FOR UPDATE")
+        plain.execute(f"SELECT 1 FROM {schema}.lro_starts FOR UPDATE")
         swept = store.expire(1)
         assert (list(swept.names), swept.more) == (["operations/b"], True)
     swept = store.expire(2)
@@ -308,7 +308,7 @@ def test_locked_table_makes_renewals_and_orphan_scans_fail(opened, schema, plain
     store.renew(worker_of(clock))
     insert(store, held(clock))
     clock.advance(20)
-    with locked(plain, f"LOCK TABLE {schema}.workers IN {mode} MODE"):
+    with locked(plain, f"LOCK TABLE {schema}.lro_workers IN {mode} MODE"):
         for call in (lambda: store.renew(worker_of(clock)), lambda: store.orphans(METHODS, 9)):
             with pytest.raises(Unavailable):
                 call()
@@ -318,7 +318,7 @@ def test_locked_table_makes_renewals_and_orphan_scans_fail(opened, schema, plain
 def test_locked_records_do_not_hold_up_a_renewal(store, schema, plain, clock):
     """A worker can renew its lease while its records are locked."""
     insert(store, held(clock))
-    with locked(plain, f"SELECT 1 FROM {schema}.operations FOR UPDATE"):
+    with locked(plain, f"SELECT 1 FROM {schema}.lro_operations FOR UPDATE"):
         assert store.renew(worker_of(clock)) == Renewed([], [])
 
 
@@ -328,7 +328,7 @@ def test_a_worker_whose_row_is_locked_is_not_overdue(store, schema, plain, clock
         store.renew(worker_of(clock, owner))
         insert(store, held(clock, owner, owner=owner))
     clock.advance(20)
-    with locked(plain, f"SELECT 1 FROM {schema}.workers WHERE owner = 'us' FOR UPDATE"):
+    with locked(plain, f"SELECT 1 FROM {schema}.lro_workers WHERE owner = 'us' FOR UPDATE"):
         assert list(store.orphans(METHODS, 9).overdue) == ["them"]
         with pytest.raises(Unavailable):
             store.renew(worker_of(clock))
@@ -395,26 +395,31 @@ SORTS = {
     "FIRST_WAITING": 2,
 }
 """The number of sorts in the plan of a statement; each sorts few rows."""
-_ROOM = {"operations_running", "operations_lanes", "operations_sent", "begins_latest"}
-_CLAIM = {"operations_waiting", "operations_pkey", "inputs_pkey", "paused_pkey"}
+_ROOM = {
+    "lro_operations_running",
+    "lro_operations_lanes",
+    "lro_operations_sent",
+    "lro_begins_latest",
+}
+_CLAIM = {"lro_operations_waiting", "lro_operations_pkey", "lro_inputs_pkey", "lro_paused_pkey"}
 INDEXES = {
-    "HOLDS": {"operations_running", "workers_pkey", "operations_unbegun"},
-    "LOST": {"operations_running", "workers_pkey"},
-    "TOO_LATE": {"operations_unbegun"},
+    "HOLDS": {"lro_operations_running", "lro_workers_pkey", "lro_operations_unbegun"},
+    "LOST": {"lro_operations_running", "lro_workers_pkey"},
+    "TOO_LATE": {"lro_operations_unbegun"},
     "CLAIM": _CLAIM,
     "CLAIM_IN_TURN": _CLAIM | _ROOM,
-    "CLAIM_ONLY": (_CLAIM | _ROOM) - {"operations_waiting"},
+    "CLAIM_ONLY": (_CLAIM | _ROOM) - {"lro_operations_waiting"},
     "PUT_OFF": _CLAIM,
     "PUT_OFF_IN_TURN": _CLAIM | _ROOM,
-    "CLAIMED": {"operations_running", "inputs_pkey"},
-    "FIRST_WAITING": {"operations_waiting", "paused_pkey"},
-    "LANES_DUE": {"operations_waiting", "paused_pkey", *_ROOM},
-    "FORGET_BEGINS": {"begins_over"},
-    "LOAD": {"operations_by_state"},
-    "CLAIM_DUE": {"operations_debts", "operations_pkey"},
-    "NEXT_DUE": {"operations_debts"},
-    "EXPIRE": {"operations_expiry", "operations_pkey", "inputs_pkey"},
-    "LEFT": {"operations_expiry", "starts_age"},
+    "CLAIMED": {"lro_operations_running", "lro_inputs_pkey"},
+    "FIRST_WAITING": {"lro_operations_waiting", "lro_paused_pkey"},
+    "LANES_DUE": {"lro_operations_waiting", "lro_paused_pkey", *_ROOM},
+    "FORGET_BEGINS": {"lro_begins_over"},
+    "LOAD": {"lro_operations_by_state"},
+    "CLAIM_DUE": {"lro_operations_debts", "lro_operations_pkey"},
+    "NEXT_DUE": {"lro_operations_debts"},
+    "EXPIRE": {"lro_operations_expiry", "lro_operations_pkey", "lro_inputs_pkey"},
+    "LEFT": {"lro_operations_expiry", "lro_starts_age"},
 }
 SLOW = ("Seq Scan", "Bitmap", "Hash Join", "Hash Anti", "Merge Join")
 
@@ -450,37 +455,37 @@ def test_every_row_is_found_by_an_index(link):
     """No plan scans a table, not even a plan made for empty tables and kept while they grow."""
     for name, values in PLANNED.items():
         plan, indexes = plan_of(link, statement_named(name), values)
-        plan = plan.replace("Seq Scan on workers", "")  # the table of workers is small
+        plan = plan.replace("Seq Scan on lro_workers", "")  # the table of workers is small
         assert not [slow for slow in SLOW if slow in plan], name
         sorts = plan.replace("Incremental Sort", "").count("->  Sort ")
         assert sorts == SORTS.get(name, 0), name
         wanted = INDEXES.get(name, indexes)
         assert indexes <= wanted, name
-        assert (indexes & wanted - {"operations_pkey"}) or name not in INDEXES, name
+        assert (indexes & wanted - {"lro_operations_pkey"}) or name not in INDEXES, name
 
 
 def test_records_are_looked_up_by_id_where_all_records_wait(store, link, clock):
     """No plan reads all records, not even a plan made when all of many records wait for work."""
     insert(store, record_of(clock, owner="", lease_until=clock()))
     link.execute(
-        """INSERT INTO operations SELECT (jsonb_populate_record(
+        """INSERT INTO lro_operations SELECT (jsonb_populate_record(
             o, jsonb_build_object('id', gen_random_uuid(), 'name', n::text))).*
-            FROM operations o, generate_series(1, 3000) AS n"""
+            FROM lro_operations o, generate_series(1, 3000) AS n"""
     )
-    link.execute("ANALYZE operations")
+    link.execute("ANALYZE lro_operations")
     for name, values in PLANNED.items():
         plan = kept_plan_of(link, statement_named(name), values)
         for line, following in itertools.pairwise(plan):
-            if "using operations_pkey" in line:
+            if "using lro_operations_pkey" in line:
                 assert following.startswith("Index Cond: (id = "), f"{name}: {plan}"
 
 
 FAILED = InState(frozenset({State.FAILED}))
 WALKS = {
-    "operations_order": EVERYTHING,
-    "operations_by_state": all_of([FAILED, TextContains((Column.METADATA,), ("text",))]),
-    "operations_by_k1": all_of([FAILED, KeyIn("k1", frozenset({"a"}))]),
-    "operations_pkey": NameIn(frozenset({"operations/a"})),
+    "lro_operations_order": EVERYTHING,
+    "lro_operations_by_state": all_of([FAILED, TextContains((Column.METADATA,), ("text",))]),
+    "lro_operations_by_k1": all_of([FAILED, KeyIn("k1", frozenset({"a"}))]),
+    "lro_operations_pkey": NameIn(frozenset({"operations/a"})),
 }
 
 
@@ -496,7 +501,7 @@ def test_a_page_is_found_by_its_index(store, link, postgres_wire, index):
     plan, indexes = plan_of(link, text.encode(), values)
     assert not [slow for slow in SLOW if slow in plan]
     assert indexes == {index}
-    if index != "operations_pkey":
+    if index != "lro_operations_pkey":
         scans = len(re.findall(r"Index (?:Only )?Scan.* using", plan))
         assert plan.count("create_time <=") == plan.count("create_time >=") == scans
         assert "Incremental Sort" in plan
@@ -539,7 +544,7 @@ def test_role_without_rights_works_without_an_index(server, schema, opened, plai
     with closing(PostgresStore(url, schema=schema, clock=clock, **UNHURRIED)) as store:
         store.index({"k1"})
         assert ids(store.page("", None, 9, WANTED).records) == ["a", "c", "d"]
-        until(lambda: f'operations_by_k1 ON "{schema}".operations' in caplog.text)
+        until(lambda: f'lro_operations_by_k1 ON "{schema}".lro_operations' in caplog.text)
         assert not has_index(plain, schema)
 
 
@@ -551,7 +556,7 @@ def no_index_is_made():
 def has_index(plain, schema):
     """Return whether the index by the key ``k1`` exists and is valid."""
     text = """SELECT 1 FROM pg_index WHERE indisvalid
-        AND indexrelid = to_regclass(%s || '.operations_by_k1')"""
+        AND indexrelid = to_regclass(%s || '.lro_operations_by_k1')"""
     return bool(plain.execute(text, (schema,)).fetchall())
 
 
@@ -587,7 +592,7 @@ def test_old_transaction_does_not_hold_up_the_declaration_of_a_method(opened, sc
     until(lambda: has_index(plain, schema))
     until(no_index_is_made)
     store.index({"k1", "k3"})  # starts a new thread, as the first has ended
-    other = f"""SELECT to_regclass('"{schema}".operations_by_k3')"""
+    other = f"""SELECT to_regclass('"{schema}".lro_operations_by_k3')"""
     until(lambda: plain.execute(other).fetchone() != (None,))
 
 
@@ -637,7 +642,7 @@ def test_refusals_of_the_database_are_logged_once_a_minute(
     """Refusals and failed notifications are logged once a minute, however many there are."""
     store = opened()
     insert(store, record_of(clock))
-    plain.execute(f'ALTER TABLE "{schema}".operations RENAME COLUMN state TO status')
+    plain.execute(f'ALTER TABLE "{schema}".lro_operations RENAME COLUMN state TO status')
     for _ in range(20):
         with pytest.raises(Unavailable):
             store.get("operations/a")
@@ -667,7 +672,7 @@ def test_refusals_with_varying_messages_are_logged_once_a_minute(
     insert(store, record_of(clock))
     plain.execute(f"""CREATE FUNCTION "{schema}".refuse() RETURNS trigger LANGUAGE plpgsql AS $$
         BEGIN RAISE insufficient_privilege USING MESSAGE = 'not at ' || clock_timestamp(); END $$;
-        CREATE TRIGGER refuse BEFORE UPDATE ON "{schema}".operations
+        CREATE TRIGGER refuse BEFORE UPDATE ON "{schema}".lro_operations
         FOR EACH ROW EXECUTE FUNCTION "{schema}".refuse()""")
     for _ in range(20):
         with pytest.raises(Unavailable):
@@ -1013,7 +1018,7 @@ def test_error_of_the_whole_group_reaches_all_writers(store, clock, postgres_wir
 
 def test_error_in_a_group_fails_only_its_write(store, schema, clock, postgres_wire, plain):
     """If one write of a group is refused, the other writes succeed; the error names the record."""
-    plain.execute(f"ALTER TABLE {schema}.operations ADD CHECK (caller <> 'poison')")
+    plain.execute(f"ALTER TABLE {schema}.lro_operations ADD CHECK (caller <> 'poison')")
     with one_group(store, postgres_wire) as later:
         for number in range(5):
             caller = "poison" if number == 2 else ""

@@ -229,13 +229,13 @@ def test_poll_states_reads_only_records_that_may_have_changed(file_store, path, 
     assert sorted(file_store.poll_states(odd).finished) == sorted(odd)
 
 
-DUE = "SEARCH operations USING INDEX operations_debts (notify_at"
-RUNS = "SEARCH operations USING INDEX operations_running (method=?"
-WAITS = "SEARCH o USING INDEX operations_waiting (method=? AND <expr>=? AND lane"
+DUE = "SEARCH lro_operations USING INDEX lro_operations_debts (notify_at"
+RUNS = "SEARCH lro_operations USING INDEX lro_operations_running (method=?"
+WAITS = "SEARCH o USING INDEX lro_operations_waiting (method=? AND <expr>=? AND lane"
 IN_LANE = f"{WAITS}=? AND rank=? AND lease_until>?"
 LANES = [f"{WAITS}>? AND lane<?)", f"{WAITS}=? AND rank>?)", f"{WAITS}>? AND lane<?)"]
-SENT = "SEARCH operations USING INDEX operations_sent (method=?"
-BEGUN = "SEARCH begins USING INDEX begins_"
+SENT = "SEARCH lro_operations USING INDEX lro_operations_sent (method=?"
+BEGUN = "SEARCH lro_begins USING INDEX lro_begins_"
 PLANS = [
     (sql.LANES, (0, -1, 9, "[]", 0, 0, 9, 0, 1, 0, 1), [*LANES, f"{IN_LANE})", f"{IN_LANE})"]),
     (sql.DUE_OF_LANE, (0, "M", 1, 1, 1, "[]", 9), [f"{IN_LANE} AND lease_until<?)"]),
@@ -243,7 +243,7 @@ PLANS = [
     (
         sql.RUNNING_IN_LANE,
         ("M", 1),
-        "SEARCH operations USING INDEX operations_lanes (method=? AND lane=?)",
+        "SEARCH lro_operations USING INDEX lro_operations_lanes (method=? AND lane=?)",
     ),
     (sql.SENT, ("M", 1), f"{SENT})"),
     (sql.SENT_IN_LANE, ("M", 1, 1), f"{SENT} AND lane=? AND lease_until>?)"),
@@ -252,22 +252,27 @@ PLANS = [
     (
         _sql_store.TOO_LATE,
         (1, 9),
-        "SEARCH operations USING INDEX operations_unbegun (begin_before>? AND begin_before<?)",
+        "SEARCH lro_operations USING INDEX lro_operations_unbegun"
+        " (begin_before>? AND begin_before<?)",
     ),
-    ("SELECT rowid FROM starts WHERE at <= 1", (), "SEARCH starts USING INDEX starts_age (at<?)"),
+    (
+        "SELECT rowid FROM lro_starts WHERE at <= 1",
+        (),
+        "SEARCH lro_starts USING INDEX lro_starts_age (at<?)",
+    ),
     (sql.ANY_DUE, (1,), f"{DUE}<?)"),
     (sql.DUE, (1, 9), f"{DUE}<?)"),
     (_sql_store.NEXT_DUE, (), f"{DUE}>?)"),
-    (sql.EXPIRED, (1, 9), "SEARCH operations USING INDEX operations_expiry (<expr><?)"),
+    (sql.EXPIRED, (1, 9), "SEARCH lro_operations USING INDEX lro_operations_expiry (<expr><?)"),
     (
         sql.LOAD,
         (9, 9, "", 10),
-        "SEARCH operations USING INDEX operations_states (parent=? AND state=?)",
+        "SEARCH lro_operations USING INDEX lro_operations_states (parent=? AND state=?)",
     ),
     (
         _sql_store.COUNTS,
         (1, 0, 9),
-        "SEARCH minutes USING INDEX sqlite_autoindex_minutes_1 (step=? AND minute>?)",
+        "SEARCH lro_minutes USING INDEX sqlite_autoindex_lro_minutes_1 (step=? AND minute>?)",
     ),
 ]
 
@@ -384,7 +389,7 @@ def test_every_write_except_expire_is_synced_to_disk(file_store, clock, wire):
     insert(file_store, record_of(clock, "a"))
     assert waits_for_disk() == FULL
     clock.advance(days=1)
-    wire.fail("DELETE FROM operations")
+    wire.fail("DELETE FROM lro_operations")
     with pytest.raises(Unavailable):
         file_store.expire(9)
     assert file_store.get("operations/2").done
@@ -417,12 +422,12 @@ def test_long_write_ahead_log_is_reset(wire, path, clock, monkeypatch):
             return wire.said.count(CUT)
 
         with stranger(path, "BEGIN") as reader:
-            reader.execute("SELECT count(*) FROM operations").fetchall()
+            reader.execute("SELECT count(*) FROM lro_operations").fetchall()
             assert sum(write() for _ in range(6)) == 1
             reader.execute("COMMIT")
     monkeypatch.setattr("lro.stores.sqlite._writer._REST_SECONDS", 0.0)
     with closing(SQLiteStore(path, clock=clock)) as store, stranger(path, "BEGIN") as reader:
-        reader.execute("SELECT count(*) FROM operations").fetchall()
+        reader.execute("SELECT count(*) FROM lro_operations").fetchall()
         assert [write() for _ in range(6)][-4:] == [1] * 4
         reader.execute("COMMIT")
         _, long_log, _ = reader.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()

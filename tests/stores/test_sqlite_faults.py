@@ -18,8 +18,8 @@ from tests.stores.store_verbs import errors_of, verbs
 from tests.stores.wires import CONNECT, filled, sqlite_error, stranger
 
 TABLES = (
-    *("operations", "inputs", "checkpoints", "starts", "minutes", "workers"),
-    *("schedules", "begins", "paused", "secrets"),
+    *("lro_operations", "lro_inputs", "lro_checkpoints", "lro_starts", "lro_minutes"),
+    *("lro_workers", "lro_schedules", "lro_begins", "lro_paused", "lro_secrets"),
 )
 
 
@@ -50,10 +50,10 @@ def test_failed_creation_of_tables_leaves_the_file_unchanged(path):
     """If an index of another program keeps the tables from being made, the file is unchanged."""
     with plain(path) as writer:
         writer.execute("CREATE TABLE theirs (x)")
-        writer.execute("CREATE INDEX starts_age ON theirs (x)")
-    with pytest.raises(DeclarationError, match="index starts_age already exists"):
+        writer.execute("CREATE INDEX lro_starts_age ON theirs (x)")
+    with pytest.raises(DeclarationError, match="index lro_starts_age already exists"):
         SQLiteStore(path)
-    assert names_in(path) == (["starts_age", "theirs"], 0)
+    assert names_in(path) == (["lro_starts_age", "theirs"], 0)
 
 
 @pytest.mark.parametrize("version", [-1, SCHEMA_VERSION + 1, 99])

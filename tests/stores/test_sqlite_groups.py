@@ -144,10 +144,10 @@ def test_sqlite_without_update_from_writes_records_one_by_one(file_store, clock,
 
 
 STATEMENTS = (
-    "INSERT OR FAIL INTO operations (",
-    "INSERT OR FAIL INTO inputs SELECT",
+    "INSERT OR FAIL INTO lro_operations (",
+    "INSERT OR FAIL INTO lro_inputs SELECT",
     "UPDATE OR FAIL operations SET",
-    "DELETE FROM inputs WHERE name IN",
+    "DELETE FROM lro_inputs WHERE name IN",
 )
 
 
@@ -255,7 +255,7 @@ def test_failed_rollback_closes_the_connection(file_store, clock, wire):
     """After a failed rollback no caller waits forever, and the next transaction reconnects."""
     before = len(wire.connections)
     wire.fail("ROLLBACK")
-    wire.fail("INSERT INTO inputs")
+    wire.fail("INSERT INTO lro_inputs")
     with pytest.raises(Unavailable):
         insert(file_store, record_of(clock))
     assert insert(file_store, record_of(clock)).fresh
@@ -267,7 +267,7 @@ def test_lock_lost_during_the_retry_fails_every_write(wire, path, clock):
     with closing(SQLiteStore(path, clock=clock, busy_seconds=0.3)) as store:
         with stranger(path, "PRAGMA user_version") as other:
             with one_group(store, wire) as later:
-                wire.fail("INSERT OR FAIL INTO inputs SELECT")
+                wire.fail("INSERT OR FAIL INTO lro_inputs SELECT")
                 wire.when("ROLLBACK", lambda one: sqlite3.Connection.execute(one, "ROLLBACK") and 1)
                 wire.when(BEGIN, lambda _: None if other.in_transaction else other.execute(BEGIN))
                 for name in "ab":
@@ -277,14 +277,14 @@ def test_lock_lost_during_the_retry_fails_every_write(wire, path, clock):
 
 
 @pytest.mark.parametrize(
-    "begins", ["INSERT OR FAIL INTO operations", "INSERT OR FAIL INTO inputs", "SAVEPOINT"]
+    "begins", ["INSERT OR FAIL INTO lro_operations", "INSERT OR FAIL INTO lro_inputs", "SAVEPOINT"]
 )
 def test_interrupted_leader_leaves_other_writes_to_the_next(file_store, clock, wire, begins):
     """An interrupted leader's own write is rolled back; the other writes of its group are made."""
     later = Later(file_store)
     wire.when(BEGIN, lambda _: [later.insert(record_of(clock, name)) for name in "bc"])
     if begins == "SAVEPOINT":
-        wire.fail("INSERT OR FAIL INTO inputs")
+        wire.fail("INSERT OR FAIL INTO lro_inputs")
     wire.when(begins, interrupt)
     with pytest.raises(KeyboardInterrupt):
         insert(file_store, record_of(clock))
@@ -312,7 +312,7 @@ def test_interrupt_after_the_commit_keeps_all_results(file_store, clock, wire):
 def test_queued_writes_are_made_after_their_thread_is_interrupted(file_store, clock, wire):
     """An interrupted write fails with KeyboardInterrupt; the other queued writes are made."""
     with one_group(file_store, wire) as later:
-        wire.when("INSERT OR FAIL INTO operations", interrupt)
+        wire.when("INSERT OR FAIL INTO lro_operations", interrupt)
         for name in "abc":
             later.insert(record_of(clock, name))
     assert kinds(later.all()) == ["KeyboardInterrupt", "done", "done"]

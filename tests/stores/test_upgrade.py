@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -91,12 +92,23 @@ def fill_schema(place: Place, clock: ManualClock) -> None:
             writer.execute(words.encode(), [*row.values()])
 
 
+_PLAIN = re.compile(' IF NOT EXISTS|"')
+"""Text that SQLite adds when it renames a table, or that only an upgrade has."""
+
+
+def _versions(reader: Any, place: Place) -> str:
+    """Return the name of the table of the version, which version 2 has renamed."""
+    table = f"{place.schema}.lro_versions"
+    found = reader.execute("SELECT to_regclass(%s) IS NULL", (table,)).fetchall()
+    return f"{place.schema}.versions" if found[0][0] else table
+
+
 def schema_of(place: Place) -> tuple[int, list[str]]:
     """Return the schema version of a database, and the SQL of its indexes."""
     if place.kind == "sqlite":
         with closing(CONNECT(place.where)) as reader:
             found = reader.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")
-            made = [" ".join(sql.replace(" IF NOT EXISTS", "").split()) for (sql,) in found]
+            made = [" ".join(_PLAIN.sub("", sql).split()) for (sql,) in found]
             return reader.execute("PRAGMA user_version").fetchone()[0], sorted(made)
     import psycopg
 
@@ -104,7 +116,7 @@ def schema_of(place: Place) -> tuple[int, list[str]]:
         indexes = "SELECT indexdef FROM pg_indexes WHERE schemaname = %s"
         defined = reader.execute(indexes, (place.schema,)).fetchall()
         made = sorted(sql.replace(place.schema, "lro") for (sql,) in defined)
-        query = f"SELECT version FROM {place.schema}.versions".encode()
+        query = f"SELECT version FROM {_versions(reader, place)}".encode()
         return reader.execute(query).fetchall()[0][0], made
 
 
@@ -181,6 +193,22 @@ def test_many_open_an_old_store_at_once(old: Place, new: Place, clock: ManualClo
     assert schema_of(old) == schema_of(new)
     with closing(old.open(clock)) as store:
         assert len(claim_work(store, clock).works) == 7
+
+
+def test_version_that_is_read_during_an_upgrade_is_the_new_one(
+    postgres_wire: Wire, clock: ManualClock
+) -> None:
+    """A process may find the table of the version just before another process renames it."""
+    with old_schema(clock) as (_, place), closing(place.open(clock)) as store:
+
+        def upgrade(_: object) -> None:
+            with closing(place.open(clock)) as other:
+                other.secret()
+
+        postgres_wire.when("SELECT version FROM versions", upgrade)
+        assert len(store.secret()) == 64
+        assert postgres_wire.said.count("SELECT version FROM versions") > 1
+        assert schema_of(place)[0] == SCHEMA_VERSION
 
 
 def test_failed_upgrade_leaves_the_old_file_unchanged(

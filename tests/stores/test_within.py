@@ -385,8 +385,8 @@ def test_file_connection_that_cannot_write_is_refused(connection, work, spoil, w
 
 
 def deny_inputs(action, table, *_):
-    """Deny inserts into the table ``inputs``."""
-    wrong = (action, table) == (sqlite3.SQLITE_INSERT, "inputs")
+    """Deny inserts into the table ``lro_inputs``."""
+    wrong = (action, table) == (sqlite3.SQLITE_INSERT, "lro_inputs")
     return sqlite3.SQLITE_DENY if wrong else sqlite3.SQLITE_OK
 
 
@@ -463,7 +463,7 @@ def test_closed_sqlalchemy_connection_raises_the_error_of_sqlalchemy(database, w
 def test_value_that_the_database_cannot_keep_is_refused(database, connection, work):
     work.start(REQUEST)  # the first start creates the tables
     other = database.open("psycopg")
-    run(other, f"ALTER TABLE {database.tables}operations ALTER caller TYPE varchar(3)")
+    run(other, f"ALTER TABLE {database.tables}lro_operations ALTER caller TYPE varchar(3)")
     other.commit()
     with pytest.raises(InvalidArgument, match="cannot be kept by the database"):
         work.start(REQUEST, caller="a caller", within=connection)
@@ -518,7 +518,7 @@ def test_conflict_deleted_before_it_is_read_does_not_fail_the_start(
 
     def find_nothing(*_):
         monkeypatch.undo()
-        run(connection, f"DELETE FROM {database.tables}operations")
+        run(connection, f"DELETE FROM {database.tables}lro_operations")
 
     monkeypatch.setattr("lro.stores.postgres._within.find_obstacle", find_nothing)
     second = work.start(REQUEST, target="t", within=connection)
@@ -535,7 +535,7 @@ def test_error_of_a_sqlalchemy_listener_is_raised_unchanged(database, work):
 
     @event.listens_for(connection, "before_cursor_execute")
     def listen(connection, cursor, statement, *_):
-        if statement.startswith("INSERT INTO inputs"):
+        if statement.startswith("INSERT INTO lro_inputs"):
             raise RuntimeError("of the application")
 
     database.note(connection, "before")

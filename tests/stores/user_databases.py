@@ -23,7 +23,7 @@ KINDS: Final = (*SQLITE, *POSTGRES)
 class UserDatabase:
     """A store and an application table in one database, and the application's connections to it.
 
-    ``tables`` is the prefix of our table names.
+    ``tables`` is the quoted schema with a dot, empty for a file.
     """
 
     store: Any
@@ -48,7 +48,7 @@ class UserDatabase:
 
     def counts(self) -> tuple[int, ...]:
         """Count the rows of our tables: operations, requests, request ids."""
-        names = ("operations", "inputs", "starts")
+        names = ("lro_operations", "lro_inputs", "lro_starts")
         return tuple(self.rows(f"SELECT count(*) FROM {self.tables}{n}")[0][0] for n in names)
 
     def rows(self, sql: str) -> list[Any]:

@@ -648,7 +648,7 @@ def test_locked_record_is_claimed_again_after_a_pause(store: Store, here: Here) 
         end(service)
         schema = cast("Any", store).schema
         with psycopg.connect(shared_server().url) as other:
-            cast("Any", other).execute(f'SELECT 1 FROM "{schema}".operations FOR UPDATE')
+            cast("Any", other).execute(f'SELECT 1 FROM "{schema}".lro_operations FOR UPDATE')
             assert sends.run_due() == 1.0
             other.rollback()
         assert sends.run_due() > 1.0

@@ -21,27 +21,28 @@ from lro.stores._workers import from_row as worker_of
 Rows: TypeAlias = list[tuple[Any, ...]]
 
 SCHEDULE_COLUMNS: Final = "name, version, schedule"
-REQUEST: Final = "SELECT request FROM inputs WHERE "
-CHECKPOINTS: Final = "SELECT key, value FROM checkpoints WHERE "
-PAUSE: Final = "INSERT INTO paused VALUES (?, ?) ON CONFLICT DO NOTHING RETURNING 1"
-RESUME: Final = "DELETE FROM paused WHERE method = ? RETURNING 1"
-NOTE_TICK: Final = f"""INSERT INTO schedules ({SCHEDULE_COLUMNS}) VALUES (?, ?, ?)
+REQUEST: Final = "SELECT request FROM lro_inputs WHERE "
+CHECKPOINTS: Final = "SELECT key, value FROM lro_checkpoints WHERE "
+PAUSE: Final = "INSERT INTO lro_paused VALUES (?, ?) ON CONFLICT DO NOTHING RETURNING 1"
+RESUME: Final = "DELETE FROM lro_paused WHERE method = ? RETURNING 1"
+NOTE_TICK: Final = f"""INSERT INTO lro_schedules ({SCHEDULE_COLUMNS}) VALUES (?, ?, ?)
     ON CONFLICT (name) DO UPDATE SET (version, schedule) = (excluded.version, excluded.schedule)
-        WHERE schedules.version = excluded.version - 1
+        WHERE lro_schedules.version = excluded.version - 1
     RETURNING 1"""
 WAITING: Final = f"""SELECT method, count(*), min(lease_until),
         count(*) FILTER (WHERE lease_until <= ?)
-    FROM operations WHERE {WAITS} GROUP BY method ORDER BY method"""
+    FROM lro_operations WHERE {WAITS} GROUP BY method ORDER BY method"""
 _COUNT_WAITING: Final = f"""SELECT count(*)
-    FROM (SELECT 1 FROM operations WHERE {WAITS} LIMIT ?) AS waiting"""
+    FROM (SELECT 1 FROM lro_operations WHERE {WAITS} LIMIT ?) AS waiting"""
 _ROW: Final = ", ".join(COLUMNS)
-LOST: Final = f"""SELECT {_ROW} FROM operations WHERE owner <> '' AND method IN ({{items}})
-    AND owner IN (SELECT owner FROM workers WHERE lost = 1) ORDER BY lease_until, name LIMIT ?"""
-TOO_LATE: Final = f"""SELECT {_ROW} FROM operations
+LOST: Final = f"""SELECT {_ROW} FROM lro_operations WHERE owner <> '' AND method IN ({{items}})
+    AND owner IN (SELECT owner FROM lro_workers WHERE lost = 1)
+    ORDER BY lease_until, name LIMIT ?"""
+TOO_LATE: Final = f"""SELECT {_ROW} FROM lro_operations
     WHERE {UNBEGUN} AND begin_before <= ? ORDER BY begin_before LIMIT ?"""
-COUNTS: Final = """SELECT minute, method, CAST(counts AS TEXT) FROM minutes
+COUNTS: Final = """SELECT minute, method, CAST(counts AS TEXT) FROM lro_minutes
     WHERE step = ? AND minute >= ? ORDER BY minute DESC, method DESC LIMIT ?"""
-NEXT_DUE: Final = """SELECT notify_at FROM operations
+NEXT_DUE: Final = """SELECT notify_at FROM lro_operations
     WHERE notify_at IS NOT NULL ORDER BY notify_at LIMIT 1"""
 
 
@@ -50,7 +51,7 @@ class SQLStore(ABC):
 
     _clock: Callable[[], datetime]
     _BY_NAME: ClassVar[str]
-    """Condition for the rows of one operation in the tables ``inputs`` and ``checkpoints``."""
+    """Condition for one operation's rows in the tables ``lro_inputs`` and ``lro_checkpoints``."""
     _JSON_ITEMS: ClassVar[str]
     """Query for the items of a JSON array, which is the query's parameter."""
 
@@ -92,7 +93,7 @@ class SQLStore(ABC):
 
     def paused(self) -> dict[str, datetime]:
         """Read the paused methods, with the times of their pauses."""
-        rows = self._read("SELECT method, since FROM paused")
+        rows = self._read("SELECT method, since FROM lro_paused")
         return {method: moment(since) for method, since in rows}
 
     def count_waiting(self, most: int) -> int:
@@ -132,7 +133,7 @@ class SQLStore(ABC):
 
     def schedules(self) -> list[Schedule]:
         """Read all schedules, by name."""
-        rows = self._read("SELECT schedule FROM schedules ORDER BY name")
+        rows = self._read("SELECT schedule FROM lro_schedules ORDER BY name")
         return [Schedule.from_text(text) for (text,) in rows]
 
     def note_tick(self, schedule: Schedule) -> bool:

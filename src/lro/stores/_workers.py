@@ -18,9 +18,9 @@ _COUNTED: Final = ("running", "held_until")
 COLUMNS: Final = tuple(f.name for f in attrs.fields(Worker) if f.name not in _COUNTED)
 """Columns in the order of :func:`to_row`."""
 LIST_WORKERS: Final = f"""SELECT {", ".join(COLUMNS)}, coalesce(running, 0), held_until
-    FROM workers LEFT JOIN (
+    FROM lro_workers LEFT JOIN (
         SELECT owner, count(*) AS running, max(lease_until) AS held_until
-        FROM operations WHERE owner <> '' GROUP BY owner
+        FROM lro_operations WHERE owner <> '' GROUP BY owner
     ) AS held USING (owner) ORDER BY start_time, owner"""
 """Query for the rows of :func:`from_row`."""
 
@@ -34,11 +34,11 @@ If the owner is empty, the last field is the earliest ``begin_before`` of waitin
 """
 
 HOLDS: Final = f"""SELECT o.owner, w.alive_until, coalesce(w.lost, 0), max(o.lease_until)
-    FROM operations o LEFT JOIN workers w ON w.owner = o.owner
+    FROM lro_operations o LEFT JOIN lro_workers w ON w.owner = o.owner
     WHERE o.owner <> '' AND o.lease_until IS NOT NULL
     GROUP BY o.owner, w.alive_until, w.lost
     UNION ALL SELECT '', NULL, 0, begin_before FROM (
-        SELECT begin_before FROM operations WHERE {UNBEGUN} ORDER BY begin_before LIMIT 1
+        SELECT begin_before FROM lro_operations WHERE {UNBEGUN} ORDER BY begin_before LIMIT 1
     ) AS next"""
 """Query for all :data:`Hold` rows."""
 

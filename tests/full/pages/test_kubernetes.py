@@ -156,7 +156,7 @@ def test_pod_does_not_start_with_another_database_version(folder: Path) -> None:
     assert (purged.returncode, purged.stderr) == (0, "")
     (schema,) = re.findall(r"schema='(\w+)'", (folder / "work.py").read_text())
     with psycopg.connect(shared_server().url, autocommit=True) as plain:
-        plain.execute(f"UPDATE {schema}.versions SET version = 99")
+        plain.execute(f"UPDATE {schema}.lro_versions SET version = 99")
     with serving(folder, "server.log") as host:
         assert host.end() == 2
         assert "has version 99" in host.output

@@ -311,9 +311,9 @@ def test_a_server_that_does_not_answer_is_unavailable(crashable_server, make, cl
 
 def test_missing_table_is_named(store, schema, plain, clock):
     insert(store, record_of(clock))
-    plain.execute(f"DROP TABLE {schema}.operations CASCADE")
+    plain.execute(f"DROP TABLE {schema}.lro_operations CASCADE")
     for _ in range(2):
-        with pytest.raises(Unavailable, match=r'tables that do not match .* "operations" does'):
+        with pytest.raises(Unavailable, match=r'tables that do not match .* "lro_operations" does'):
             store.get("operations/a")
 
 
@@ -329,7 +329,7 @@ def test_a_statement_that_takes_too_long_is_ended(make, plain, clock, caplog):
     store = make(statement_seconds=2.0, schema="slow")
     insert(store, record_of(clock))
     with plain.transaction():
-        plain.execute("LOCK TABLE slow.operations IN ACCESS EXCLUSIVE MODE")
+        plain.execute("LOCK TABLE slow.lro_operations IN ACCESS EXCLUSIVE MODE")
         with pytest.raises(Unavailable, match=r"LockNotAvailable|QueryCanceled"):
             store.get("operations/a")
     assert caplog.messages == []
@@ -506,7 +506,7 @@ def test_write_of_a_locked_row_fails_alone(make, schema, plain, clock):
         insert(store, record_of(clock, unique_id))
     later = Later(store)
     with plain.transaction():
-        plain.execute(f"SELECT 1 FROM {schema}.operations WHERE name LIKE '%locked' FOR UPDATE")
+        plain.execute(f"SELECT 1 FROM {schema}.lro_operations WHERE name LIKE '%locked' FOR UPDATE")
         for unique_id in ("locked", "first", "free"):
             later.update(unique_id, cancel_of(clock))
         found = later.all()
@@ -545,7 +545,7 @@ def test_target_taken_by_an_uncommitted_change_is_busy(store, schema, plain, clo
     blocked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
     with psycopg.connect(plain.info.dsn, autocommit=True) as other, other.transaction():
         other.execute(
-            f"UPDATE {schema}.operations SET state = 'IN_PROGRESS' WHERE name = 'operations/a'"
+            f"UPDATE {schema}.lro_operations SET state = 'IN_PROGRESS' WHERE name = 'operations/a'"
         )
         later.insert(record_of(clock, "b", target="t"))
         until(lambda: plain.execute(blocked).fetchone(), lambda found: found != (0,))
@@ -630,5 +630,5 @@ def test_a_store_survives_a_fork(server, schema, make, plain, program, names):
     with process(program, server.url, schema) as forking:
         assert forking.wait(PATIENCE) == 0
     assert listed(make(schema=schema)) == names
-    index = plain.execute("SELECT to_regclass(%s)", (f"{schema}.operations_by_k1",)).fetchone()
+    index = plain.execute("SELECT to_regclass(%s)", (f"{schema}.lro_operations_by_k1",)).fetchone()
     assert (index != (None,)) is (program is PRELOADER)

@@ -1,57 +1,59 @@
 BEGIN TRANSACTION;
-CREATE TABLE begins (method TEXT NOT NULL, lane INTEGER NOT NULL,
+CREATE TABLE lro_begins (method TEXT NOT NULL, lane INTEGER NOT NULL,
     at INTEGER NOT NULL, until INTEGER NOT NULL);
-CREATE TABLE checkpoints (name TEXT, key TEXT, value TEXT NOT NULL, PRIMARY KEY (name, key));
-CREATE TABLE inputs (name TEXT PRIMARY KEY, request TEXT NOT NULL) WITHOUT ROWID;
-INSERT INTO "inputs" VALUES('operations/QYPlQjFR0bptEVpTwE9S1Gv','["type.googleapis.com/acme.kept.v1.Sample",{"text":"door"}]');
-INSERT INTO "inputs" VALUES('projects/p/operations/QYPlQUcB3mzO9NgmmUeCzU0','["type.googleapis.com/acme.kept.v1.Sample",{"text":"it''s \"né\" \\ \n😀","count":"4611686018427387904","small":-7,"ratio":0.1,"yes":true,"data":"AP8=","at":"2026-02-28T23:59:59.123456Z","span":"-1.500s","parts":[{"label":"a"},{"label":"b"}],"labels":{"":"x","y.z":""},"free":{"list":[1.0,null,{"deep":true}]}}]');
-CREATE TABLE minutes (step INTEGER, minute INTEGER, method TEXT, counts TEXT NOT NULL, PRIMARY KEY (step, minute, method));
-INSERT INTO "minutes" VALUES(1,31557601,'acme.kept.v1.Kept.Copy','{"starts.started": 1, "queue.0": 1, "queue.sum": 0.0, "attempt.succeeded.0": 1, "attempt.succeeded.sum": 0.0, "operation.succeeded.0": 1, "operation.succeeded.sum": 0.0, "ends.succeeded": 1}');
-INSERT INTO "minutes" VALUES(5,31557600,'acme.kept.v1.Kept.Copy','{"starts.started": 1, "queue.0": 1, "queue.sum": 0.0, "attempt.succeeded.0": 1, "attempt.succeeded.sum": 0.0, "operation.succeeded.0": 1, "operation.succeeded.sum": 0.0, "ends.succeeded": 1}');
-INSERT INTO "minutes" VALUES(30,31557600,'acme.kept.v1.Kept.Copy','{"starts.started": 1, "queue.0": 1, "queue.sum": 0.0, "attempt.succeeded.0": 1, "attempt.succeeded.sum": 0.0, "operation.succeeded.0": 1, "operation.succeeded.sum": 0.0, "ends.succeeded": 1}');
-INSERT INTO "minutes" VALUES(1,31557601,'acme.kept.v1.Kept.Refuse','{"starts.started": 1, "queue.0": 1, "queue.sum": 0.0, "attempt.failed.RESOURCE_EXHAUSTED.0": 1, "attempt.failed.RESOURCE_EXHAUSTED.sum": 0.0, "operation.failed.RESOURCE_EXHAUSTED.0": 1, "operation.failed.RESOURCE_EXHAUSTED.sum": 0.0, "ends.failed.RESOURCE_EXHAUSTED": 1}');
-INSERT INTO "minutes" VALUES(5,31557600,'acme.kept.v1.Kept.Refuse','{"starts.started": 1, "queue.0": 1, "queue.sum": 0.0, "attempt.failed.RESOURCE_EXHAUSTED.0": 1, "attempt.failed.RESOURCE_EXHAUSTED.sum": 0.0, "operation.failed.RESOURCE_EXHAUSTED.0": 1, "operation.failed.RESOURCE_EXHAUSTED.sum": 0.0, "ends.failed.RESOURCE_EXHAUSTED": 1}');
-INSERT INTO "minutes" VALUES(30,31557600,'acme.kept.v1.Kept.Refuse','{"starts.started": 1, "queue.0": 1, "queue.sum": 0.0, "attempt.failed.RESOURCE_EXHAUSTED.0": 1, "attempt.failed.RESOURCE_EXHAUSTED.sum": 0.0, "operation.failed.RESOURCE_EXHAUSTED.0": 1, "operation.failed.RESOURCE_EXHAUSTED.sum": 0.0, "ends.failed.RESOURCE_EXHAUSTED": 1}');
-INSERT INTO "minutes" VALUES(1,31557601,'acme.kept.v1.Kept.Hold','{"starts.started": 1, "queue.0": 1, "queue.sum": 0.0}');
-INSERT INTO "minutes" VALUES(5,31557600,'acme.kept.v1.Kept.Hold','{"starts.started": 1, "queue.0": 1, "queue.sum": 0.0}');
-INSERT INTO "minutes" VALUES(30,31557600,'acme.kept.v1.Kept.Hold','{"starts.started": 1, "queue.0": 1, "queue.sum": 0.0}');
-INSERT INTO "minutes" VALUES(1,31557601,'','{"lease_margin.7": 1, "lease_margin.sum": 15.0}');
-INSERT INTO "minutes" VALUES(5,31557600,'','{"lease_margin.7": 1, "lease_margin.sum": 15.0}');
-INSERT INTO "minutes" VALUES(30,31557600,'','{"lease_margin.7": 1, "lease_margin.sum": 15.0}');
-CREATE TABLE operations (name TEXT PRIMARY KEY, parent TEXT NOT NULL, method TEXT NOT NULL, state TEXT NOT NULL, metadata TEXT, result TEXT, create_time INTEGER NOT NULL, update_time INTEGER NOT NULL, start_time INTEGER, end_time INTEGER, expire_time INTEGER, cancel_requested INTEGER NOT NULL, cancel_time INTEGER, attempt INTEGER NOT NULL, lost_attempts INTEGER NOT NULL, owner TEXT NOT NULL, lease_until INTEGER, caller TEXT NOT NULL, request_id TEXT NOT NULL, target TEXT NOT NULL, version INTEGER NOT NULL, keys TEXT, trace_context TEXT NOT NULL, notify TEXT NOT NULL, notify_at INTEGER, rank INTEGER NOT NULL DEFAULT 0, lane INTEGER NOT NULL DEFAULT 0, begin_before INTEGER, failures TEXT NOT NULL DEFAULT '', origin TEXT NOT NULL DEFAULT '', sent_time INTEGER);
-INSERT INTO "operations" VALUES('operations/QYPlQF-DSsFaJXczGSmqNsE','','acme.kept.v1.Kept.Copy','SUCCEEDED','["type.googleapis.com/acme.kept.v1.Sample",{"text":"half","ratio":0.5}]','["type.googleapis.com/acme.kept.v1.Sample",{"text":"it''s \"né\" \\ \n😀","count":"4611686018427387904","small":-7,"ratio":0.1,"yes":true,"data":"AP8=","at":"2026-02-28T23:59:59.123456Z","span":"-1.500s","parts":[{"label":"a"},{"label":"b"}],"labels":{"":"x","y.z":""},"free":{"list":[1.0,null,{"deep":true}]}}]',1893456000000000,1893456000000000,1893456000000000,1893456000000000,1896048000000000,0,NULL,1,0,'',NULL,'ann','5bb0ff1c-9d5a-4f5c-8a6e-3b1a8a0f4f11','',4,'{"k870752457fdb610a":"3afe6064584ea545"}','','',NULL,0,0,NULL,'','',NULL);
-INSERT INTO "operations" VALUES('projects/p/operations/QYPlQUcB3mzO9NgmmUeCzU0','projects/p','acme.kept.v1.Kept.Refuse','FAILED','["type.googleapis.com/lro.v1.OperationMetadata",{"endTime":"2030-01-01T00:00:01Z","expireTime":"2030-01-31T00:00:01Z","createTime":"2030-01-01T00:00:01Z","startTime":"2030-01-01T00:00:01Z","verb":"refuse","apiVersion":"v1"}]','{"code":8,"message":"the tray is empty","details":[["type.googleapis.com/google.rpc.ErrorInfo",{"reason":"NO_PAPER","domain":"acme.test"}],["type.googleapis.com/google.rpc.QuotaFailure",{"violations":[{"subject":"user:ann","description":"no sheets are left"}]}]]}',1893456001000000,1893456001000000,1893456001000000,1893456001000000,1896048001000000,0,NULL,1,0,'',NULL,'','','',3,'{"k870752457fdb610a":"-"}','','',NULL,0,0,NULL,'{"count":1,"last":[[1,1893456001000,"StatusError","the tray is empty"]]}','',NULL);
-INSERT INTO "operations" VALUES('operations/QYPlQjFR0bptEVpTwE9S1Gv','','acme.kept.v1.Kept.Hold','IN_PROGRESS','["type.googleapis.com/lro.v1.OperationMetadata",{"createTime":"2030-01-01T00:00:02Z","startTime":"2030-01-01T00:00:02Z","target":"door","verb":"hold","apiVersion":"v1"}]',NULL,1893456002000000,1893456002000000,1893456002000000,NULL,NULL,0,NULL,1,0,'tevOOAyWQZzrVUKs',1893456017000000,'','','door',2,'{"k870752457fdb610a":"-"}','','',NULL,0,0,NULL,'','',NULL);
-CREATE TABLE paused (method TEXT PRIMARY KEY, since INTEGER NOT NULL);
-CREATE TABLE schedules (name TEXT PRIMARY KEY, version INTEGER NOT NULL,
+CREATE TABLE lro_checkpoints (name TEXT, key TEXT, value TEXT NOT NULL, PRIMARY KEY (name, key));
+CREATE TABLE lro_inputs (name TEXT PRIMARY KEY, request TEXT NOT NULL) WITHOUT ROWID;
+INSERT INTO "lro_inputs" VALUES('operations/QYPlQjFV_3x5GyuKGvRstOw','["type.googleapis.com/acme.kept.v1.Sample",{"text":"door"}]');
+INSERT INTO "lro_inputs" VALUES('projects/p/operations/QYPlQUcAdnO_GAS46OJ4bpL','["type.googleapis.com/acme.kept.v1.Sample",{"text":"it''s \"né\" \\ \n😀","count":"4611686018427387904","small":-7,"ratio":0.1,"yes":true,"data":"AP8=","at":"2026-02-28T23:59:59.123456Z","span":"-1.500s","parts":[{"label":"a"},{"label":"b"}],"labels":{"":"x","y.z":""},"free":{"list":[1.0,null,{"deep":true}]}}]');
+CREATE TABLE lro_minutes (step INTEGER, minute INTEGER, method TEXT, counts TEXT NOT NULL, PRIMARY KEY (step, minute, method));
+INSERT INTO "lro_minutes" VALUES(1,31557601,'acme.kept.v1.Kept.Copy','{"starts.started": 1, "queue.0": 1, "queue.sum": 0.0, "attempt.succeeded.0": 1, "attempt.succeeded.sum": 0.0, "operation.succeeded.0": 1, "operation.succeeded.sum": 0.0, "ends.succeeded": 1}');
+INSERT INTO "lro_minutes" VALUES(5,31557600,'acme.kept.v1.Kept.Copy','{"starts.started": 1, "queue.0": 1, "queue.sum": 0.0, "attempt.succeeded.0": 1, "attempt.succeeded.sum": 0.0, "operation.succeeded.0": 1, "operation.succeeded.sum": 0.0, "ends.succeeded": 1}');
+INSERT INTO "lro_minutes" VALUES(30,31557600,'acme.kept.v1.Kept.Copy','{"starts.started": 1, "queue.0": 1, "queue.sum": 0.0, "attempt.succeeded.0": 1, "attempt.succeeded.sum": 0.0, "operation.succeeded.0": 1, "operation.succeeded.sum": 0.0, "ends.succeeded": 1}');
+INSERT INTO "lro_minutes" VALUES(1,31557601,'acme.kept.v1.Kept.Refuse','{"starts.started": 1, "queue.0": 1, "queue.sum": 0.0, "attempt.failed.RESOURCE_EXHAUSTED.0": 1, "attempt.failed.RESOURCE_EXHAUSTED.sum": 0.0, "operation.failed.RESOURCE_EXHAUSTED.0": 1, "operation.failed.RESOURCE_EXHAUSTED.sum": 0.0, "ends.failed.RESOURCE_EXHAUSTED": 1}');
+INSERT INTO "lro_minutes" VALUES(5,31557600,'acme.kept.v1.Kept.Refuse','{"starts.started": 1, "queue.0": 1, "queue.sum": 0.0, "attempt.failed.RESOURCE_EXHAUSTED.0": 1, "attempt.failed.RESOURCE_EXHAUSTED.sum": 0.0, "operation.failed.RESOURCE_EXHAUSTED.0": 1, "operation.failed.RESOURCE_EXHAUSTED.sum": 0.0, "ends.failed.RESOURCE_EXHAUSTED": 1}');
+INSERT INTO "lro_minutes" VALUES(30,31557600,'acme.kept.v1.Kept.Refuse','{"starts.started": 1, "queue.0": 1, "queue.sum": 0.0, "attempt.failed.RESOURCE_EXHAUSTED.0": 1, "attempt.failed.RESOURCE_EXHAUSTED.sum": 0.0, "operation.failed.RESOURCE_EXHAUSTED.0": 1, "operation.failed.RESOURCE_EXHAUSTED.sum": 0.0, "ends.failed.RESOURCE_EXHAUSTED": 1}');
+INSERT INTO "lro_minutes" VALUES(1,31557601,'acme.kept.v1.Kept.Hold','{"starts.started": 1, "queue.0": 1, "queue.sum": 0.0}');
+INSERT INTO "lro_minutes" VALUES(5,31557600,'acme.kept.v1.Kept.Hold','{"starts.started": 1, "queue.0": 1, "queue.sum": 0.0}');
+INSERT INTO "lro_minutes" VALUES(30,31557600,'acme.kept.v1.Kept.Hold','{"starts.started": 1, "queue.0": 1, "queue.sum": 0.0}');
+INSERT INTO "lro_minutes" VALUES(1,31557601,'','{"lease_margin.7": 1, "lease_margin.sum": 15.0}');
+INSERT INTO "lro_minutes" VALUES(5,31557600,'','{"lease_margin.7": 1, "lease_margin.sum": 15.0}');
+INSERT INTO "lro_minutes" VALUES(30,31557600,'','{"lease_margin.7": 1, "lease_margin.sum": 15.0}');
+CREATE TABLE lro_operations (name TEXT PRIMARY KEY, parent TEXT NOT NULL, method TEXT NOT NULL, state TEXT NOT NULL, metadata TEXT, result TEXT, create_time INTEGER NOT NULL, update_time INTEGER NOT NULL, start_time INTEGER, end_time INTEGER, expire_time INTEGER, cancel_requested INTEGER NOT NULL, cancel_time INTEGER, attempt INTEGER NOT NULL, lost_attempts INTEGER NOT NULL, owner TEXT NOT NULL, lease_until INTEGER, caller TEXT NOT NULL, request_id TEXT NOT NULL, target TEXT NOT NULL, version INTEGER NOT NULL, keys TEXT, trace_context TEXT NOT NULL, notify TEXT NOT NULL, notify_at INTEGER, rank INTEGER NOT NULL DEFAULT 0, lane INTEGER NOT NULL DEFAULT 0, begin_before INTEGER, failures TEXT NOT NULL DEFAULT '', origin TEXT NOT NULL DEFAULT '', sent_time INTEGER);
+INSERT INTO "lro_operations" VALUES('operations/QYPlQF-eTmRhxFBhp6cx47V','','acme.kept.v1.Kept.Copy','SUCCEEDED','["type.googleapis.com/acme.kept.v1.Sample",{"text":"half","ratio":0.5}]','["type.googleapis.com/acme.kept.v1.Sample",{"text":"it''s \"né\" \\ \n😀","count":"4611686018427387904","small":-7,"ratio":0.1,"yes":true,"data":"AP8=","at":"2026-02-28T23:59:59.123456Z","span":"-1.500s","parts":[{"label":"a"},{"label":"b"}],"labels":{"":"x","y.z":""},"free":{"list":[1.0,null,{"deep":true}]}}]',1893456000000000,1893456000000000,1893456000000000,1893456000000000,1896048000000000,0,NULL,1,0,'',NULL,'ann','5bb0ff1c-9d5a-4f5c-8a6e-3b1a8a0f4f11','',4,'{"k870752457fdb610a":"3afe6064584ea545"}','','',NULL,0,0,NULL,'','',NULL);
+INSERT INTO "lro_operations" VALUES('projects/p/operations/QYPlQUcAdnO_GAS46OJ4bpL','projects/p','acme.kept.v1.Kept.Refuse','FAILED','["type.googleapis.com/lro.v1.OperationMetadata",{"endTime":"2030-01-01T00:00:01Z","expireTime":"2030-01-31T00:00:01Z","createTime":"2030-01-01T00:00:01Z","startTime":"2030-01-01T00:00:01Z","verb":"refuse","apiVersion":"v1"}]','{"code":8,"message":"the tray is empty","details":[["type.googleapis.com/google.rpc.ErrorInfo",{"reason":"NO_PAPER","domain":"acme.test"}],["type.googleapis.com/google.rpc.QuotaFailure",{"violations":[{"subject":"user:ann","description":"no sheets are left"}]}]]}',1893456001000000,1893456001000000,1893456001000000,1893456001000000,1896048001000000,0,NULL,1,0,'',NULL,'','','',3,'{"k870752457fdb610a":"-"}','','',NULL,0,0,NULL,'{"count":1,"last":[[1,1893456001000,"StatusError","the tray is empty"]]}','',NULL);
+INSERT INTO "lro_operations" VALUES('operations/QYPlQjFV_3x5GyuKGvRstOw','','acme.kept.v1.Kept.Hold','IN_PROGRESS','["type.googleapis.com/lro.v1.OperationMetadata",{"createTime":"2030-01-01T00:00:02Z","startTime":"2030-01-01T00:00:02Z","target":"door","verb":"hold","apiVersion":"v1"}]',NULL,1893456002000000,1893456002000000,1893456002000000,NULL,NULL,0,NULL,1,0,'5_vi7ZQVI5bk7jsD',1893456017000000,'','','door',2,'{"k870752457fdb610a":"-"}','','',NULL,0,0,NULL,'','',NULL);
+CREATE TABLE lro_paused (method TEXT PRIMARY KEY, since INTEGER NOT NULL);
+CREATE TABLE lro_schedules (name TEXT PRIMARY KEY, version INTEGER NOT NULL,
     schedule TEXT NOT NULL);
-CREATE TABLE secrets (id INTEGER PRIMARY KEY CHECK (id = 1), key BLOB NOT NULL);
-INSERT INTO "secrets" VALUES(1,X'994D173ED15E6193236B5468C4CD03D3E835AC136F5570AA607B7E8416BC1A258BF9E8457924FB8C3CB0DEB539DA9172216E6DA4CF046A863BA34B07922C5985');
-CREATE TABLE starts (method TEXT, caller TEXT, request_id TEXT, fingerprint TEXT NOT NULL, at INTEGER NOT NULL, name TEXT NOT NULL, first TEXT NOT NULL, PRIMARY KEY (method, caller, request_id));
-INSERT INTO "starts" VALUES('acme.kept.v1.Kept.Copy','ann','5bb0ff1c-9d5a-4f5c-8a6e-3b1a8a0f4f11','864aba63d71e6ec57198dbd9aaea2772f7ccb936c52cdbe5bc02d8dc5f3caa1b e0fa5f0dc2245ede6f66b6c1e982405b21d1fc328a349640d395971e35537aaf',1893456000000000,'operations/QYPlQF-DSsFaJXczGSmqNsE','["operations/QYPlQF-DSsFaJXczGSmqNsE","","acme.kept.v1.Kept.Copy","IN_PROGRESS",null,null,1893456000000000,1893456000000000,1893456000000000,null,null,0,null,1,0,"tevOOAyWQZzrVUKs",1893456015000000,"ann","5bb0ff1c-9d5a-4f5c-8a6e-3b1a8a0f4f11","",2,"{\"k870752457fdb610a\":\"-\"}","","",null,0,0,null,"","",null]');
-CREATE TABLE workers (owner TEXT PRIMARY KEY, host TEXT NOT NULL,
+CREATE TABLE lro_secrets (id INTEGER PRIMARY KEY CHECK (id = 1), key BLOB NOT NULL);
+INSERT INTO "lro_secrets" VALUES(1,X'96923D4FD7585B34F5B670CEE0156784490950FBDC0E1E53680906D5B32F02290BE2AF5D8ECB28E0611AD4B5A8B3C765F0F1A9DDF7D8B2F7C39E56EFF8803FDB');
+CREATE TABLE lro_starts (method TEXT, caller TEXT, request_id TEXT, fingerprint TEXT NOT NULL, at INTEGER NOT NULL, name TEXT NOT NULL, first TEXT NOT NULL, PRIMARY KEY (method, caller, request_id));
+INSERT INTO "lro_starts" VALUES('acme.kept.v1.Kept.Copy','ann','5bb0ff1c-9d5a-4f5c-8a6e-3b1a8a0f4f11','864aba63d71e6ec57198dbd9aaea2772f7ccb936c52cdbe5bc02d8dc5f3caa1b e0fa5f0dc2245ede6f66b6c1e982405b21d1fc328a349640d395971e35537aaf',1893456000000000,'operations/QYPlQF-eTmRhxFBhp6cx47V','["operations/QYPlQF-eTmRhxFBhp6cx47V","","acme.kept.v1.Kept.Copy","IN_PROGRESS",null,null,1893456000000000,1893456000000000,1893456000000000,null,null,0,null,1,0,"5_vi7ZQVI5bk7jsD",1893456015000000,"ann","5bb0ff1c-9d5a-4f5c-8a6e-3b1a8a0f4f11","",2,"{\"k870752457fdb610a\":\"-\"}","","",null,0,0,null,"","",null]');
+CREATE TABLE lro_workers (owner TEXT PRIMARY KEY, host TEXT NOT NULL,
     pid INTEGER NOT NULL, version TEXT NOT NULL, methods TEXT NOT NULL, capacity INTEGER,
     start_time INTEGER NOT NULL, seen_time INTEGER NOT NULL, alive_until INTEGER NOT NULL,
     lost INTEGER NOT NULL);
-INSERT INTO "workers" VALUES('tevOOAyWQZzrVUKs','vm',31817,'0.1.0','["acme.kept.v1.Kept.Copy","acme.kept.v1.Kept.Refuse","acme.kept.v1.Kept.Hold"]',2,1893456062000000,1893456062000000,1893456077000000,0);
-CREATE INDEX operations_order ON operations (parent, create_time DESC, name);
-CREATE INDEX operations_states ON operations (parent, state, create_time DESC, name);
-CREATE INDEX operations_waiting ON operations
+INSERT INTO "lro_workers" VALUES('5_vi7ZQVI5bk7jsD','vm',19463,'0.1.0','["acme.kept.v1.Kept.Copy","acme.kept.v1.Kept.Refuse","acme.kept.v1.Kept.Hold"]',2,1893456062000000,1893456062000000,1893456077000000,0);
+CREATE TRIGGER lro_checkpoints_ended AFTER UPDATE OF state ON lro_operations WHEN new.state NOT IN ('IN_PROGRESS', 'HIDDEN') BEGIN DELETE FROM lro_checkpoints WHERE name = old.name; END;
+CREATE TRIGGER lro_checkpoints_removed AFTER DELETE ON lro_operations BEGIN DELETE FROM lro_checkpoints WHERE name = old.name; END;
+CREATE INDEX lro_operations_order ON lro_operations (parent, create_time DESC, name);
+CREATE INDEX lro_operations_states ON lro_operations (parent, state, create_time DESC, name);
+CREATE INDEX lro_operations_waiting ON lro_operations
         (method, (lost_attempts >= 2), lane, rank, lease_until, name) WHERE owner = '' AND lease_until IS NOT NULL;
-CREATE INDEX operations_running ON operations (method, owner, lease_until) WHERE owner != '';
-CREATE INDEX operations_lanes ON operations (method, lane) WHERE owner != '' AND lane != 0;
-CREATE INDEX operations_unbegun ON operations (begin_before) WHERE owner = '' AND lease_until IS NOT NULL AND attempt = 0 AND begin_before IS NOT NULL;
-CREATE INDEX operations_sent ON operations (method, lane, lease_until) WHERE sent_time IS NOT NULL;
-CREATE INDEX begins_latest ON begins (method, lane, at);
-CREATE INDEX begins_over ON begins (until);
-CREATE INDEX operations_expiry ON operations ((expire_time
-    + CASE WHEN notify_at IS NULL THEN 0 ELSE 345600000000 END)) WHERE expire_time IS NOT NULL;
-CREATE INDEX operations_debts ON operations (notify_at) WHERE notify_at IS NOT NULL;
-CREATE UNIQUE INDEX operations_targets ON operations (target) WHERE target != '' AND state IN ('IN_PROGRESS', 'HIDDEN');
-CREATE TRIGGER checkpoints_ended AFTER UPDATE OF state ON operations WHEN new.state NOT IN ('IN_PROGRESS', 'HIDDEN') BEGIN DELETE FROM checkpoints WHERE name = old.name; END;
-CREATE TRIGGER checkpoints_removed AFTER DELETE ON operations BEGIN DELETE FROM checkpoints WHERE name = old.name; END;
-CREATE INDEX starts_age ON starts (at);
-CREATE INDEX operations_by_k870752457fdb610a ON operations (parent, coalesce(json_extract(keys, '$.k870752457fdb610a'), '?'), create_time DESC, name);
+CREATE INDEX lro_operations_running ON lro_operations (method, owner, lease_until) WHERE owner != '';
+CREATE INDEX lro_operations_lanes ON lro_operations (method, lane) WHERE owner != '' AND lane != 0;
+CREATE INDEX lro_operations_unbegun ON lro_operations (begin_before) WHERE owner = '' AND lease_until IS NOT NULL AND attempt = 0 AND begin_before IS NOT NULL;
+CREATE INDEX lro_operations_sent ON lro_operations (method, lane, lease_until)
+        WHERE sent_time IS NOT NULL;
+CREATE INDEX lro_operations_expiry ON lro_operations ((expire_time
+    + CASE WHEN notify_at IS NULL THEN 0 ELSE 345600000000 END))
+        WHERE expire_time IS NOT NULL;
+CREATE INDEX lro_operations_debts ON lro_operations (notify_at) WHERE notify_at IS NOT NULL;
+CREATE UNIQUE INDEX lro_operations_targets ON lro_operations (target) WHERE target != '' AND state IN ('IN_PROGRESS', 'HIDDEN');
+CREATE INDEX lro_begins_latest ON lro_begins (method, lane, at);
+CREATE INDEX lro_begins_over ON lro_begins (until);
+CREATE INDEX lro_starts_age ON lro_starts (at);
+CREATE INDEX lro_operations_by_k870752457fdb610a ON lro_operations (parent, coalesce(json_extract(keys, '$.k870752457fdb610a'), '?'), create_time DESC, name);
 COMMIT;
 PRAGMA application_id = 1819438849;
 PRAGMA user_version = 2;

@@ -41,7 +41,7 @@ class OperationRow(models.Model):  # type: ignore[misc]  # Django ships no types
         managed = False
         app_label = "lro"
         verbose_name = "operation"
-        db_table: str = f'{_SCHEMA}"."operations'
+        db_table: str = f'{_SCHEMA}"."lro_operations'
         ordering: tuple[str, ...] = ("-create_time",)
 
     def __str__(self) -> str:

@@ -61,7 +61,7 @@ DIALECT: Final = PostgresDialect()
 
 def index_name(key: str) -> str:
     """Return the name of the index by a key."""
-    return f"operations_by_{key}"
+    return f"lro_operations_by_{key}"
 
 
 def _facet(order: str) -> str:
@@ -91,7 +91,7 @@ def query(
     ends, end_values = _end(walk, sources, scan)
     texts, values = [], []
     for source, given in sources:
-        texts.append(f"""SELECT {_ROW} FROM operations WHERE {source}
+        texts.append(f"""SELECT {_ROW} FROM lro_operations WHERE {source}
             AND create_time >= (SELECT greatest(t, %s) FROM reached) AND create_time <= %s
             AND (create_time < %s OR name > %s) AND ({residue})
             AND state <> 'HIDDEN' AND (expire_time IS NULL OR expire_time > %s)
@@ -130,7 +130,7 @@ def _end(walk: ListQuery, sources: Sequence[Condition], scan: int) -> Condition:
         return "SELECT NULL::bigint AS t", []
     texts, values = [], []
     for source, given in sources:
-        texts.append(f"""SELECT (SELECT create_time FROM operations WHERE {source}
+        texts.append(f"""SELECT (SELECT create_time FROM lro_operations WHERE {source}
             AND create_time >= %s AND create_time <= %s
             ORDER BY create_time DESC LIMIT 1 OFFSET %s) AS t""")
         values += [*given, walk.low, walk.high, scan]

@@ -53,33 +53,35 @@ _TEXT: Final = 'TEXT COLLATE "C" NOT NULL'
 _DECLARED: Final = ", ".join(f"{name} {_TYPES.get(name, _TEXT)}" for name in COLUMNS)
 
 SCHEMA_VERSION: Final = 2
-"""The version that this library makes and uses, stored in the table ``versions``."""
+"""The version that this library makes and uses, stored in the table ``lro_versions``."""
 
 _WORK: Final = f"""
-CREATE INDEX operations_waiting ON operations
+CREATE INDEX lro_operations_waiting ON lro_operations
     (method, ({IS_SUSPECT}), lane, rank, lease_until) WHERE {WAITS};
-CREATE INDEX operations_running ON operations (method, owner, lease_until) WHERE owner <> '';
-CREATE INDEX operations_lanes ON operations (method, lane) WHERE owner <> '' AND lane <> 0;
-CREATE INDEX operations_unbegun ON operations (begin_before) WHERE {UNBEGUN};
-CREATE INDEX operations_sent ON operations (method, lane, lease_until) WHERE {IS_SENT};
-CREATE TABLE begins (method {_TEXT}, lane BIGINT NOT NULL, at BIGINT NOT NULL,
+CREATE INDEX lro_operations_running ON lro_operations (method, owner, lease_until)
+    WHERE owner <> '';
+CREATE INDEX lro_operations_lanes ON lro_operations (method, lane) WHERE owner <> '' AND lane <> 0;
+CREATE INDEX lro_operations_unbegun ON lro_operations (begin_before) WHERE {UNBEGUN};
+CREATE INDEX lro_operations_sent ON lro_operations (method, lane, lease_until) WHERE {IS_SENT};
+CREATE TABLE lro_begins (method {_TEXT}, lane BIGINT NOT NULL, at BIGINT NOT NULL,
     until BIGINT NOT NULL);
-CREATE INDEX begins_latest ON begins (method, lane, at);
-CREATE INDEX begins_over ON begins (until);
-CREATE TABLE paused (method {_TEXT} PRIMARY KEY, since BIGINT NOT NULL);
-CREATE TABLE workers (owner {_TEXT} PRIMARY KEY, host {_TEXT}, pid BIGINT NOT NULL,
+CREATE INDEX lro_begins_latest ON lro_begins (method, lane, at);
+CREATE INDEX lro_begins_over ON lro_begins (until);
+CREATE TABLE lro_paused (method {_TEXT} PRIMARY KEY, since BIGINT NOT NULL);
+CREATE TABLE lro_workers (owner {_TEXT} PRIMARY KEY, host {_TEXT}, pid BIGINT NOT NULL,
     version {_TEXT}, methods TEXT NOT NULL, capacity BIGINT, start_time BIGINT NOT NULL,
     seen_time BIGINT NOT NULL, alive_until BIGINT NOT NULL, lost INTEGER NOT NULL);
-CREATE TABLE schedules (name {_TEXT} PRIMARY KEY, version BIGINT NOT NULL,
+CREATE TABLE lro_schedules (name {_TEXT} PRIMARY KEY, version BIGINT NOT NULL,
     schedule TEXT NOT NULL);
-CREATE TABLE checkpoints (id UUID, key {_TEXT}, value TEXT NOT NULL, PRIMARY KEY (id, key));
-CREATE FUNCTION forget_checkpoints() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT
-    AS 'BEGIN DELETE FROM checkpoints WHERE id = old.id; RETURN NULL; END';
-CREATE TRIGGER checkpoints_ended AFTER UPDATE OF state ON operations FOR EACH ROW
+CREATE TABLE lro_checkpoints (id UUID, key {_TEXT}, value TEXT NOT NULL, PRIMARY KEY (id, key));
+CREATE FUNCTION lro_forget_checkpoints() RETURNS trigger
+    LANGUAGE plpgsql SET search_path FROM CURRENT
+    AS 'BEGIN DELETE FROM lro_checkpoints WHERE id = old.id; RETURN NULL; END';
+CREATE TRIGGER lro_checkpoints_ended AFTER UPDATE OF state ON lro_operations FOR EACH ROW
     WHEN (old.has_checkpoints AND new.state NOT IN ('IN_PROGRESS', 'HIDDEN'))
-    EXECUTE FUNCTION forget_checkpoints();
-CREATE TRIGGER checkpoints_removed AFTER DELETE ON operations FOR EACH ROW
-    WHEN (old.has_checkpoints) EXECUTE FUNCTION forget_checkpoints();"""
+    EXECUTE FUNCTION lro_forget_checkpoints();
+CREATE TRIGGER lro_checkpoints_removed AFTER DELETE ON lro_operations FOR EACH ROW
+    WHEN (old.has_checkpoints) EXECUTE FUNCTION lro_forget_checkpoints();"""
 # Triggers remove checkpoints, because the statement that ends an operation would not see a
 # checkpoint that is stored while the statement waits for its lock. If an operation has no
 # checkpoints, its trigger costs only a test of the operation's row.
@@ -88,42 +90,68 @@ _MARK: Final = "has_checkpoints BOOLEAN NOT NULL DEFAULT false"
 # Names, targets and callers may exceed the size limit of an index (2.7 kB), so hashes are indexed
 # in their place: see _statements.digest. JSON is text, because jsonb cannot have U+0000.
 _TABLES: Final = f"""
-CREATE TABLE operations (id UUID PRIMARY KEY, parent_id UUID NOT NULL, target_id UUID, {_DECLARED},
-    {_MARK})
+CREATE TABLE lro_operations (id UUID PRIMARY KEY, parent_id UUID NOT NULL, target_id UUID,
+    {_DECLARED}, {_MARK})
     WITH (fillfactor = 80);
-CREATE INDEX operations_order ON operations (parent_id, create_time DESC);
-CREATE INDEX operations_by_state ON operations {index_columns("state")};{_WORK}
-CREATE INDEX operations_expiry ON operations ({SWEEP_TIME}) WHERE expire_time IS NOT NULL;
-CREATE INDEX operations_debts ON operations (notify_at) WHERE notify_at IS NOT NULL;
-CREATE UNIQUE INDEX operations_targets ON operations (target_id)
+CREATE INDEX lro_operations_order ON lro_operations (parent_id, create_time DESC);
+CREATE INDEX lro_operations_by_state ON lro_operations {index_columns("state")};{_WORK}
+CREATE INDEX lro_operations_expiry ON lro_operations ({SWEEP_TIME}) WHERE expire_time IS NOT NULL;
+CREATE INDEX lro_operations_debts ON lro_operations (notify_at) WHERE notify_at IS NOT NULL;
+CREATE UNIQUE INDEX lro_operations_targets ON lro_operations (target_id)
     WHERE target_id IS NOT NULL AND state IN ('IN_PROGRESS', 'HIDDEN');
-CREATE TABLE inputs (id UUID PRIMARY KEY, request TEXT NOT NULL);
-CREATE TABLE starts (id UUID PRIMARY KEY, operation UUID NOT NULL, fingerprint TEXT NOT NULL,
+CREATE TABLE lro_inputs (id UUID PRIMARY KEY, request TEXT NOT NULL);
+CREATE TABLE lro_starts (id UUID PRIMARY KEY, operation UUID NOT NULL, fingerprint TEXT NOT NULL,
     at BIGINT NOT NULL, first TEXT NOT NULL);
-CREATE INDEX starts_age ON starts (at);
-CREATE TABLE minutes (step INTEGER, minute BIGINT, method {_TEXT}, counts JSONB NOT NULL,
+CREATE INDEX lro_starts_age ON lro_starts (at);
+CREATE TABLE lro_minutes (step INTEGER, minute BIGINT, method {_TEXT}, counts JSONB NOT NULL,
     PRIMARY KEY (step, minute, method));
-CREATE TABLE secrets (id INTEGER PRIMARY KEY CHECK (id = 1), key BYTEA NOT NULL);
-CREATE TABLE versions (id INTEGER PRIMARY KEY CHECK (id = 1), version INTEGER NOT NULL);
-INSERT INTO versions VALUES (1, {SCHEMA_VERSION})
+CREATE TABLE lro_secrets (id INTEGER PRIMARY KEY CHECK (id = 1), key BYTEA NOT NULL);
+CREATE TABLE lro_versions (id INTEGER PRIMARY KEY CHECK (id = 1), version INTEGER NOT NULL);
+INSERT INTO lro_versions VALUES (1, {SCHEMA_VERSION})
 """
+_RENAMED: Final = ("operations", "inputs", "starts", "minutes", "secrets", "versions")
+"""The tables of version 1 that version 2 has under a name with the prefix."""
+
 _UPGRADE: Final = f"""
 DROP INDEX IF EXISTS operations_leases;
 DROP INDEX IF EXISTS starts_operation;
-DROP TABLE IF EXISTS totals;
-ALTER TABLE operations {_ADD_COLUMNS}, ADD COLUMN {_MARK};{_WORK}
-UPDATE versions SET version = {SCHEMA_VERSION}
+DROP TABLE totals;
+DO $$ DECLARE name text; BEGIN
+    FOR name IN SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+        WHERE i.indrelid IN ({", ".join(f"'{name}'::regclass" for name in _RENAMED)})
+    LOOP EXECUTE format('ALTER INDEX %I RENAME TO %I', name, 'lro_' || name); END LOOP;
+END $$;
+{" ".join(f"ALTER TABLE {name} RENAME TO lro_{name};" for name in _RENAMED)}
+ALTER TABLE lro_operations {_ADD_COLUMNS}, ADD COLUMN {_MARK};{_WORK}
+UPDATE lro_versions SET version = {SCHEMA_VERSION}
 """
 """Upgrade from version 1 to 2. It drops indexes first, because that takes the strongest locks."""
 
+_KNOWN_COLUMNS: Final = (
+    *("versions.version", "operations.lease_until", "inputs.request", "starts.fingerprint"),
+    *("minutes.counts", "secrets.key"),
+)
+"""Columns of version 1: an application may have a table ``versions`` too, but not all of these."""
+
+_VERSIONS_TABLE: Final = f"""SELECT CASE
+    WHEN to_regclass('lro_versions') IS NOT NULL THEN 'lro_versions'
+    WHEN (SELECT count(*) FROM pg_attribute a
+        WHERE ({
+    " OR ".join(
+        f"a.attrelid = to_regclass('{table}') AND a.attname = '{column}'"
+        for table, column in (one.split(".") for one in _KNOWN_COLUMNS)
+    )
+})) = {len(_KNOWN_COLUMNS)} THEN 'versions' END"""
+"""Finds the table that has the version: NULL if the schema has no tables of this library."""
+
 _CHECK_COLUMNS: Final = (
-    f"SELECT {', '.join(COLUMNS)} FROM operations LIMIT 0",
-    f"SELECT {', '.join(WORKER_COLUMNS)} FROM workers LIMIT 0",
-    "SELECT method, lane, at, until FROM begins LIMIT 0",
-    f"SELECT {SCHEDULE_COLUMNS} FROM schedules LIMIT 0",
-    "SELECT id, key, value FROM checkpoints LIMIT 0",
-    "SELECT method, since FROM paused LIMIT 0",
-    "SELECT step, minute, method, counts FROM minutes LIMIT 0",
+    f"SELECT {', '.join(COLUMNS)} FROM lro_operations LIMIT 0",
+    f"SELECT {', '.join(WORKER_COLUMNS)} FROM lro_workers LIMIT 0",
+    "SELECT method, lane, at, until FROM lro_begins LIMIT 0",
+    f"SELECT {SCHEDULE_COLUMNS} FROM lro_schedules LIMIT 0",
+    "SELECT id, key, value FROM lro_checkpoints LIMIT 0",
+    "SELECT method, since FROM lro_paused LIMIT 0",
+    "SELECT step, minute, method, counts FROM lro_minutes LIMIT 0",
 )
 
 _CHECKS_CLIENTS: Final = 14_00_00
@@ -196,9 +224,17 @@ def _check_server(connection: BoundedConnection) -> None:
 
 def read_version(connection: BoundedConnection) -> int:
     """Return the version of the existing tables; 0 if there are none."""
-    if not connection.execute("SELECT to_regclass('versions') IS NOT NULL").fetchall()[0][0]:
+    try:
+        return _version(connection)
+    except psycopg.errors.UndefinedTable:  # another process has just renamed the table
+        return _version(connection)
+
+
+def _version(connection: BoundedConnection) -> int:
+    ((table,),) = connection.execute(_VERSIONS_TABLE).fetchall()
+    if table is None:
         return 0
-    rows = connection.execute("SELECT version FROM versions").fetchall()
+    rows = connection.execute(f"SELECT version FROM {table}".encode()).fetchall()
     return int(rows[0][0]) if rows else 0
 
 
@@ -247,11 +283,13 @@ def lock_out(connection: BoundedConnection, schema: str) -> None:
 
 
 def _secret(connection: BoundedConnection) -> bytes:
-    query = "SELECT key FROM secrets"
+    query = "SELECT key FROM lro_secrets"
     known = connection.execute(query).fetchall()
     if not known:
         fresh = secrets.token_bytes(KEY_BYTES)
-        connection.execute("INSERT INTO secrets VALUES (1, %s) ON CONFLICT DO NOTHING", (fresh,))
+        connection.execute(
+            "INSERT INTO lro_secrets VALUES (1, %s) ON CONFLICT DO NOTHING", (fresh,)
+        )
         known = connection.execute(query).fetchall()
     return bytes(known[0][0])
 
@@ -281,7 +319,7 @@ def make_index(connection: BoundedConnection, schema: str, key: str) -> bool:
         Unavailable: The database cannot do this now.
     """
     name = index_name(key)
-    table = f"{quoted(schema)}.operations"  # qualified, so that the log's readers can copy it
+    table = f"{quoted(schema)}.lro_operations"  # qualified, so that the log's readers can copy it
     text = f"CREATE INDEX CONCURRENTLY {name} ON {table} {index_columns(key)}"
     try:
         if _is_valid(connection, name):
@@ -482,7 +520,7 @@ def schema_sql(schema: str, keys: Collection[str]) -> str:
     """Return the statements that make the schema, its tables, and the indexes by these keys."""
     name = quoted(schema)
     indexes = [
-        f"CREATE INDEX {index_name(key)} ON operations {index_columns(key)};\n"
+        f"CREATE INDEX {index_name(key)} ON lro_operations {index_columns(key)};\n"
         for key in sorted(keys)
     ]
     return (

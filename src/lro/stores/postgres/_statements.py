@@ -224,7 +224,7 @@ def translated(text: str) -> bytes:
     return _sql(text.replace("?", "%s"))
 
 
-_TABLE: Final = re.compile(r"(?<=(?:FROM|INTO|JOIN) )(?=(?:operations|inputs|starts)\b)")
+_TABLE: Final = re.compile(r"(?<=(?:FROM|INTO|JOIN) )(?=lro_(?:operations|inputs|starts)\b)")
 
 
 @functools.lru_cache(maxsize=64)
@@ -285,19 +285,19 @@ def _changed(name: str) -> str:
 
 
 _INSERTED: Final = ", ".join(("id, parent_id, target_id", *map(_inserted, COLUMNS)))
-_UPDATE: Final = f"""UPDATE operations o SET
+_UPDATE: Final = f"""UPDATE lro_operations o SET
     {", ".join(_changed(name) for name in ("parent_id", *COLUMNS) if name != "name")},
     target_id = CASE WHEN g.target IS NULL THEN o.target_id ELSE g.target_id END"""
 
 # Look for conflicts first: the server would log a violated constraint as an error, or fail the
 # group. ON CONFLICT handles conflicts with inserts at the same moment.
-_NEW: Final = "NOT EXISTS (SELECT 1 FROM operations o WHERE o.id = g.id)"
+_NEW: Final = "NOT EXISTS (SELECT 1 FROM lro_operations o WHERE o.id = g.id)"
 _FREE: Final = f"""{_NEW}
-    AND NOT EXISTS (SELECT 1 FROM operations o WHERE o.target_id = g.target_id AND {_BUSY})"""
+    AND NOT EXISTS (SELECT 1 FROM lro_operations o WHERE o.target_id = g.target_id AND {_BUSY})"""
 
 # Lock keys before targets, both in sorted order, so that groups cannot deadlock.
 _START: Final = f"""started AS (
-    INSERT INTO starts AS s (id, operation, fingerprint, at, first)
+    INSERT INTO lro_starts AS s (id, operation, fingerprint, at, first)
     SELECT key_id, id, fingerprint, create_time, first FROM wanted
         WHERE key_id IS NOT NULL ORDER BY key_id
     ON CONFLICT (id) DO UPDATE SET (operation, fingerprint, at, first)
@@ -307,19 +307,19 @@ _START: Final = f"""started AS (
 ), fresh AS MATERIALIZED (
     SELECT * FROM wanted WHERE key_id IS NULL OR id IN (SELECT operation FROM started)
 ), kept AS (
-    INSERT INTO inputs SELECT id, request FROM fresh
+    INSERT INTO lro_inputs SELECT id, request FROM fresh
 ), added AS (
-    INSERT INTO operations ({_STORED}) SELECT {_INSERTED} FROM fresh ORDER BY target_id
+    INSERT INTO lro_operations ({_STORED}) SELECT {_INSERTED} FROM fresh ORDER BY target_id
     RETURNING name
 )"""
-_FREED: Final = "freed AS (DELETE FROM inputs i USING changed c WHERE i.id = c.id AND c.over)"
+_FREED: Final = "freed AS (DELETE FROM lro_inputs i USING changed c WHERE i.id = c.id AND c.over)"
 
 INSERT: Final = _sql(f"""WITH given AS MATERIALIZED (
     SELECT * FROM {_RECORDS}, request TEXT) WHERE {_NEW}
 ), kept AS (
-    INSERT INTO inputs SELECT id, request FROM given ON CONFLICT (id) DO NOTHING
+    INSERT INTO lro_inputs SELECT id, request FROM given ON CONFLICT (id) DO NOTHING
 )
-INSERT INTO operations ({_STORED}) SELECT {_INSERTED} FROM given
+INSERT INTO lro_operations ({_STORED}) SELECT {_INSERTED} FROM given
     ON CONFLICT (id) DO NOTHING RETURNING name""")
 
 START: Final = _sql(f"""WITH wanted AS MATERIALIZED (
@@ -343,23 +343,23 @@ WRITE: Final = _sql(f"""WITH given AS MATERIALIZED (
 ), {_START} SELECT name FROM changed UNION ALL SELECT name FROM added""")
 
 REMOVE: Final = _sql(f"""WITH removed AS (
-    DELETE FROM operations o
+    DELETE FROM lro_operations o
     USING json_to_recordset(%s::json) AS g(id UUID, {_OLD})
     WHERE {_UNCHANGED} RETURNING o.id, o.name
 ), freed AS (
-    DELETE FROM inputs i USING removed r WHERE i.id = r.id
+    DELETE FROM lro_inputs i USING removed r WHERE i.id = r.id
 )
 SELECT name FROM removed""")
 
 # Setting has_checkpoints also locks the record. A trigger removes the checkpoints of such a record
 # when it ends.
 KEEP: Final = _sql(f"""WITH given AS (
-    UPDATE operations o SET has_checkpoints = true FROM json_to_recordset(%s::json)
+    UPDATE lro_operations o SET has_checkpoints = true FROM json_to_recordset(%s::json)
         AS g(id UUID, attempt BIGINT, key TEXT, value TEXT)
     WHERE o.id = g.id AND o.attempt = g.attempt AND o.{_IN_PROGRESS}
     RETURNING o.id, o.name, g.key, g.value
 ), kept AS (
-    INSERT INTO checkpoints SELECT id, key, value FROM given
+    INSERT INTO lro_checkpoints SELECT id, key, value FROM given
         ON CONFLICT (id, key) DO UPDATE SET value = excluded.value
 )
 SELECT name FROM given""")
@@ -388,17 +388,17 @@ _WRITING: Final = (
 
 # Shows why an insert was not applied: reads the stored rows for its name, key and target.
 FIND_FIRST: Final = _sql(f"""SELECT
-    (SELECT state FROM operations WHERE id = %s::uuid),
-    EXISTS (SELECT 1 FROM operations o WHERE o.target_id = %s::uuid AND {_BUSY}),
+    (SELECT state FROM lro_operations WHERE id = %s::uuid),
+    EXISTS (SELECT 1 FROM lro_operations o WHERE o.target_id = %s::uuid AND {_BUSY}),
     s.operation::text, s.fingerprint, s.at, s.first, {_ROW}
-    FROM (VALUES (1)) AS one LEFT JOIN starts s ON s.id = %s::uuid
-    LEFT JOIN operations o ON o.id = s.operation""")
+    FROM (VALUES (1)) AS one LEFT JOIN lro_starts s ON s.id = %s::uuid
+    LEFT JOIN lro_operations o ON o.id = s.operation""")
 
-GET: Final = _sql(f"SELECT {_ROW} FROM operations o WHERE o.id = %s::uuid")
+GET: Final = _sql(f"SELECT {_ROW} FROM lro_operations o WHERE o.id = %s::uuid")
 
 GET_IF_CHANGED: Final = _sql(f"""SELECT CASE
     WHEN {_SAME.format("%s", "%s")} THEN NULL
-    ELSE json_build_array({_ROW})::text END FROM operations o WHERE o.id = %s::uuid""")
+    ELSE json_build_array({_ROW})::text END FROM lro_operations o WHERE o.id = %s::uuid""")
 
 FIND: Final = _sql(f"""SELECT place, over, CASE
     WHEN over OR {_SAME.format("known_version", "known_update")}
@@ -408,19 +408,19 @@ FIND: Final = _sql(f"""SELECT place, over, CASE
             SELECT g.place, g.version AS known_version, g.updated AS known_update, o.*
             FROM unnest(%s::uuid[], %s::bigint[], %s::bigint[])
                 WITH ORDINALITY AS g(id, version, updated, place)
-            JOIN operations o ON o.id = g.id
+            JOIN lro_operations o ON o.id = g.id
         ) AS joined WINDOW w AS (ORDER BY place ROWS UNBOUNDED PRECEDING)
     ) AS o""")
 
 POLL_STATES: Final = _sql(f"""SELECT g.place, o.state = 'IN_PROGRESS' AND (o.expire_time IS NULL
         OR o.expire_time > %s), o.cancel_requested <> 0 AND o.{_IN_PROGRESS}
     FROM unnest(%s::uuid[]) WITH ORDINALITY AS g(id, place)
-    LEFT JOIN operations o ON o.id = g.id
+    LEFT JOIN lro_operations o ON o.id = g.id
     WHERE o.state IS DISTINCT FROM 'IN_PROGRESS' OR o.expire_time IS NOT NULL
         OR o.cancel_requested <> 0""")
 
 _WORKER: Final = ", ".join(WORKER_COLUMNS)
-_NEW_WORKER: Final = f"""INSERT INTO workers AS w ({_WORKER})
+_NEW_WORKER: Final = f"""INSERT INTO lro_workers AS w ({_WORKER})
     VALUES ({", ".join(["%s"] * len(WORKER_COLUMNS))}) ON CONFLICT (owner)"""
 RENEW: Final = _sql(f"""WITH kept AS (
     {_NEW_WORKER} DO UPDATE SET (methods, capacity, seen_time, alive_until)
@@ -428,34 +428,36 @@ RENEW: Final = _sql(f"""WITH kept AS (
         WHERE w.lost = 0
     RETURNING 1
 ), forgotten AS (
-    DELETE FROM workers WHERE owner IN (
-        SELECT owner FROM workers WHERE seen_time <= %s AND owner <> %s AND EXISTS (TABLE kept)
+    DELETE FROM lro_workers WHERE owner IN (
+        SELECT owner FROM lro_workers WHERE seen_time <= %s AND owner <> %s AND EXISTS (TABLE kept)
             FOR UPDATE SKIP LOCKED
-    ) AND owner NOT IN (SELECT owner FROM operations WHERE owner <> '')
+    ) AND owner NOT IN (SELECT owner FROM lro_operations WHERE owner <> '')
 )
 SELECT (SELECT count(*) FROM kept), o.name, o.cancel_requested <> 0, o.lease_until <= %s
-    FROM (VALUES (1)) AS one LEFT JOIN operations o ON o.owner <> '' AND o.owner = %s
+    FROM (VALUES (1)) AS one LEFT JOIN lro_operations o ON o.owner <> '' AND o.owner = %s
         AND (o.cancel_requested <> 0 OR o.lease_until <= %s)""")
 """Each row has 1, or 0 if the worker is lost, and then an operation to report, or NULLs."""
 
-LEAVE: Final = _sql("DELETE FROM workers WHERE owner = %s RETURNING 1")
+LEAVE: Final = _sql("DELETE FROM lro_workers WHERE owner = %s RETURNING 1")
 
 TOUCH: Final = _sql("""WITH free AS (
-    SELECT owner FROM workers WHERE owner IN (SELECT json_array_elements_text(%s::json))
+    SELECT owner FROM lro_workers WHERE owner IN (SELECT json_array_elements_text(%s::json))
         ORDER BY owner FOR NO KEY UPDATE SKIP LOCKED
 )
-UPDATE workers w SET lost = w.lost FROM free f WHERE w.owner = f.owner RETURNING w.owner""")
+UPDATE lro_workers w SET lost = w.lost FROM free f WHERE w.owner = f.owner RETURNING w.owner""")
 """Rewrites the rows of these workers unchanged, but skips locked rows; returns their owners."""
 
-LOSE: Final = _sql("""UPDATE workers SET lost = 1
+LOSE: Final = _sql("""UPDATE lro_workers SET lost = 1
     WHERE owner = %s AND (lost = 1 OR alive_until = %s) RETURNING 1""")
 LOSE_UNKNOWN: Final = _sql(f"""WITH entered AS ({_NEW_WORKER} DO NOTHING RETURNING 1)
-SELECT 1 FROM entered UNION ALL SELECT 1 FROM workers WHERE owner = %s AND lost = 1""")
+SELECT 1 FROM entered UNION ALL SELECT 1 FROM lro_workers WHERE owner = %s AND lost = 1""")
 
 _METHODS: Final = "json_array_elements_text(%s::json) AS g(method)"
-_LEASED: Final = "FROM operations o WHERE o.method = g.method AND o.owner <> '' AND o.lease_until"
+_LEASED: Final = (
+    "FROM lro_operations o WHERE o.method = g.method AND o.owner <> '' AND o.lease_until"
+)
 
-FORGET_BEGINS: Final = _sql("DELETE FROM begins WHERE until <= %s RETURNING 1")
+FORGET_BEGINS: Final = _sql("DELETE FROM lro_begins WHERE until <= %s RETURNING 1")
 
 _LIMITS: Final = (
     "method TEXT, suspect BOOLEAN, keyed BOOLEAN, sends BOOLEAN,"
@@ -464,10 +466,10 @@ _LIMITS: Final = (
 _ASKED: Final = f"""WITH RECURSIVE given AS MATERIALIZED (
     SELECT *, %s::bigint AS after, %s::bigint AS now
     FROM json_to_recordset(%s::json) AS l({_LIMITS})
-    WHERE NOT EXISTS (SELECT 1 FROM paused p WHERE p.method = l.method)
+    WHERE NOT EXISTS (SELECT 1 FROM lro_paused p WHERE p.method = l.method)
 )"""
 """Parameters: the lane whose turn was last, the time, and the methods with their limits."""
-_KIND: Final = f"FROM operations o WHERE o.method = g.method AND {WAITS} AND (o.{IS_SUSPECT})"
+_KIND: Final = f"FROM lro_operations o WHERE o.method = g.method AND {WAITS} AND (o.{IS_SUSPECT})"
 
 
 def _lanes(name: str, bound: str) -> str:
@@ -492,10 +494,10 @@ _GIVEN_LANES: Final = f"""{_ASKED},
 _IN_LANE: Final = f"{_KIND} = g.suspect AND o.lane = g.lane AND o.rank = g.rank AND o.lease_until"
 _NEXT: Final = f"SELECT o.lease_until {_IN_LANE} > g.now ORDER BY o.lease_until LIMIT 1"
 _GROUP: Final = "CASE WHEN g.keyed THEN {} ELSE 0 END"
-_HELD: Final = "SELECT count(*) FROM operations h WHERE h.method = g.method AND h.owner <> ''"
-_SENT: Final = f"""SELECT count(*) FROM operations h
+_HELD: Final = "SELECT count(*) FROM lro_operations h WHERE h.method = g.method AND h.owner <> ''"
+_SENT: Final = f"""SELECT count(*) FROM lro_operations h
     WHERE h.method = g.method AND h.{IS_SENT} AND h.lease_until > g.now"""
-_BEGUN: Final = f"""FROM (SELECT b.at FROM begins b
+_BEGUN: Final = f"""FROM (SELECT b.at FROM lro_begins b
     WHERE b.method = g.method AND b.lane = {_GROUP}
         AND b.at > g.now - g.span AND b.at <= g.now + g.span
     ORDER BY b.at DESC LIMIT g.rate) AS b"""
@@ -534,7 +536,7 @@ FIRST_WAITING: Final = _sql(f"""{_ASKED} SELECT f.* FROM given g CROSS JOIN LATE
     ) AS f ORDER BY f.lease_until LIMIT 1""")
 
 WAITING_METHOD: Final = _sql(
-    f"SELECT o.method FROM operations o WHERE o.id = %s::uuid AND {_STILL_WAITS}"
+    f"SELECT o.method FROM lro_operations o WHERE o.id = %s::uuid AND {_STILL_WAITS}"
 )
 
 LOCK_METHODS: Final = _sql("SELECT pg_advisory_xact_lock(n) FROM unnest(%s::bigint[]) AS n")
@@ -564,7 +566,7 @@ _IN_TURN: Final = f"""SELECT id, rank, CASE WHEN keyed THEN first ELSE due END A
 _MAY_BEGIN: Final = f"(o.lease_until <= (SELECT max(now) FROM given) OR o.{IS_SENT})"
 _WANTED: Final = f"""SELECT o.id, o.rank, o.lease_until AS first, 0 AS turn, 0 AS place,
         o.lease_until AS due, o.name
-    FROM operations o JOIN given g ON g.method = o.method
+    FROM lro_operations o JOIN given g ON g.method = o.method
     WHERE {_STILL_WAITS} AND {_MAY_BEGIN} AND o.id <> ALL (%s::uuid[]) AND o.id = %s::uuid
         AND coalesce({_room("o.lane")}, 1) > 0"""
 _BEGIN: Final = """owner = %s, lease_until = %s, attempt = o.attempt + 1,
@@ -572,7 +574,7 @@ _BEGIN: Final = """owner = %s, lease_until = %s, attempt = o.attempt + 1,
 _PUT_OFF: Final = """lease_until = greatest(%s, %s + coalesce(%s - o.sent_time, 0)),
     sent_time = coalesce(o.sent_time, %s)"""
 _NOTED: Final = f""", noted AS (
-    INSERT INTO begins SELECT t.method, {_GROUP.format("t.lane")}, g.now, g.now + g.span
+    INSERT INTO lro_begins SELECT t.method, {_GROUP.format("t.lane")}, g.now, g.now + g.span
         FROM taken t JOIN given g ON g.method = t.method AND g.rate IS NOT NULL
 )"""
 _ORDER: Final = "s.rank, s.first, s.turn, s.place, s.due, s.name"
@@ -593,15 +595,15 @@ def _claim(seen: str, changes: str, *, only: bool = False, noted: str = "") -> b
             ORDER BY number LIMIT %s
     ), free AS MATERIALIZED (
         SELECT o.id, s.number FROM (TABLE seen ORDER BY number) AS s CROSS JOIN LATERAL (
-            SELECT o.id FROM operations o WHERE o.id = s.id AND {_STILL_WAITS} AND {still}
+            SELECT o.id FROM lro_operations o WHERE o.id = s.id AND {_STILL_WAITS} AND {still}
                 FOR NO KEY UPDATE SKIP LOCKED
         ) AS o LIMIT %s
     ), taken AS (
-        UPDATE operations o SET {changes}, version = o.version + 1 FROM free f WHERE o.id = f.id
+        UPDATE lro_operations o SET {changes}, version = o.version + 1 FROM free f WHERE o.id = f.id
             RETURNING o.id, f.number, {_ROW}
     ){noted}
     SELECT {seen_of}, ({"NULL" if only else next_due}), i.request, {_ROW}
-        FROM (VALUES (1)) AS one LEFT JOIN (taken o JOIN inputs i ON i.id = o.id) ON true
+        FROM (VALUES (1)) AS one LEFT JOIN (taken o JOIN lro_inputs i ON i.id = o.id) ON true
         ORDER BY o.number""")
 
 
@@ -615,33 +617,33 @@ PUT_OFF_ONLY: Final = _claim(_WANTED, _PUT_OFF, only=True)
 CLAIMED: Final = _sql(f"""SELECT 0, NULL, i.request, {_ROW}
     FROM {_METHODS} CROSS JOIN LATERAL (
         SELECT o.* {_LEASED} = %s AND o.owner = %s AND o.update_time = %s
-    ) AS o JOIN inputs i ON i.id = o.id ORDER BY o.create_time, o.name""")
+    ) AS o JOIN lro_inputs i ON i.id = o.id ORDER BY o.create_time, o.name""")
 """Finds the records of a claim whose reply was lost, by lease, owner and time."""
 
 _SWEPT: Final = f"expire_time IS NOT NULL AND {SWEEP_TIME} <= %s"
 EXPIRE: Final = _sql(f"""WITH due AS MATERIALIZED (
-    SELECT id FROM operations WHERE {_SWEPT} ORDER BY {SWEEP_TIME} LIMIT %s
+    SELECT id FROM lro_operations WHERE {_SWEPT} ORDER BY {SWEEP_TIME} LIMIT %s
         FOR UPDATE SKIP LOCKED
 ), removed AS (
-    DELETE FROM operations o USING due WHERE o.id = due.id RETURNING o.id, o.name, o.method
+    DELETE FROM lro_operations o USING due WHERE o.id = due.id RETURNING o.id, o.name, o.method
 ), freed AS (
-    DELETE FROM inputs i USING removed r WHERE i.id = r.id
+    DELETE FROM lro_inputs i USING removed r WHERE i.id = r.id
 )
 SELECT name, method FROM removed""")
 
 EXPIRE_STARTS: Final = _sql("""WITH due AS MATERIALIZED (
-    SELECT id FROM starts WHERE at <= %s ORDER BY at LIMIT %s FOR UPDATE SKIP LOCKED
+    SELECT id FROM lro_starts WHERE at <= %s ORDER BY at LIMIT %s FOR UPDATE SKIP LOCKED
 )
-DELETE FROM starts s USING due WHERE s.id = due.id RETURNING 1""")
+DELETE FROM lro_starts s USING due WHERE s.id = due.id RETURNING 1""")
 
-LEFT: Final = _sql(f"""SELECT EXISTS (SELECT 1 FROM operations WHERE {_SWEPT})
-    OR EXISTS (SELECT 1 FROM starts WHERE at <= %s)""")
+LEFT: Final = _sql(f"""SELECT EXISTS (SELECT 1 FROM lro_operations WHERE {_SWEPT})
+    OR EXISTS (SELECT 1 FROM lro_starts WHERE at <= %s)""")
 
 CLAIM_DUE: Final = _sql(f"""WITH due AS MATERIALIZED (
-    SELECT id, notify_at AS since FROM operations WHERE notify_at <= %s ORDER BY notify_at LIMIT %s
-        FOR NO KEY UPDATE SKIP LOCKED
+    SELECT id, notify_at AS since FROM lro_operations WHERE notify_at <= %s
+        ORDER BY notify_at LIMIT %s FOR NO KEY UPDATE SKIP LOCKED
 ), claimed AS (
-    UPDATE operations o SET notify_at = %s, version = o.version + 1 FROM due d WHERE o.id = d.id
+    UPDATE lro_operations o SET notify_at = %s, version = o.version + 1 FROM due d WHERE o.id = d.id
         RETURNING d.since, {_ROW}
 ) SELECT {_ROW} FROM claimed o ORDER BY since""")
 
@@ -649,7 +651,7 @@ NOTIFY: Final = _sql("SELECT pg_notify(%s, p) FROM json_array_elements_text(%s::
 
 
 # All processes lock in one order, so that they cannot deadlock.
-ADD_COUNTS: Final = _sql("""INSERT INTO minutes AS m (step, minute, method, counts)
+ADD_COUNTS: Final = _sql("""INSERT INTO lro_minutes AS m (step, minute, method, counts)
     SELECT step::integer, minute::bigint, method, counts
         FROM jsonb_each(%s::jsonb) AS given(method, counts),
             jsonb_each_text(%s::jsonb) AS steps(step, minute) ORDER BY 1, 2, 3
@@ -663,11 +665,11 @@ ADD_COUNTS: Final = _sql("""INSERT INTO minutes AS m (step, minute, method, coun
     ) RETURNING 1""")
 
 PRUNE: Final = _sql(f"""WITH old AS MATERIALIZED (
-    SELECT step, minute, method FROM minutes
+    SELECT step, minute, method FROM lro_minutes
         WHERE step = ANY (ARRAY{[*STEP_MINUTES]}) AND minute < %s LIMIT {PRUNED_ROWS}
         FOR UPDATE SKIP LOCKED
 )
-DELETE FROM minutes m USING old WHERE (m.step, m.minute, m.method)
+DELETE FROM lro_minutes m USING old WHERE (m.step, m.minute, m.method)
     = (old.step, old.minute, old.method) RETURNING 1""")
 
 LOAD: Final = _sql(f"""SELECT method, owner, {WAITS} AS waits,
@@ -675,7 +677,7 @@ LOAD: Final = _sql(f"""SELECT method, owner, {WAITS} AS waits,
         min(create_time), (array_agg(name ORDER BY create_time, name))[1]
     FROM (SELECT *, row_number() OVER () AS place FROM (
         SELECT o.* FROM unnest(%s::uuid[]) AS p(id) CROSS JOIN LATERAL (
-            SELECT method, owner, lease_until, create_time, name FROM operations
+            SELECT method, owner, lease_until, create_time, name FROM lro_operations
                 WHERE (parent_id::text || '/' || state) = (p.id::text || '/IN_PROGRESS')
                 ORDER BY create_time LIMIT %s
         ) AS o LIMIT %s

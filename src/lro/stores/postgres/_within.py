@@ -57,7 +57,7 @@ class TransactionInserts:
         self._schema = connections.address.quoted_schema
         self._channel = channel_of(connections.address.schema)
         self._work_waits = dumps([*payloads(NOBODY, [WORK_WAITS])]).decode()
-        self._table = (f"{self._schema}.operations",)
+        self._table = (f"{self._schema}.lro_operations",)
         self._find_first = qualified(FIND_FIRST, self._schema)
         self._identity: Sequence[Any] = ()
 

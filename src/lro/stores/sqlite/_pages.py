@@ -15,7 +15,7 @@ from lro.stores.sqlite._file import FetchRecords, FetchRows
 _ROW: Final = ", ".join(COLUMNS)
 _MERGED: Final = ", ".join(f"o.{name}" for name in COLUMNS)
 _NEWEST: Final = "ORDER BY create_time DESC, name"
-_INDEXES: Final = {"": "operations_order", "state": "operations_states"}
+_INDEXES: Final = {"": "lro_operations_order", "state": "lro_operations_states"}
 
 
 class SQLiteDialect:
@@ -62,14 +62,14 @@ DIALECT: Final = SQLiteDialect()
 
 def index_name(key: str) -> str:
     """Return the name of the index by a key."""
-    return f"operations_by_{key}"
+    return f"lro_operations_by_{key}"
 
 
 def make_index(writer: sqlite3.Connection, key: str) -> None:
     """Make the index by a key if it is missing."""
     writer.execute(
         f"CREATE INDEX IF NOT EXISTS {index_name(key)}"
-        f" ON operations (parent, {DIALECT.key(key)}, create_time DESC, name)"
+        f" ON lro_operations (parent, {DIALECT.key(key)}, create_time DESC, name)"
     )
 
 
@@ -104,7 +104,7 @@ def find(
     if len(texts) > 1:
         text = " UNION ALL ".join(f"SELECT * FROM ({one})" for one in texts)
         text = f"""SELECT {_MERGED} FROM ({text} {_NEWEST} LIMIT ?) AS found
-            CROSS JOIN operations AS o ON o.rowid = found.place"""
+            CROSS JOIN lro_operations AS o ON o.rowid = found.place"""
         values.append(limit)
     found, more = records(text, tuple(values), max_bytes=max_bytes)
     return walk.page(found, end, cut=more or len(found) == limit)
@@ -114,8 +114,8 @@ def _sources(walk: ListQuery, parent: str) -> list[tuple[str, list[object]]]:
     """Return the sources of a list: for each, SQL of table, index and condition, and values."""
     if walk.names is not None:
         names, values = walk.names
-        return [(f"operations WHERE {names} AND +parent = ?", [*values, parent])]
-    source = f"operations INDEXED BY {_INDEXES.get(walk.order) or index_name(walk.order)}"
+        return [(f"lro_operations WHERE {names} AND +parent = ?", [*values, parent])]
+    source = f"lro_operations INDEXED BY {_INDEXES.get(walk.order) or index_name(walk.order)}"
     if not walk.order:
         return [(f"{source} WHERE parent = ?", [parent])]
     order = walk.order if walk.order in _INDEXES else DIALECT.key(walk.order)

@@ -344,12 +344,12 @@ def _execute(
 
 @functools.cache
 def _input_insertion(count: int) -> str:
-    return f"INSERT {sql.OR_FAIL}INTO inputs SELECT * FROM {sql.some_of(count, 2)}"
+    return f"INSERT {sql.OR_FAIL}INTO lro_inputs SELECT * FROM {sql.some_of(count, 2)}"
 
 
 @functools.cache
 def _input_removal(count: int) -> str:
-    return f"DELETE FROM inputs WHERE name IN {sql.some_of(count, 1)}"
+    return f"DELETE FROM lro_inputs WHERE name IN {sql.some_of(count, 1)}"
 
 
 @functools.lru_cache(maxsize=128)
@@ -357,10 +357,10 @@ def _replacement(columns: tuple[str, ...], count: int) -> str:
     width = 1 + len(columns) + len(STAMP_COLUMNS)
     assignments = ", ".join(f"{name} = v.column{n}" for n, name in enumerate(columns, 2))
     expected = " AND ".join(
-        f"operations.{name} IS v.column{n}"
+        f"lro_operations.{name} IS v.column{n}"
         for n, name in enumerate(STAMP_COLUMNS, 2 + len(columns))
     )
     return (
-        f"UPDATE {sql.OR_FAIL}operations SET {assignments}"
+        f"UPDATE {sql.OR_FAIL}lro_operations SET {assignments}"
         f" FROM {sql.some_of(count, width)} AS v WHERE name = v.column1 AND {expected}"
     )

@@ -79,26 +79,38 @@ SQLite would skip an UPDATE that changes no value.
 """
 
 _INDEXES: Final = (
-    f"""CREATE INDEX operations_waiting ON operations
+    "CREATE INDEX lro_operations_order ON lro_operations (parent, create_time DESC, name)",
+    "CREATE INDEX lro_operations_states ON lro_operations (parent, state, create_time DESC, name)",
+    f"""CREATE INDEX lro_operations_waiting ON lro_operations
         (method, ({IS_SUSPECT}), lane, rank, lease_until, name) WHERE {WAITS}""",
-    "CREATE INDEX operations_running ON operations (method, owner, lease_until) WHERE owner != ''",
-    "CREATE INDEX operations_lanes ON operations (method, lane) WHERE owner != '' AND lane != 0",
-    f"CREATE INDEX operations_unbegun ON operations (begin_before) WHERE {UNBEGUN}",
-    f"CREATE INDEX operations_sent ON operations (method, lane, lease_until) WHERE {IS_SENT}",
-    "CREATE INDEX begins_latest ON begins (method, lane, at)",
-    "CREATE INDEX begins_over ON begins (until)",
+    "CREATE INDEX lro_operations_running ON lro_operations (method, owner, lease_until)"
+    " WHERE owner != ''",
+    "CREATE INDEX lro_operations_lanes ON lro_operations (method, lane)"
+    " WHERE owner != '' AND lane != 0",
+    f"CREATE INDEX lro_operations_unbegun ON lro_operations (begin_before) WHERE {UNBEGUN}",
+    f"""CREATE INDEX lro_operations_sent ON lro_operations (method, lane, lease_until)
+        WHERE {IS_SENT}""",
+    f"""CREATE INDEX lro_operations_expiry ON lro_operations ({SWEEP_TIME})
+        WHERE expire_time IS NOT NULL""",
+    "CREATE INDEX lro_operations_debts ON lro_operations (notify_at) WHERE notify_at IS NOT NULL",
+    "CREATE UNIQUE INDEX lro_operations_targets ON lro_operations (target)"
+    " WHERE target != '' AND state IN ('IN_PROGRESS', 'HIDDEN')",
+    "CREATE INDEX lro_begins_latest ON lro_begins (method, lane, at)",
+    "CREATE INDEX lro_begins_over ON lro_begins (until)",
+    "CREATE INDEX lro_starts_age ON lro_starts (at)",
 )
-_BEGINS: Final = """CREATE TABLE begins (method TEXT NOT NULL, lane INTEGER NOT NULL,
+_BEGINS: Final = """CREATE TABLE lro_begins (method TEXT NOT NULL, lane INTEGER NOT NULL,
     at INTEGER NOT NULL, until INTEGER NOT NULL)"""
-_WORKERS: Final = """CREATE TABLE workers (owner TEXT PRIMARY KEY, host TEXT NOT NULL,
+_WORKERS: Final = """CREATE TABLE lro_workers (owner TEXT PRIMARY KEY, host TEXT NOT NULL,
     pid INTEGER NOT NULL, version TEXT NOT NULL, methods TEXT NOT NULL, capacity INTEGER,
     start_time INTEGER NOT NULL, seen_time INTEGER NOT NULL, alive_until INTEGER NOT NULL,
     lost INTEGER NOT NULL)"""
 _CHECKPOINTS: Final = (
-    "CREATE TABLE checkpoints (name TEXT, key TEXT, value TEXT NOT NULL, PRIMARY KEY (name, key))",
+    "CREATE TABLE lro_checkpoints"
+    " (name TEXT, key TEXT, value TEXT NOT NULL, PRIMARY KEY (name, key))",
     *[  # triggers, so that ending an operation without checkpoints needs no further statement
-        f"CREATE TRIGGER checkpoints_{after} ON operations{when}"
-        " BEGIN DELETE FROM checkpoints WHERE name = old.name; END"
+        f"CREATE TRIGGER lro_checkpoints_{after} ON lro_operations{when}"
+        " BEGIN DELETE FROM lro_checkpoints WHERE name = old.name; END"
         for after, when in (
             ("ended AFTER UPDATE OF state", " WHEN new.state NOT IN ('IN_PROGRESS', 'HIDDEN')"),
             ("removed AFTER DELETE", ""),
@@ -107,68 +119,64 @@ _CHECKPOINTS: Final = (
 )
 
 _INPUTS: Final = (  # with row ids, a request would be written in two B-trees
-    "CREATE TABLE inputs (name TEXT PRIMARY KEY, request TEXT NOT NULL) WITHOUT ROWID"
+    "CREATE TABLE lro_inputs (name TEXT PRIMARY KEY, request TEXT NOT NULL) WITHOUT ROWID"
 )
 
-_SCHEDULES: Final = """CREATE TABLE schedules (name TEXT PRIMARY KEY, version INTEGER NOT NULL,
+_SCHEDULES: Final = """CREATE TABLE lro_schedules (name TEXT PRIMARY KEY, version INTEGER NOT NULL,
     schedule TEXT NOT NULL)"""
 
-_PAUSED: Final = "CREATE TABLE paused (method TEXT PRIMARY KEY, since INTEGER NOT NULL)"
+_PAUSED: Final = "CREATE TABLE lro_paused (method TEXT PRIMARY KEY, since INTEGER NOT NULL)"
+
+_ADDED_TABLES: Final = (_BEGINS, _WORKERS, _SCHEDULES, _PAUSED)
+"""The tables that version 1 does not have, except for the checkpoints."""
 
 _TABLES: Final = (
-    f"CREATE TABLE operations ({_DECLARED})",
-    "CREATE INDEX operations_order ON operations (parent, create_time DESC, name)",
-    "CREATE INDEX operations_states ON operations (parent, state, create_time DESC, name)",
-    _BEGINS,
-    *_INDEXES,
-    f"CREATE INDEX operations_expiry ON operations ({SWEEP_TIME}) WHERE expire_time IS NOT NULL",
-    "CREATE INDEX operations_debts ON operations (notify_at) WHERE notify_at IS NOT NULL",
-    "CREATE UNIQUE INDEX operations_targets ON operations (target)"
-    " WHERE target != '' AND state IN ('IN_PROGRESS', 'HIDDEN')",
+    f"CREATE TABLE lro_operations ({_DECLARED})",
     _INPUTS,
-    _WORKERS,
-    _SCHEDULES,
+    *_ADDED_TABLES,
     *_CHECKPOINTS,
-    _PAUSED,
-    "CREATE TABLE starts (method TEXT, caller TEXT, request_id TEXT,"
+    "CREATE TABLE lro_starts (method TEXT, caller TEXT, request_id TEXT,"
     " fingerprint TEXT NOT NULL, at INTEGER NOT NULL, name TEXT NOT NULL,"
     " first TEXT NOT NULL, PRIMARY KEY (method, caller, request_id))",
-    "CREATE INDEX starts_age ON starts (at)",
-    "CREATE TABLE minutes (step INTEGER, minute INTEGER, method TEXT, counts TEXT NOT NULL,"
+    "CREATE TABLE lro_minutes (step INTEGER, minute INTEGER, method TEXT, counts TEXT NOT NULL,"
     " PRIMARY KEY (step, minute, method))",
-    "CREATE TABLE secrets (id INTEGER PRIMARY KEY CHECK (id = 1), key BLOB NOT NULL)",
+    "CREATE TABLE lro_secrets (id INTEGER PRIMARY KEY CHECK (id = 1), key BLOB NOT NULL)",
+    *_INDEXES,
     f"PRAGMA application_id = {APPLICATION_ID}",
     CHANGE_NOTHING,
 )
 
-_UPGRADE: Final = (
-    "DROP INDEX IF EXISTS operations_leases",
-    "DROP INDEX IF EXISTS starts_names",
-    "DROP INDEX IF EXISTS operations_waiting",
-    "DROP TABLE IF EXISTS totals",
-    "ALTER TABLE inputs RENAME TO old_inputs",
+_RENAMED: Final = ("operations", "starts", "minutes", "secrets")
+"""The tables of version 1 that version 2 has under a name with the prefix."""
+
+_RENAME: Final = (
+    "DROP TABLE totals",
+    *[f"ALTER TABLE {name} RENAME TO lro_{name}" for name in _RENAMED],
     _INPUTS,
-    "INSERT INTO inputs SELECT name, request FROM old_inputs",
-    "DROP TABLE old_inputs",
+    "INSERT INTO lro_inputs SELECT name, request FROM inputs",
+    "DROP TABLE inputs",
+)
+
+_UPGRADE: Final = (
     *[
-        re.sub("(INDEX|TABLE|TRIGGER)", r"\1 IF NOT EXISTS", one, count=1)
-        for one in (_BEGINS, _WORKERS, _SCHEDULES, _PAUSED, *_CHECKPOINTS, *_INDEXES)
+        re.sub("(INDEX|TABLE|TRIGGER) ", r"\1 IF NOT EXISTS ", one, count=1)
+        for one in (*_ADDED_TABLES, *_CHECKPOINTS, *_INDEXES)
     ],
     CHANGE_NOTHING,
 )
 """Upgrades version 1 to 2; also repairs a version 2 that old code has marked as version 1."""
 
 _COLUMNS: Final = {
-    "operations": ", ".join(COLUMNS),
-    "inputs": "name, request",
-    "workers": ", ".join(WORKER_COLUMNS),
-    "begins": "method, lane, at, until",
-    "schedules": SCHEDULE_COLUMNS,
-    "checkpoints": "name, key, value",
-    "paused": "method, since",
-    "starts": "method, caller, request_id, fingerprint, at, name, first",
-    "minutes": "step, minute, method, counts",
-    "secrets": "id, key",
+    "lro_operations": ", ".join(COLUMNS),
+    "lro_inputs": "name, request",
+    "lro_workers": ", ".join(WORKER_COLUMNS),
+    "lro_begins": "method, lane, at, until",
+    "lro_schedules": SCHEDULE_COLUMNS,
+    "lro_checkpoints": "name, key, value",
+    "lro_paused": "method, since",
+    "lro_starts": "method, caller, request_id, fingerprint, at, name, first",
+    "lro_minutes": "step, minute, method, counts",
+    "lro_secrets": "id, key",
 }
 
 
@@ -250,18 +258,30 @@ def _make_tables(writer: sqlite3.Connection, path: str) -> None:
             for table in _COLUMNS:
                 if table in found:
                     raise _foreign(path, f"a table {table!r} of the same name")
-        if version == 1:
-            known = {name for _, name, *_ in writer.execute("PRAGMA table_info(operations)")}
-            for name, kind in added_columns("INTEGER", "TEXT").items():
-                if name not in known:
-                    _execute(writer, path, f"ALTER TABLE operations ADD COLUMN {name} {kind}")
-        for statement in {0: _TABLES, 1: _UPGRADE}.get(version, ()):
+        for statement in _TABLES if version == 0 else _upgrade(writer) if version == 1 else ():
             _execute(writer, path, statement)
         writer.execute("COMMIT")
     except BaseException:
         with contextlib.suppress(sqlite3.Error):  # the transaction may be rolled back already
             writer.execute("ROLLBACK")
         raise
+
+
+def _upgrade(writer: sqlite3.Connection) -> Iterator[str]:
+    """Yield the statements that upgrade version 1, each after the one before was executed."""
+    query = "SELECT name FROM sqlite_master WHERE type = ? AND tbl_name IN ({})"
+    marks = ", ".join("?" * len(_RENAMED))
+    if not writer.execute(query.format("?"), ("table", "lro_operations")).fetchall():
+        # SQLite cannot rename an index, only make it again; those of the library have such names.
+        for (name,) in writer.execute(query.format(marks), ("index", *_RENAMED)).fetchall():
+            if name.startswith(("operations_", "starts_")):
+                yield f"DROP INDEX {name}"
+        yield from _RENAME
+    known = {name for _, name, *_ in writer.execute("PRAGMA table_info(lro_operations)")}
+    for name, kind in added_columns("INTEGER", "TEXT").items():
+        if name not in known:
+            yield f"ALTER TABLE lro_operations ADD COLUMN {name} {kind}"
+    yield from _UPGRADE
 
 
 def _execute(writer: sqlite3.Connection, path: str, statement: str) -> None:
@@ -279,44 +299,44 @@ def _foreign(path: str, what: str) -> DeclarationError:
 
 _ROW: Final = ", ".join(COLUMNS)
 
-INSERT_INPUT: Final = "INSERT INTO inputs VALUES (?, ?)"
-DELETE: Final = "DELETE FROM operations WHERE name = ?"
-DELETE_INPUT: Final = "DELETE FROM inputs WHERE name = ?"
+INSERT_INPUT: Final = "INSERT INTO lro_inputs VALUES (?, ?)"
+DELETE: Final = "DELETE FROM lro_operations WHERE name = ?"
+DELETE_INPUT: Final = "DELETE FROM lro_inputs WHERE name = ?"
 
-GET: Final = f"SELECT {_ROW} FROM operations WHERE name = ?"
-STAMP: Final = f"SELECT {', '.join(STAMP_COLUMNS)} FROM operations WHERE name = ?"
+GET: Final = f"SELECT {_ROW} FROM lro_operations WHERE name = ?"
+STAMP: Final = f"SELECT {', '.join(STAMP_COLUMNS)} FROM lro_operations WHERE name = ?"
 _NAMES: Final = "name IN (SELECT value FROM json_each(?))"
-FIND: Final = f"SELECT {_ROW} FROM operations WHERE {_NAMES}"
-STAMPS: Final = f"SELECT name, {', '.join(STAMP_COLUMNS)} FROM operations WHERE {_NAMES}"
-KEEP_CHECKPOINT: Final = """INSERT INTO checkpoints SELECT name, ?, ? FROM operations
+FIND: Final = f"SELECT {_ROW} FROM lro_operations WHERE {_NAMES}"
+STAMPS: Final = f"SELECT name, {', '.join(STAMP_COLUMNS)} FROM lro_operations WHERE {_NAMES}"
+KEEP_CHECKPOINT: Final = """INSERT INTO lro_checkpoints SELECT name, ?, ? FROM lro_operations
     WHERE name = ? AND attempt = ? AND state IN ('IN_PROGRESS', 'HIDDEN')
     ON CONFLICT (name, key) DO UPDATE SET value = excluded.value"""
-BUSY: Final = """SELECT 1 FROM operations
+BUSY: Final = """SELECT 1 FROM lro_operations
     WHERE target = ? AND target != '' AND state IN ('IN_PROGRESS', 'HIDDEN')"""
 INDEXED: Final = "SELECT 1 FROM sqlite_master WHERE type = 'index' AND name = ?"
 POLL_STATES: Final = """SELECT wanted.value, state, expire_time, cancel_requested
-    FROM json_each(?) AS wanted LEFT JOIN operations ON name = wanted.value
+    FROM json_each(?) AS wanted LEFT JOIN lro_operations ON name = wanted.value
     WHERE state IS NULL OR state != 'IN_PROGRESS' OR expire_time IS NOT NULL OR cancel_requested"""
 """Selects only names whose state must be reported, usually a few."""
 
 _NAME, _METHOD, _LANE_COLUMN = map(COLUMNS.index, ("name", "method", "lane"))
-_MINE: Final = """SELECT name, cancel_requested, lease_until <= ? FROM operations
+_MINE: Final = """SELECT name, cancel_requested, lease_until <= ? FROM lro_operations
     WHERE owner != '' AND owner = ? AND (cancel_requested OR lease_until <= ?)"""
-_RENEW: Final = f"""INSERT INTO workers VALUES ({", ".join("?" * len(WORKER_COLUMNS))})
+_RENEW: Final = f"""INSERT INTO lro_workers VALUES ({", ".join("?" * len(WORKER_COLUMNS))})
     ON CONFLICT (owner) DO UPDATE SET (methods, capacity, seen_time, alive_until)
         = (excluded.methods, excluded.capacity, excluded.seen_time, excluded.alive_until)
         WHERE NOT lost"""
-_LEAVE: Final = "DELETE FROM workers WHERE owner = ?"
-_LOSE: Final = "UPDATE workers SET lost = 1 WHERE owner = ? AND (lost OR alive_until = ?)"
-_LOSE_UNKNOWN: Final = f"""INSERT OR IGNORE INTO workers
+_LEAVE: Final = "DELETE FROM lro_workers WHERE owner = ?"
+_LOSE: Final = "UPDATE lro_workers SET lost = 1 WHERE owner = ? AND (lost OR alive_until = ?)"
+_LOSE_UNKNOWN: Final = f"""INSERT OR IGNORE INTO lro_workers
     VALUES ({", ".join("?" * len(WORKER_COLUMNS))})"""
-_IS_LOST: Final = "SELECT 1 FROM workers WHERE owner = ? AND lost"
-_FORGET: Final = """DELETE FROM workers WHERE seen_time <= ?
-    AND owner NOT IN (SELECT owner FROM operations WHERE owner != '') RETURNING owner"""
+_IS_LOST: Final = "SELECT 1 FROM lro_workers WHERE owner = ? AND lost"
+_FORGET: Final = """DELETE FROM lro_workers WHERE seen_time <= ?
+    AND owner NOT IN (SELECT owner FROM lro_operations WHERE owner != '') RETURNING owner"""
 
-_NOT_PAUSED: Final = "NOT IN (SELECT method FROM paused)"
+_NOT_PAUSED: Final = "NOT IN (SELECT method FROM lro_paused)"
 
-_KIND: Final = f"FROM operations AS o WHERE {WAITS} AND ({IS_SUSPECT}) = ?"
+_KIND: Final = f"FROM lro_operations AS o WHERE {WAITS} AND ({IS_SUSPECT}) = ?"
 _LANE: Final = f"{_KIND} AND o.method = p.method AND o.lane = p.lane AND o.rank = p.rank"
 _FIRST_LANE: Final = "ORDER BY o.lane, o.rank LIMIT 1"
 LANES: Final = f"""WITH RECURSIVE found(row, count) AS (
@@ -327,12 +347,12 @@ LANES: Final = f"""WITH RECURSIVE found(row, count) AS (
                 AND o.lane = p.lane AND o.rank > p.rank ORDER BY o.rank LIMIT 1),
             (SELECT o.rowid {_KIND} AND o.method = p.method
                 AND o.lane > p.lane AND o.lane <= ? {_FIRST_LANE})), count + 1
-        FROM found JOIN operations AS p ON p.rowid = row WHERE count < {MOST_LANES}
+        FROM found JOIN lro_operations AS p ON p.rowid = row WHERE count < {MOST_LANES}
     )
     SELECT p.method, p.lane, p.rank,
         (SELECT o.lease_until {_LANE} ORDER BY o.lease_until LIMIT 1) <= ?,
         (SELECT o.lease_until {_LANE} AND o.lease_until > ? ORDER BY o.lease_until LIMIT 1)
-    FROM found JOIN operations AS p ON p.rowid = row"""
+    FROM found JOIN lro_operations AS p ON p.rowid = row"""
 """Selects the lanes in which work waits, with whether work is due, and when more will be due."""
 DUE_OF_LANE: Final = f"""SELECT lease_until, name {_KIND}
     AND method = ? AND lane = ? AND rank = ? AND lease_until <= ?
@@ -341,53 +361,54 @@ DUE_OF_LANE: Final = f"""SELECT lease_until, name {_KIND}
 FIRST_WAITING: Final = f"""SELECT o.lease_until, o.lane, o.name {_KIND} AND o.method = ?
     AND o.method {_NOT_PAUSED} AND o.name NOT IN (SELECT value FROM json_each(?))
     ORDER BY o.lease_until LIMIT 1"""
-RUNNING: Final = "SELECT count(*) FROM operations WHERE method = ? AND owner != ''"
+RUNNING: Final = "SELECT count(*) FROM lro_operations WHERE method = ? AND owner != ''"
 RUNNING_IN_LANE: Final = f"{RUNNING} AND lane = ? AND lane != 0"
 RUNNING_WITHOUT_KEY: Final = f"{RUNNING} AND lane = 0"
-SENT: Final = f"""SELECT count(*) FROM operations
+SENT: Final = f"""SELECT count(*) FROM lro_operations
     WHERE {IS_SENT} AND method = ? AND lease_until > ?"""
 SENT_IN_LANE: Final = f"{SENT} AND lane = ?"
-BEGUN: Final = """SELECT at FROM begins WHERE method = ? AND lane = ? AND at > ? AND at <= ?
+BEGUN: Final = """SELECT at FROM lro_begins WHERE method = ? AND lane = ? AND at > ? AND at <= ?
     ORDER BY at DESC LIMIT ?"""
-_NOTE_BEGIN: Final = "INSERT INTO begins VALUES (?, ?, ?, ?)"
-BEGINS_OVER: Final = "SELECT 1 FROM begins WHERE until <= ? LIMIT 1"
-_FORGET_BEGINS: Final = "DELETE FROM begins WHERE until <= ?"
-_WANTED: Final = f"""SELECT method, lane FROM operations
+_NOTE_BEGIN: Final = "INSERT INTO lro_begins VALUES (?, ?, ?, ?)"
+BEGINS_OVER: Final = "SELECT 1 FROM lro_begins WHERE until <= ? LIMIT 1"
+_FORGET_BEGINS: Final = "DELETE FROM lro_begins WHERE until <= ?"
+_WANTED: Final = f"""SELECT method, lane FROM lro_operations
     WHERE name = ? AND {WAITS} AND (lease_until <= ? OR {IS_SENT}) AND method {_NOT_PAUSED}"""
-_BEGIN: Final = f"""UPDATE operations SET owner = ?, lease_until = ?, attempt = attempt + 1,
+_BEGIN: Final = f"""UPDATE lro_operations SET owner = ?, lease_until = ?, attempt = attempt + 1,
     start_time = coalesce(start_time, ?), update_time = ?, sent_time = NULL,
     version = version + 1 WHERE {_NAMES}"""
-_PUT_OFF: Final = f"""UPDATE operations SET lease_until = max(?, ? + coalesce(? - sent_time, 0)),
+_PUT_OFF: Final = f"""UPDATE lro_operations
+    SET lease_until = max(?, ? + coalesce(? - sent_time, 0)),
     sent_time = coalesce(sent_time, ?), version = version + 1 WHERE {_NAMES}"""
 _TAKEN: Final = f"""SELECT {", ".join(f"o.{name}" for name in COLUMNS)}, i.request
-    FROM json_each(?) AS taken CROSS JOIN operations AS o ON o.name = taken.value
-    CROSS JOIN inputs AS i ON i.name = o.name"""
+    FROM json_each(?) AS taken CROSS JOIN lro_operations AS o ON o.name = taken.value
+    CROSS JOIN lro_inputs AS i ON i.name = o.name"""
 
-EXPIRED: Final = f"""SELECT name, method FROM operations
+EXPIRED: Final = f"""SELECT name, method FROM lro_operations
     WHERE expire_time IS NOT NULL AND {SWEEP_TIME} <= ? LIMIT ?"""
-DUE: Final = f"""SELECT {_ROW} FROM operations
+DUE: Final = f"""SELECT {_ROW} FROM lro_operations
     WHERE notify_at <= ? ORDER BY notify_at LIMIT ?"""
-ANY_DUE: Final = "SELECT 1 FROM operations WHERE notify_at <= ? LIMIT 1"
-_CLAIM: Final = "UPDATE operations SET notify_at = ?, version = version + 1 WHERE name = ?"
+ANY_DUE: Final = "SELECT 1 FROM lro_operations WHERE notify_at <= ? LIMIT 1"
+_CLAIM: Final = "UPDATE lro_operations SET notify_at = ?, version = version + 1 WHERE name = ?"
 
-SPENT: Final = "SELECT rowid FROM starts WHERE at <= ? LIMIT ?"
-_DELETE_START: Final = "DELETE FROM starts WHERE rowid = ?"
+SPENT: Final = "SELECT rowid FROM lro_starts WHERE at <= ? LIMIT ?"
+_DELETE_START: Final = "DELETE FROM lro_starts WHERE rowid = ?"
 
-_COUNTED: Final = "SELECT counts FROM minutes WHERE step = ? AND minute = ? AND method = ?"
-_KEEP_COUNTS: Final = "INSERT OR REPLACE INTO minutes VALUES (?, ?, ?, ?)"
-_PRUNE: Final = f"""DELETE FROM minutes WHERE rowid IN (SELECT rowid FROM minutes
+_COUNTED: Final = "SELECT counts FROM lro_minutes WHERE step = ? AND minute = ? AND method = ?"
+_KEEP_COUNTS: Final = "INSERT OR REPLACE INTO lro_minutes VALUES (?, ?, ?, ?)"
+_PRUNE: Final = f"""DELETE FROM lro_minutes WHERE rowid IN (SELECT rowid FROM lro_minutes
     WHERE step IN {STEP_MINUTES} AND minute < ? LIMIT {PRUNED_ROWS})"""
 LOAD: Final = f"""SELECT method, owner, {WAITS} AS waits,
         sum(place <= ?), sum(place > ?), min(create_time), name
     FROM (SELECT *, row_number() OVER () AS place FROM (
-        SELECT method, owner, lease_until, create_time, name FROM operations
+        SELECT method, owner, lease_until, create_time, name FROM lro_operations
             WHERE parent = ? AND state = 'IN_PROGRESS' ORDER BY create_time LIMIT ?))
     GROUP BY method, owner, waits"""
 """In SQLite, a bare column beside ``min``, such as ``name``, is from the row with the minimum."""
 
-_FIND_START: Final = """SELECT fingerprint, at, name, first FROM starts
+_FIND_START: Final = """SELECT fingerprint, at, name, first FROM lro_starts
     WHERE method = ? AND caller = ? AND request_id = ?"""
-_REMEMBER_START: Final = "INSERT OR REPLACE INTO starts VALUES (?, ?, ?, ?, ?, ?, ?)"
+_REMEMBER_START: Final = "INSERT OR REPLACE INTO lro_starts VALUES (?, ?, ?, ?, ?, ?, ?)"
 
 _UNFINISHED: Final = frozenset({State.IN_PROGRESS.value, State.HIDDEN.value})
 
@@ -421,7 +442,7 @@ def insert_of(columns: tuple[str, ...], count: int = 0) -> str:
     chosen = ", ".join(values.values())
     source = f"SELECT {chosen} FROM {some_of(count, len(columns))}"
     return (
-        f"INSERT {OR_FAIL * bool(count)}INTO operations ({', '.join(values)})"
+        f"INSERT {OR_FAIL * bool(count)}INTO lro_operations ({', '.join(values)})"
         f" {source if count else f'VALUES ({chosen})'}"
     )
 
@@ -453,7 +474,7 @@ def update_of(columns: tuple[str, ...]) -> str:
     """Return the statement that writes these columns of a record if its stamp has not changed."""
     assignments = ", ".join(f"{column} = ?" for column in columns)
     expected = " AND ".join(f"{column} IS ?" for column in STAMP_COLUMNS)
-    return f"UPDATE operations SET {assignments} WHERE name = ? AND {expected}"
+    return f"UPDATE lro_operations SET {assignments} WHERE name = ? AND {expected}"
 
 
 def listed(texts: Collection[str]) -> tuple[str, frozenset[str]]:

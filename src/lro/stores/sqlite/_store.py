@@ -394,11 +394,11 @@ class SQLiteStore(SQLStore):
         return name
 
     def _make_secret(self) -> bytes:
-        query = "SELECT key FROM secrets"
+        query = "SELECT key FROM lro_secrets"
         known = self._file.rows(query)
         if not known:
             fresh = secrets.token_bytes(KEY_BYTES)
-            insert = "INSERT OR IGNORE INTO secrets VALUES (1, ?)"
+            insert = "INSERT OR IGNORE INTO lro_secrets VALUES (1, ?)"
             self._file.write(lambda writer: writer.execute(insert, (fresh,)))
             known = self._file.rows(query)
         return bytes(known[0][0])
