@@ -44,7 +44,7 @@ from tests.waiting import until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 METHOD = WORK
-PAGE = Path(__file__).parents[2] / "docs/how-to/metrics.md"
+PAGE = Path(__file__).parents[2] / "docs/how-to/observe.md"
 
 Measured = Callable[..., Telemetry]
 

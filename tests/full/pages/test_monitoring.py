@@ -1,4 +1,4 @@
-"""The page on monitoring: promtool accepts the page's rules, and each alert fires when due."""
+"""The page on alerts: promtool accepts the page's rules, and each alert fires when due."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import yaml
 from lro.telemetry import METRICS
 from tests.page_texts import ROOT, fences, rows
 
-PAGE: Final = "how-to/monitoring.md"
+PAGE: Final = "how-to/alerts.md"
 GROUPS: Final = [group for text in fences(PAGE, "yaml") for group in yaml.safe_load(text)["groups"]]
 RULES: Final[Mapping[str, Any]] = {
     rule["alert"]: rule for group in GROUPS for rule in group["rules"]
@@ -191,7 +191,7 @@ def test_each_alert_fires_when_it_is_due_and_not_before(tmp_path: Path) -> None:
 
 
 def test_queries_of_panels_are_valid(tmp_path: Path) -> None:
-    queries = [*PANELS.values(), *fences("how-to/metrics.md", "text")[-1].split("\nhistogram")]
+    queries = [*PANELS.values(), *fences("how-to/observe.md", "text")[-1].split("\nhistogram")]
     queries[-1] = f"histogram{queries[-1]}"
     rules = [{"record": f"panel:{number}", "expr": one} for number, one in enumerate(queries)]
     group = {"name": "panels", "rules": rules}
