@@ -7,7 +7,15 @@ to :meth:`OperationsEdge.handle`. On an event loop, await :func:`on_loop` of
 that the application writes itself. All other names are for edges and bridges in other packages.
 """
 
-from lro._engine.access import OPERATOR_VERBS, VERBS, Hook, ask_caller, ask_permission
+from lro._engine.access import (
+    OPERATOR_VERBS,
+    VERBS,
+    Hook,
+    ask_caller,
+    ask_permission,
+    caller_hook,
+    name_of_caller,
+)
 from lro._engine.flow import Flow, InThreads, UpdateWrite, flow_of, in_thread, on_loop, run
 from lro._engine.flow import read as read_record
 from lro._engine.listing import Listing
@@ -107,6 +115,7 @@ __all__ = [
     "answer_async",
     "ask_caller",
     "ask_permission",
+    "caller_hook",
     "check_site",
     "checked_prefix",
     "detail_of",
@@ -120,6 +129,7 @@ __all__ = [
     "make_large",
     "media_type",
     "mount_path",
+    "name_of_caller",
     "on_loop",
     "operation_reply",
     "operation_reply_json",

@@ -129,7 +129,7 @@ def with_models(counting: Counting) -> FastAPI:
             raise HTTPException(418, "short and stout", {"x-pot": "tea"})
         if token == "away":
             raise HTTPException(303, headers={"location": "/"})
-        return name_of(f"Bearer {token}") if token != "number" else 7  # type: ignore[return-value]
+        return name_of(f"Bearer {token}") if token != "float" else 7.5  # type: ignore[return-value]
 
     operations = FastAPIOperations(counting.service, caller=caller, parents=["projects/*"])
     Here = Annotated[RequestOperations, Depends(operations)]
@@ -227,7 +227,7 @@ def test_endpoint_whose_errors_would_not_reach_callers_is_refused(counting: Coun
     [
         ("", 401, "UNAUTHENTICATED"),
         ("Bearer teapot", 400, "FAILED_PRECONDITION"),
-        ("Bearer number", 500, "INTERNAL"),
+        ("Bearer float", 500, "INTERNAL"),
     ],
 )
 def test_refusals_of_a_dependency_have_our_form(
@@ -257,6 +257,26 @@ def test_owner_only_service_without_caller_is_refused(counting: Counting) -> Non
     """If ``caller`` is missing for an owner-only service, a DeclarationError names the option."""
     with pytest.raises(lro.DeclarationError, match="caller: is needed"):
         FastAPIOperations(counting.service)
+
+
+def test_dependency_that_gives_a_user_is_refused_at_once(counting: Counting) -> None:
+    """A caller that is annotated with a model is refused by name; a number is a name."""
+
+    def user() -> CountBody:
+        return CountBody(steps=1)
+
+    with pytest.raises(lro.DeclarationError, match=r"^caller: must return a text, a whole number"):
+        FastAPIOperations(counting.service, caller=user)
+
+    def user_id(user: Annotated[CountBody, Depends(user)]) -> int:
+        return user.steps
+
+    app = FastAPI()
+    operations = FastAPIOperations(counting.service, caller=user_id)
+    app.include_router(operations.router(starts=True))
+    with TestClient(app) as client:
+        name = client.post(START, json={"steps": 1}).json()["name"]
+        assert counting.service.store.get(name).caller == "1"
 
 
 def references(part: Any) -> Iterator[str]:

@@ -99,7 +99,7 @@ served = served_by(plain=(plain, {"unnamed": unnamed}), prefixed=(prefixed, {"pr
 def guarded(counting: Counting) -> Litestar:
     """Make an application with a guard, and a handler whose request body Litestar parses."""
 
-    odd = {"none": None, "number": 7}
+    odd = {"none": None, "number": 7.5}
 
     def caller(request: Request[Any, Any, Any]) -> Any:
         token = request.headers.get("authorization", "")
@@ -157,7 +157,7 @@ def test_validation_error_of_litestar_has_our_format(client: Client) -> None:
 
 
 def test_refusals_of_guards_and_callers_have_our_form(client: Client) -> None:
-    """A guard's error gets our format. If ``caller`` returns a number, the reply is INTERNAL."""
+    """A guard's error gets our format. If ``caller`` returns a float, the reply is INTERNAL."""
     bad = client.get("/v1/operations/x", headers={"x-bad": "1"})
     assert reason(bad, 403) == "PERMISSION_DENIED"
     number = client.get("/v1/operations/x", headers={"authorization": "number"})

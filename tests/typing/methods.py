@@ -215,7 +215,7 @@ def hooks(store: lro.adapters.Store, executor: lro.adapters.Executor) -> None:
 
     OperationsEdge(service, authenticate=who)
     OperationsEdge(service, authenticate=who_awaited)
-    OperationsEdge(service, authenticate=lambda headers: 7)  # type: ignore[arg-type]
+    OperationsEdge(service, authenticate=lambda headers: 7.5)  # type: ignore[arg-type]
     lro.asgi.OperationsApp(service, autenticate=who)  # type: ignore[call-arg]
     lro.wsgi.OperationsApp(service, autenticate=who)  # type: ignore[call-arg]
 

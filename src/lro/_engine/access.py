@@ -10,10 +10,30 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import inspect
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from types import CoroutineType
-from typing import Any, Final, Protocol, TypeAlias
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from types import CoroutineType, NoneType, SimpleNamespace, UnionType
+from typing import (
+    Any,
+    Final,
+    Protocol,
+    TypeAlias,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import attrs
 
@@ -130,21 +150,86 @@ def _mistake(name: str, found: object, wanted: str) -> HookFailed:
     return HookFailed(name, text)
 
 
+_NAME: Final = "a text, a whole number, or None for a caller without a name"
+_LATER: Final = (Awaitable, Iterator, AsyncIterator)
+"""Classes of results from which the framework takes the caller's name later."""
+
+
+def caller_hook(name: str, function: Callable[..., object]) -> Hook:
+    """Return the hook for a function that returns the caller's name.
+
+    Raises:
+        DeclarationError: It cannot be called, or its annotation has a result that is not a name.
+    """
+    hook = Hook(name, function)
+    annotation = _annotated_result(function)
+    if _never_a_name(annotation):
+        text = f"must return {_NAME}, but its annotation says {got(annotation)}"
+        raise DeclarationError(name, text)
+    return hook
+
+
+def _annotated_result(function: Any) -> object:
+    """Return the annotation of a function's result; ``Any`` if there is none, or it is unknown."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if isinstance(function, type):
+        made: object = function.__new__
+        return function if made is object.__new__ else Any
+    plain = function if inspect.isroutine(function) else type(function).__call__
+    if hasattr(plain, "__wrapped__"):  # the decorator may return something else
+        return Any
+    try:
+        said = {"return": inspect.get_annotations(plain).get("return", Any)}
+        names = inspect.unwrap(plain).__globals__
+        return get_type_hints(SimpleNamespace(__annotations__=said), names)["return"]
+    except Exception:  # the annotation is only for type checkers
+        return Any
+
+
+def _never_a_name(annotation: object) -> bool:
+    """Return True if an annotation has a class whose objects are never names of callers."""
+    origin = get_origin(annotation)
+    if origin in (Union, UnionType):
+        return any(_never_a_name(one) for one in get_args(annotation))
+    kind = annotation if origin is None else origin
+    if kind is Any or not isinstance(kind, type):
+        return False
+    if kind is NoneType or issubclass(kind, _LATER):
+        return False
+    return kind is bool or not any(
+        issubclass(kind, known) or issubclass(known, kind) for known in (str, int)
+    )
+
+
+def name_of_caller(hook: str, found: object) -> str:
+    """Return the caller's name, from the value that the application's function ``hook`` returned.
+
+    None becomes the empty text, and a whole number becomes its digits.
+
+    Raises:
+        HookFailed: The value is neither a text, nor a whole number, nor None.
+    """
+    if found is None:
+        return ""
+    kind, value = type(found), cast("Any", found)  # an object may lie about __class__
+    if issubclass(kind, str):
+        return str.__str__(value)  # a subclass of str may compare equal to any text
+    if issubclass(kind, int) and kind is not bool:
+        return int.__repr__(value)
+    raise _mistake(hook, found, _NAME)
+
+
 def ask_caller(hook: Hook, headers: Mapping[str, str], native: object) -> Flow[str]:
-    """Call the hook ``authenticate``, and return the caller's name. None becomes the empty text.
+    """Call the hook ``authenticate``, and return the caller's name.
 
     ``native`` is the server's own request object, for a hook that needs a second argument.
 
     Raises:
-        HookFailed: The hook returns neither a text nor None.
+        HookFailed: As for :func:`name_of_caller`.
     """
     found = yield from hook.ask(*((headers, native) if hook.needs_native else (headers,)))
-    if found is None:
-        return ""
-    if issubclass(type(found), str):  # an object may lie about __class__
-        caller: Any = found
-        return str.__str__(caller)  # a subclass of str may compare equal to any text
-    raise _mistake(hook.name, found, "a text, or None for a caller without a name")
+    return name_of_caller(hook.name, found)
 
 
 def ask_permission(hook: Hook, caller: str, verb: str, name: str) -> Flow[None]:

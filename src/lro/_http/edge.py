@@ -35,7 +35,7 @@ from lro._base.errors import (
     got,
     one_line,
 )
-from lro._engine.access import OPERATOR_VERBS, VERBS, Hook, ask_caller
+from lro._engine.access import OPERATOR_VERBS, VERBS, ask_caller, caller_hook
 from lro._engine.flow import Flow, InThreads, MayBlock, flow_of, run
 from lro._engine.limits import ReplyReservation
 from lro._engine.listing import Batch, Listing
@@ -240,7 +240,7 @@ class OperationsEdge:
         self.service = service
         self.options: EdgeOptions = given
         self._hook = (
-            None if given.authenticate is None else Hook("authenticate", given.authenticate)
+            None if given.authenticate is None else caller_hook("authenticate", given.authenticate)
         )
         self._trusted_origins = trusted(given.trusted_origins)
         self._redact: Redact | None = None

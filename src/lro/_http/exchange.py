@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-Caller: TypeAlias = str | Awaitable[str | None] | None
+Caller: TypeAlias = str | int | Awaitable[str | int | None] | None
 Authenticate: TypeAlias = (
     Callable[[Mapping[str, str]], Caller] | Callable[[Mapping[str, str], Any], Caller]
 )

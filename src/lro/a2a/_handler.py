@@ -86,6 +86,7 @@ from lro.http import (
     Listing,
     StartSettings,
     ask_caller,
+    caller_hook,
     make_large,
     on_loop,
     start_of_size,
@@ -178,7 +179,7 @@ class Handler(RequestHandler):
         self.card = card
         self._methods = {method.full_name: method for method in methods}
         self._ids = OperationIds(parent)
-        self._hook = None if authenticate is None else Hook("authenticate", authenticate)
+        self._hook = None if authenticate is None else caller_hook("authenticate", authenticate)
         self._read = None if read is None else Hook("read", read)
         self._wait = wait
         self._push = None if webhooks is None else PushConfigs(service, webhooks)

@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 
 from lro._base.arguments import check, check_count, check_instance
-from lro._engine.access import Hook
+from lro._engine.access import caller_hook
 from lro._engine.flow import on_loop, run
 from lro._engine.service import Service
 from lro.grpc._messages import Answer, OperationWriter
@@ -65,7 +65,7 @@ def add_to(
     check_instance("server", server, served, "a grpc.Server or grpc.aio.Server, made already")
     check_instance("service", service, Service, "an lro.Service")
     service.edges.access.check_named("lro.grpc.add_to", authenticate)
-    hook = None if authenticate is None else Hook("authenticate", authenticate)
+    hook = None if authenticate is None else caller_hook("authenticate", authenticate)
     several = isinstance(methods, Sequence) and all(isinstance(m, StartMethod) for m in methods)
     wanted = "True, False, or several lro.grpc.StartMethod"
     check("methods", methods, wanted, fine=several or isinstance(methods, bool))

@@ -12,7 +12,6 @@ import attrs
 from lro import Code, Method, Service
 from lro.asgi import GoneAway, Receive, Scope, while_there
 from lro.errors import (
-    HookFailed,
     LroError,
     PermissionDenied,
     RequestTooLarge,
@@ -24,17 +23,16 @@ from lro.errors import (
     check_instance,
     check_keywords,
     check_plain_function,
-    got,
 )
 from lro.http import (
     Authenticate,
     EndpointStartKeywords,
     Flow,
-    Hook,
     HttpRequest,
     IntegrationKeywords,
     OperationsEdge,
     Starts,
+    caller_hook,
     mount_path,
     parameter_names,
     raw_form,
@@ -143,9 +141,9 @@ class FrameworkOperations(Generic[Find, Reply]):
         )
 
     def _hook(self, caller: Any) -> Authenticate:
+        awaited = caller_hook("caller", caller).awaited
         if self.dependency:
             return _named_by_framework
-        awaited = Hook("caller", caller).awaited
         if self.blocking:
             check_plain_function("caller", caller)
 
@@ -170,18 +168,6 @@ def _without_name(headers: Mapping[str, str]) -> None:
 
 def _named_by_framework(headers: Mapping[str, str]) -> None:  # pragma: no cover - never asked
     """A placeholder for the hook of an edge to which the framework passes the caller's name."""
-
-
-def caller_name(found: object) -> str:
-    """Return the name of a caller, from the value that a dependency of a framework returned.
-
-    Raises:
-        HookFailed: The value is neither a text nor None.
-    """
-    if found is None or isinstance(found, str):
-        return found or ""
-    wanted = "must give a text, or None for a caller without a name"
-    raise HookFailed("caller", f"{wanted}, got {got(found)}")
 
 
 @attrs.frozen

@@ -30,7 +30,7 @@ except ImportError as _exc:
 
 Req = TypeVar("Req")
 Meta = TypeVar("Meta")
-FindCaller: TypeAlias = Callable[[web.Request], str | Awaitable[str | None] | None]
+FindCaller: TypeAlias = Callable[[web.Request], str | int | Awaitable[str | int | None] | None]
 
 _LOOK_SECONDS: Final = 0.5
 """Seconds between checks whether a caller has disconnected, which aiohttp does not report."""

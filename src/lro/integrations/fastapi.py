@@ -21,6 +21,7 @@ from lro.http import (
     IntegrationKeywords,
     OperationsEdge,
     Starts,
+    name_of_caller,
     on_loop,
     read_object,
 )
@@ -28,7 +29,6 @@ from lro.integrations._base import (
     PAGE,
     FrameworkOperations,
     PathRule,
-    caller_name,
     error_of,
     path_below,
     path_rules,
@@ -135,14 +135,14 @@ class FastAPIOperations:
         Raises:
             DeclarationError: The endpoint is not on :meth:`router`, and the application has no
                 handler for this library's errors.
-            HookFailed: The value of ``caller`` is neither a text nor None.
+            HookFailed: The value of ``caller`` is neither a text, nor a whole number, nor None.
         """
         handled = isinstance(request.scope.get("route"), OperationsRoute)
         if not handled and LroError not in request.app.exception_handlers:
             wanted = "must be declared on operations.router(), or the application needs"
             way = "app.add_exception_handler(lro.LroError, operations.refuse)"
             raise DeclarationError(request.url.path, f"{wanted} {way}")
-        return RequestOperations(self._edge, request, caller_name(caller))
+        return RequestOperations(self._edge, request, name_of_caller("caller", caller))
 
     def router(
         self, *, starts: Starts = False, console: str | Console = "", **options: Any

@@ -32,7 +32,7 @@ Meta = TypeVar("Meta")
 View: TypeAlias = Callable[..., Any]
 
 
-class FlaskOperations(FrameworkOperations[Callable[[], "str | None"], Response]):
+class FlaskOperations(FrameworkOperations[Callable[[], "str | int | None"], Response]):
     """The operations of a service, for Flask applications.
 
     ``caller`` returns the name of the current request's caller, or None for a caller without a

@@ -21,13 +21,13 @@ from lro.http import (
     IntegrationKeywords,
     OperationsEdge,
     Starts,
+    name_of_caller,
     on_loop,
 )
 from lro.integrations._base import (
     EVERY_METHOD,
     FrameworkOperations,
     PathRule,
-    caller_name,
     error_of,
     heard_by,
     mounted_at,
@@ -183,7 +183,8 @@ class OperationsPlugin(InitPlugin, FrameworkOperations[Callable[..., Any], Respo
     async def _operations(
         self, request: AnyRequest, operations_caller: Annotated[Any, _INJECTED]
     ) -> LitestarOperations:
-        return LitestarOperations(self.edge, request, caller_name(operations_caller), self._prefix)
+        caller = name_of_caller("caller", operations_caller)
+        return LitestarOperations(self.edge, request, caller, self._prefix)
 
     def _refuse(self, request: AnyRequest, error: Exception) -> Response[Any]:
         scope: Any = request.scope

@@ -40,7 +40,7 @@ __all__ = ["QuartOperations"]
 
 Req = TypeVar("Req")
 Meta = TypeVar("Meta")
-FindCaller: TypeAlias = Callable[[], str | Awaitable[str | None] | None]
+FindCaller: TypeAlias = Callable[[], str | int | Awaitable[str | int | None] | None]
 View: TypeAlias = Callable[..., Any]
 
 

@@ -44,7 +44,7 @@ __all__ = ["StarletteOperations"]
 
 Req = TypeVar("Req")
 Meta = TypeVar("Meta")
-FindCaller: TypeAlias = Callable[[Request], str | Awaitable[str | None] | None]
+FindCaller: TypeAlias = Callable[[Request], str | int | Awaitable[str | int | None] | None]
 
 
 class StarletteOperations(FrameworkOperations[FindCaller, Response]):

@@ -35,10 +35,10 @@ from lro.errors import (
 from lro.http import (
     Authenticate,
     Flow,
-    Hook,
     MethodSpec,
     StartSettings,
     ask_caller,
+    caller_hook,
     flow_of,
     on_loop,
     start_of_size,
@@ -130,7 +130,7 @@ class TasksExtension(Extension):
             line = "%s has no authenticate: any caller who knows the id of a task can read it"
             log.warning(line, type(self).__name__)
         self._service = service
-        self._hook = None if authenticate is None else Hook("authenticate", authenticate)
+        self._hook = None if authenticate is None else caller_hook("authenticate", authenticate)
         self._ids = OperationIds(parent)
         self._wait = given.wait
         self._handles = given.without_tasks == "handle"

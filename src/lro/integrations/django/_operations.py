@@ -19,7 +19,7 @@ import lro.asgi
 import lro.wsgi
 from lro import Method, Service, errors
 from lro.errors import check_plain_function
-from lro.http import EndpointStartKeywords, HttpReply, HttpRequest, OperationsEdge, run
+from lro.http import EndpointStartKeywords, HttpReply, HttpRequest, OperationsEdge, caller_hook, run
 from lro.integrations._base import FrameworkOperations, PathRule, below_prefix
 
 Req = TypeVar("Req")
@@ -81,7 +81,7 @@ def service() -> Service:
     return found
 
 
-class DjangoOperations(FrameworkOperations[Callable[[Request], "str | None"], HttpResponse]):
+class DjangoOperations(FrameworkOperations[Callable[[Request], "str | int | None"], HttpResponse]):
     """The operations of a Django project, served by its views."""
 
     refusal = PermissionDenied
@@ -171,12 +171,15 @@ def answer(edge: OperationsEdge, rule: PathRule, request: Request, **values: str
     return operations().response(edge.handle(attrs.evolve(asked, body=body)))
 
 
-def _permitted(caller: Callable[[Request], str | None]) -> Callable[[Request], str | None]:
+def _permitted(
+    caller: Callable[[Request], str | int | None],
+) -> Callable[[Request], str | int | None]:
     """Wrap ``caller`` in a function that also checks the permission in the settings."""
     check_plain_function("CALLER", caller)
+    caller_hook("CALLER", caller)
     permission = configured().get("PERMISSION", "")
 
-    def permitted(request: Any) -> str | None:
+    def permitted(request: Any) -> str | int | None:
         name = caller(request)
         if permission and not request.user.has_perm(permission):
             raise errors.PermissionDenied(f"the user has no permission {permission}")
