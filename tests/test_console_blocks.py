@@ -36,13 +36,16 @@ EXTRAS: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
 ]
 VERBS: Final = re.compile(r"/v1/operations(?:/[\w-]+)?(?::\w+)?")
 WORDS: Final[Mapping[str, Sequence[str]]] = {
+    ".": (),
     "buf": ("breaking", "--against"),
+    "cd": (),
     "docker": (
         *("build", "buildx", "run", "--tag", "--rm", "--read-only", "--volume", "--publish"),
         *("--stop-timeout", "--sbom=true", "--provenance=mode=max", "--push"),
     ),
     "find": ("-name",),
     "gcloud": ("auth", "print-access-token"),
+    "kill": ("-9",),
     "kubectl": ("apply", "delete", "get", "logs", "rollout", "status", "-f"),
     "npm": ("install",),
     "npx": (),
@@ -53,7 +56,9 @@ WORDS: Final[Mapping[str, Sequence[str]]] = {
     ),
     "psql": ("-d", "-c"),
     "sqlite3": (),
+    "pytest": (),
     "uv": ("add", "pip", "venv"),
+    "wait": (),
 }
 """Commands that are not compared with their parser; their options are among these words."""
 
@@ -270,7 +275,8 @@ def check(words: Sequence[str], page: Path) -> None:
     Raises:
         BaseException: The command would be refused; the parsers have errors of their own.
     """
-    name, *rest = words
+    path, *rest = words
+    name = path.rpartition("/")[2]
     if name == "eval":
         assert rest == ["inside"], rest
     elif name == "curl":
