@@ -44,7 +44,7 @@ from lro.http import (
     start_of_size,
 )
 from lro.mcp import _wire as wire
-from lro.mcp._tools import ToolName, method_binding, named_tools, read_binding
+from lro.mcp._tools import ToolName, cancel_binding, method_binding, named_tools, read_binding
 from lro.mcp._translation import Translation, request_id_key
 from lro.wire import canonical, dumps, loads_strict
 
@@ -64,6 +64,7 @@ class TaskKeywords(TypedDict, total=False):
     without_tasks: Literal["handle", "refuse"]
     tool_name: ToolName | None
     read_tool: str
+    cancel_tool: str
     poll_seconds: int
 
 
@@ -73,6 +74,7 @@ class _TaskOptions:
     without_tasks: Literal["handle", "refuse"] = "handle"
     tool_name: ToolName | None = None
     read_tool: str = wire.READ_TOOL
+    cancel_tool: str = wire.CANCEL_TOOL
     poll_seconds: int = 1
 
     def __attrs_post_init__(self) -> None:
@@ -94,8 +96,9 @@ class TasksExtension(Extension):
     A call of one of these tools starts an operation. A client that declares the tasks extension
     gets a task with the id of the operation, or the result if the work has ended already. For other
     clients the call waits for the result for up to ``wait`` seconds, at most the service's
-    ``max_wait``. If the work takes longer, ``without_tasks="handle"`` returns a text that tells the
-    model to call the tool ``read_tool``. With ``"refuse"``, clients without the extension can start
+    ``max_wait``. If the work takes longer, ``without_tasks="handle"`` returns a text that has the
+    progress, and tells the model to call the tool ``read_tool`` for the result, or the tool
+    ``cancel_tool`` to stop the work. With ``"refuse"``, clients without the extension can start
     nothing.
 
     ``authenticate`` returns the caller of a request, as for :class:`lro.http.OperationsEdge`. It
@@ -134,11 +137,12 @@ class TasksExtension(Extension):
         self._ids = OperationIds(parent)
         self._wait = given.wait
         self._handles = given.without_tasks == "handle"
-        self._read_tool = given.read_tool
+        others = (given.read_tool, given.cancel_tool)
+        self._read_tool, self._cancel_tool = others
         self._translation = Translation(
-            service.types, service.domain, given.poll_seconds, given.read_tool
+            service.types, service.domain, given.poll_seconds, given.read_tool, given.cancel_tool
         )
-        self._specs = named_tools(service, methods, given.tool_name, given.read_tool)
+        self._specs = named_tools(service, methods, given.tool_name, others)
         for spec in self._specs.values():
             if spec.options.parent is not None and parent is None:
                 text = f"is needed, since {spec.full_name} has one: the ids of tasks do not hold it"
@@ -149,9 +153,10 @@ class TasksExtension(Extension):
         ]
         if self._handles:
             self._tools.append(read_binding(given.read_tool))
+            self._tools.append(cancel_binding(given.cancel_tool))
 
     def tools(self) -> Sequence[ToolBinding]:
-        """Return the tools of the methods, and the tool that reads operations."""
+        """Return the tools of the methods, and those that read and cancel operations."""
         return self._tools
 
     def methods(self) -> Sequence[MethodBinding]:
@@ -172,6 +177,8 @@ class TasksExtension(Extension):
             answer = self._call(spec, arguments, ctx)
         elif self._handles and params.name == self._read_tool:
             answer = self._read(arguments, ctx)
+        elif self._handles and params.name == self._cancel_tool:
+            answer = self._stop(arguments, ctx)
         else:
             return await call_next(ctx)
         return wire.as_of(ctx.protocol_version, await self._answered(answer, ctx))
@@ -254,6 +261,17 @@ class TasksExtension(Extension):
         except Exception as exc:
             return self._translation.tool_error(exc, _asked(ctx))
         return self._shown(await self._waited(found, caller, ctx))
+
+    async def _stop(self, arguments: Mapping[str, Any], ctx: _Context) -> wire.Result:
+        caller = await self._caller(ctx)
+        try:
+            name = await on_loop(self._ids.name_of(arguments.get("id", ""), caller))
+            with hidden(name):
+                await self._service.cancel_async(name, caller=caller)
+            found = await on_loop(self._look(name, caller))
+        except Exception as exc:
+            return self._translation.tool_error(exc, _asked(ctx))
+        return self._translation.stopped(found)
 
     async def _waited(self, operation: Operation, caller: str, ctx: _Context) -> Operation:
         if operation.done or not self._wait:

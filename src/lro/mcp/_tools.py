@@ -45,6 +45,7 @@ _OPERATION: Final[Schema] = {
 }
 """The schema of the result that a client without tasks gets while the work continues."""
 _READ: Final = "Wait a little for work that another tool has begun, and return its result."
+_CANCEL: Final = "Ask for work that another tool has begun to stop."
 _ID: Final[Mapping[str, Json]] = {
     "type": "object",
     "properties": {"id": {"type": "string", "description": "The id that the tool has returned."}},
@@ -56,11 +57,12 @@ def named_tools(
     service: Service,
     methods: Sequence[Method[Any, Any, Any]] | None,
     tool_name: ToolName | None,
-    read_tool: str,
+    others: tuple[str, str],
 ) -> Mapping[str, MethodSpec]:
     """Return the methods by the names of their tools; by default all declared methods.
 
     The default name is ``Service_Method``, or the full name if two methods would share it.
+    ``others`` are the names of the tools that read and cancel operations.
 
     Raises:
         DeclarationError: ``methods`` is empty, or contains an object that is not a method of the
@@ -75,16 +77,22 @@ def named_tools(
         check_plain_function("tool_name", tool_name)
     if not specs:
         raise DeclarationError("methods", "are none: no method has been declared by now")
+    read_tool, cancel_tool = others
     check("read_tool", read_tool, _WANTED, fine=_is_name(read_tool))
+    fine = _is_name(cancel_tool) and cancel_tool != read_tool
+    check("cancel_tool", cancel_tool, f"{_WANTED}, and not {read_tool}", fine=fine)
     name_of = tool_name or _names([spec.full_name for spec in specs]).__getitem__
     found: dict[str, MethodSpec] = {}
     for spec in specs:
         name: object = name_of(spec.full_name)
-        wanted = f"{_WANTED}, each once, and not {read_tool}"
-        fine = _is_name(name) and name != read_tool and name not in found
-        check("tool_name", name, wanted, fine=fine)
+        check("tool_name", name, _WANTED, fine=_is_name(name))
+        known = found.get(str(name))
+        if known is not None or name in others:
+            other = "the tool for operations" if known is None else known.full_name
+            text = f"{spec.full_name} and {other} would both be named {name!r}: choose other names"
+            raise DeclarationError("tool_name", text)
         found[str(name)] = spec
-    for one in (read_tool, *found):
+    for one in (*others, *found):
         if not _COMMON_NAME.fullmatch(one):
             line = "the tool %s: most clients take only names of 1 to 64 of A-Z a-z 0-9 _ -"
             log.warning(line, one)
@@ -147,6 +155,11 @@ def _has_value(response: type, types: TypeRegistry) -> bool:
 def read_binding(name: str) -> ToolBinding:
     """Make the tool that reads an operation."""
     return _binding(name, _READ, _ID, {})
+
+
+def cancel_binding(name: str) -> ToolBinding:
+    """Make the tool that cancels an operation."""
+    return _binding(name, _CANCEL, _ID, {})
 
 
 def _binding(

@@ -7,15 +7,17 @@ from typing import Final, cast
 
 import attrs
 
-from lro import Code, Operation, State, Status
+from lro import Code, Operation, OperationMetadata, State, Status
 from lro._bridge import failed_by_service, has_value, rfc3339
-from lro.errors import InvalidRequestId, OperationNotFound, RequestIdConflict
+from lro.errors import InvalidRequestId, LroError, OperationNotFound, RequestIdConflict
 from lro.http import detail_of, internal_error, operation_reply_json, public_error
 from lro.mcp import _wire as wire
 from lro.types import WRAPPED_TYPES, Json, RetryInfo, TypeRegistry
 from lro.wire import dumps, parse_name, status_to_json
 
 _MILLISECOND: Final = timedelta(milliseconds=1)
+_MOST_METADATA: Final = 1000
+"""Maximum number of characters of metadata in a text for a model."""
 _NO_TASK: Final = "task not found: there is no operation with this id"
 """The message for missing and for hidden operations, which callers must not tell apart."""
 _CODES: Final = {
@@ -39,14 +41,15 @@ _FOR_THE_MODEL: Final = frozenset(
 class Translation:
     """Translates the operations and errors of one service.
 
-    ``poll_seconds`` is the recommended polling interval, ``read_tool`` the tool that reads an
-    operation.
+    ``poll_seconds`` is the recommended polling interval. ``read_tool`` and ``cancel_tool`` are the
+    tools that read and cancel an operation.
     """
 
     types: TypeRegistry
     domain: str
     poll_seconds: int
     read_tool: str
+    cancel_tool: str
 
     def created(self, found: Operation) -> wire.Result:
         """Return the result of a call that started an operation."""
@@ -112,10 +115,41 @@ class Translation:
         """Return the result while the work continues, for a model whose client has no tasks."""
         operation_id = parse_name(operation.name).id
         text = (
-            f"The work goes on as operation {operation_id}. Call the tool {self.read_tool} "
-            f'with {{"id": "{operation_id}"}} for its result.'
+            f"The work goes on as operation {operation_id}.{self._progress(operation)} Call the"
+            f' tool {self.read_tool} with {{"id": "{operation_id}"}} for its result, or'
+            f" {self.cancel_tool} to stop it."
         )
         return wire.tool_result(text, {"operation": operation_id})
+
+    def stopped(self, operation: Operation) -> wire.Result:
+        """Return the result of a request to cancel an operation."""
+        operation_id = parse_name(operation.name).id
+        if operation.state == State.CANCELLED:
+            return wire.tool_result(f"Operation {operation_id} was cancelled.")
+        if operation.done:
+            return self.result(operation)
+        text = (
+            f"Operation {operation_id} was asked to stop, but goes on for now. Call the tool"
+            f' {self.read_tool} with {{"id": "{operation_id}"}} for how it ends.'
+        )
+        return wire.tool_result(text, {"operation": operation_id})
+
+    def _progress(self, operation: Operation) -> str:
+        """Return a sentence on the progress for the model, empty if nothing is known."""
+        if operation.metadata is None:
+            return ""
+        try:
+            fields = cast("dict[str, Json]", self.types.to_json(operation.metadata))
+            name = operation.metadata.type_name
+            if name != self.types.name_of(OperationMetadata):
+                fields.pop("@type", None)
+                text = dumps(fields).decode()
+                return f" Its metadata: {text}." if 2 < len(text) <= _MOST_METADATA else ""
+        except (LroError, ValueError, TypeError):  # the metadata have no JSON form
+            return ""
+        said = [f"{fields['progressPercent']} % done"] if "progressPercent" in fields else []
+        said += [str(fields["statusMessage"])] if "statusMessage" in fields else []
+        return f" Its progress: {', '.join(said)}." if said else ""
 
     def tool_error(self, error: Exception, asked: str) -> wire.Result:
         """Return the result of a tool call that failed to start or read an operation.

@@ -35,6 +35,8 @@ VERSIONS: Final = frozenset(MODERN_PROTOCOL_VERSIONS)
 """Revisions with the extension; tasks of earlier revisions differ, and are not supported."""
 READ_TOOL: Final = "operations_get"
 """Default name of the tool that reads an operation for clients without tasks."""
+CANCEL_TOOL: Final = "operations_cancel"
+"""Default name of the tool that cancels an operation for clients without tasks."""
 
 Result: TypeAlias = dict[str, Any]
 

@@ -28,7 +28,7 @@ from tests.full.mcp.served import METHOD, TOOL, VERSION, Caller, Serve, envelope
 from tests.http.counting_service import CountRequest, CountResponse
 
 CODES = {-32700, -32600, -32601, -32602, -32603, -32020, -32021, -32022}
-TOOLS = (TOOL, "Things_Keep", "operations_get")
+TOOLS = (TOOL, "Things_Keep", "operations_get", "operations_cancel")
 REQUESTS = ("tools/call", "tasks/get", "tasks/update", "tasks/cancel")
 
 texts = st.text(max_size=20) | st.sampled_from(["\ud800", "\x00", "é", "=?base64?w6Q=?=", "a/b"])

@@ -411,11 +411,11 @@ def test_task_of_another_caller_is_not_found(serve: Serve) -> None:
         assert refused.refusal == (400, -32602)
         assert refused.error == unknown.error
         assert caller.task(rpc, task_id, headers=ann).status == 200
-    read = {"tool": "operations_get", "headers": ben}
-    theirs = caller.call({"id": task_id}, **read)  # type: ignore[arg-type]
-    unknown = caller.call({"id": "2a7c"}, **read)  # type: ignore[arg-type]
-    assert theirs.result == unknown.result
-    assert theirs.result["content"][0]["text"] == NOTHING
+    for tool in ("operations_get", "operations_cancel"):
+        theirs = caller.call({"id": task_id}, tool, headers=ben)
+        unknown = caller.call({"id": "2a7c"}, tool, headers=ben)
+        assert theirs.result == unknown.result
+        assert theirs.result["content"][0]["text"] == NOTHING
     # The same request ID of two callers starts two tasks.
     key = {f"{DOMAIN}/request-id": "call-7"}
     first = caller.call(meta=key, headers=ann).result["taskId"]

@@ -27,7 +27,14 @@ from lro.mcp import TasksExtension
 from lro.stores.memory import MemoryStore
 from lro.types import ErrorInfo, Struct, TypeRegistry
 from tests.full.mcp.served import TOOL, Serve, envelope, served
-from tests.http.counting_service import DOMAIN, CountRequest, CountResponse, CountService, build
+from tests.http.counting_service import (
+    DOMAIN,
+    CountMetadata,
+    CountRequest,
+    CountResponse,
+    CountService,
+    build,
+)
 from tests.http.servers import HOST
 from tests.waiting import until, until_async
 
@@ -83,7 +90,7 @@ def test_function_describes_its_tool_and_the_server_has_other_tools() -> None:
     async def use() -> None:
         async with Client(server) as client:
             tools = {one.name: one for one in (await client.list_tools()).tools}
-            assert list(tools) == ["double", "operations_get", "greet"]
+            assert list(tools) == ["double", "operations_get", "operations_cancel", "greet"]
             assert tools["double"].description == "Double it.\n\nAt once."
             doubled = await client.call_tool("double", {"steps": 4})
             assert doubled.structured_content == {"total": 8}
@@ -103,13 +110,13 @@ def test_tool_names_fit_the_apis_of_models(caplog: pytest.LogCaptureFixture) -> 
     assert found == [
         *("acme_v1_Things_Count", "acme_v2_Things_Count", "Other_Count"),
         f"{long.replace('.', '_')[-64:]}",
-        "operations_get",
+        *("operations_get", "operations_cancel"),
     ]
     assert all(re.fullmatch("[A-Za-z0-9_-]{1,64}", one) for one in found)
     assert "most clients take only names" not in caplog.text
-    lenient = TasksExtension(service, tool_name=str, read_tool="read")
-    assert list(tools_of(lenient))[::4] == ["acme.v1.Things.Count", "read"]
-    assert caplog.text.count("most clients take only names") == 4
+    lenient = TasksExtension(service, tool_name=str, read_tool="read", cancel_tool="stop.it")
+    assert list(tools_of(lenient))[4:] == ["read", "stop.it"]
+    assert caplog.text.count("most clients take only names") == 5
 
 
 def test_names_of_tools_differ_also_where_what_differs_is_cut() -> None:
@@ -119,7 +126,7 @@ def test_names_of_tools_differ_also_where_what_differs_is_cut() -> None:
         service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
         for name in chosen:
             service.declare(name, request=CountRequest, response=CountResponse)
-        return list(tools_of(TasksExtension(service)))[:-1]
+        return list(tools_of(TasksExtension(service)))[:-2]
 
     found = names(full_names)
     assert len(set(found)) == 3
@@ -142,11 +149,20 @@ def test_tool_cannot_be_called_outside_of_the_protocol() -> None:
         ({"tool_name": "count"}, "tool_name: "),
         ({"tool_name": lambda _: 3}, "tool_name: must be names of 1 to 128"),
         ({"tool_name": lambda _: "two words"}, "tool_name: must be names of 1 to 128"),
-        ({"tool_name": lambda _: "operations_get"}, "tool_name: must be names of 1 to 128"),
+        (
+            {"tool_name": lambda _: "operations_get"},
+            "tool_name: acme.v1.Things.Count and the tool for operations would both be named",
+        ),
         ({"tool_name": lambda _: "x" * 129}, "tool_name: must be names of 1 to 128"),
-        ({"tool_name": lambda _: "same"}, "tool_name: must be names of 1 to 128"),
+        (
+            {"tool_name": lambda _: "same"},
+            "tool_name: acme.v1.Things.Other and acme.v1.Things.Count would both be named 'same'",
+        ),
         ({"read_tool": "two words"}, "read_tool: must be names of 1 to 128"),
-        ({"read_tool": "Things_Count"}, "tool_name: must be names of 1 to 128"),
+        ({"read_tool": "Things_Count"}, "tool_name: acme.v1.Things.Count and the tool for"),
+        ({"cancel_tool": "two words"}, "cancel_tool: must be names of 1 to 128"),
+        ({"cancel_tool": "operations_get"}, "cancel_tool: must be names of 1 to 128"),
+        ({"cancel_tool": "Things_Count"}, "tool_name: acme.v1.Things.Count and the tool for"),
         ({"wait": -1}, "wait: must be seconds from 0"),
         ({"without_tasks": "wait"}, "without_tasks: must be 'handle' or 'refuse'"),
         ({"poll_seconds": 0}, "poll_seconds: "),
@@ -198,10 +214,79 @@ def test_client_without_tasks_polls_with_a_handle(serve: Serve) -> None:
     assert done["structuredContent"] == {"total": 3}
 
 
-def test_read_tool_has_no_operation_for_another_id(serve: Serve) -> None:
+def test_text_for_a_model_has_the_progress(serve: Serve) -> None:
+    """The text that a client without tasks gets says how far the work is, if that is known."""
+    counting = build()
+    own = counting.declare("acme.v1.Things.Own", metadata=lro.OperationMetadata)
+    caller = serve(counting.service, wait=0)
+
+    def text(operation_id: str) -> str:
+        shown = caller.call({"id": operation_id}, "operations_get", declared=False).result
+        said: str = shown["content"][0]["text"]
+        assert "Call the tool operations_get" in said
+        assert "operations_cancel to stop it" in said
+        return said.partition(" Call the tool")[0]
+
+    plain, named = (
+        caller.call({"steps": 3}, tool, declared=False).result["structuredContent"]["operation"]
+        for tool in (TOOL, "Things_Own")
+    )
+    assert text(plain) == f"The work goes on as operation {plain}."
+    assert text(named) == f"The work goes on as operation {named}."
+    reporter = counting.service.reporter(f"operations/{named}")
+    reporter.report(lro.OperationMetadata(progress_percent=40, status_message="reading"))
+    assert text(named).endswith(" Its progress: 40 % done, reading.")
+    reporter.report(lro.OperationMetadata(status_message="reading"))
+    assert text(named).endswith(" reading.")
+    counting.service.reporter(f"operations/{plain}").report(CountMetadata(percent=7))
+    assert text(plain).endswith(' Its metadata: {"percent":7}.')
+    assert own.spec.full_name == "acme.v1.Things.Own"
+
+
+def test_long_or_unreadable_metadata_are_not_for_a_model(serve: Serve) -> None:
+    """Metadata of a thousand characters, or without a JSON form, are left out of the text."""
+    counting = build()
+    counting.declare("acme.v1.Things.Free", metadata=lro.AnyMessage)
+    caller = serve(counting.service, wait=0)
+    started = caller.call({"steps": 3}, "Things_Free", declared=False).result
+    operation_id = started["structuredContent"]["operation"]
+    reporter = counting.service.reporter(f"operations/{operation_id}")
+    for metadata in (
+        TypeRegistry().pack(Struct({"text": "x" * 1000})),
+        lro.AnyMessage("acme.v1.Unknown", b"\xff"),
+    ):
+        reporter.report(metadata)
+        shown = caller.call({"id": operation_id}, "operations_get", declared=False).result
+        begin = f"The work goes on as operation {operation_id}. Call the tool"
+        assert shown["content"][0]["text"].startswith(begin)
+
+
+def test_cancel_tool_asks_the_work_to_stop(serve: Serve) -> None:
+    """The tool says whether the work has stopped, goes on for now, or had ended before."""
+    counting = build()
+    caller = serve(counting.service, wait=0)
+    names = [counting.start() for _ in range(3)]
+    ids = [{"id": name.removeprefix("operations/")} for name in names]
+    counting.finish(names[2])
+
+    asked = caller.call(ids[0], "operations_cancel", declared=False).result
+    assert counting.service.reporter(names[0]).cancel_requested
+    assert asked["content"][0]["text"].startswith(f"Operation {ids[0]['id']} was asked to stop")
+    assert asked["structuredContent"] == {"operation": ids[0]["id"]}
+    counting.service.reporter(names[0]).acknowledge_cancel()
+    stopped = caller.call(ids[0], "operations_cancel").result
+    assert stopped["content"][0]["text"] == f"Operation {ids[0]['id']} was cancelled."
+    assert stopped["isError"] is False
+    ended = caller.call(ids[2], "operations_cancel", declared=False).result
+    assert ended["structuredContent"] == {"total": 3}
+    assert not counting.service.reporter(names[1]).cancel_requested
+
+
+@pytest.mark.parametrize("tool", ["operations_get", "operations_cancel"])
+def test_tools_for_operations_have_none_for_another_id(tool: str, serve: Serve) -> None:
     caller = serve(build().service)
     for arguments in ({}, {"id": 3}, {"id": "2a7c"}, {"id": "a/b"}, {"id": None}):
-        refused = caller.call(arguments, "operations_get", declared=False).result
+        refused = caller.call(arguments, tool, declared=False).result
         assert refused["isError"] is True
         assert refused["content"][0]["text"].startswith("task not found")
 
@@ -230,7 +315,8 @@ def test_server_that_refuses_clients_without_tasks_starts_nothing(serve: Serve) 
     assert caller.call().result["resultType"] == "task"
     tools = caller.ask("tools/list").result["tools"]
     assert [one["name"] for one in tools] == [TOOL]
-    assert caller.call({"id": "2a7c"}, "operations_get").result["isError"] is True  # an SDK error
+    for tool in ("operations_get", "operations_cancel"):
+        assert caller.call({"id": "2a7c"}, tool).result["isError"] is True  # an SDK error
 
 
 def test_client_without_tasks_is_given_the_result_that_comes_in_time() -> None:
