@@ -1,4 +1,4 @@
-"""The unmodified google-cloud-redis calls a server like that of ``serve-googles-clients.md``.
+"""The unmodified google-cloud-redis calls a server like that of ``google-client-libraries.md``.
 
 ``tests/test_docs.py`` runs the page's code; these tests add errors and more kinds of methods.
 """
@@ -36,7 +36,7 @@ PACKAGE = "google.cloud.redis.v1.CloudRedis"
 
 def test_the_server_of_the_page_is_short() -> None:
     """The server in the page's code has at most 40 lines, as the page says."""
-    page = DOCS / "how-to" / "serve-googles-clients.md"
+    page = DOCS / "how-to" / "google-client-libraries.md"
     server = next(block for block in blocks(page) if block.language == "python")
     assert "CloudRedis.CreateInstance" in server.text
     assert len([line for line in server.text.splitlines() if line.strip()]) <= 40
