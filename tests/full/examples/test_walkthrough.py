@@ -1,4 +1,4 @@
-"""The walkthrough of docs/how-to/deploy.md, command by command, on real servers."""
+"""The walkthrough of docs/how-to/celery-walkthrough.md, command by command, on real servers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import pytest
 from tests.full.examples.serving import ROOT
 from tests.services.ports import free_port
 
-PAGE = ROOT / "docs" / "how-to" / "deploy.md"
+PAGE = ROOT / "docs" / "how-to" / "celery-walkthrough.md"
 PORTS = ("5433", "6380", "8001")
 SERVERS = ("initdb", "pg_ctl")
 NO_SYNC = "fsync=off"

@@ -30,7 +30,7 @@ from tests.services.postgres import shared_server
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "killpg"), reason="there are no process groups")
 
-PAGE: Final = "how-to/kubernetes.md"
+PAGE: Final = "how-to/run-containers.md"
 
 
 def manifests() -> Iterator[dict[str, Any]]:

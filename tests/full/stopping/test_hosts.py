@@ -1,6 +1,6 @@
 """Stop each host (server program) under load, and start it again: no acknowledged work is lost.
 
-The hosts and their files are on the page docs/how-to/stopping.md.
+The hosts and their files are on the page docs/how-to/run-stops.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.services.redis import redis_server
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "killpg"), reason="there are no process groups")
 
-PAGE: Final = ROOT / "docs" / "how-to" / "stopping.md"
+PAGE: Final = ROOT / "docs" / "how-to" / "run-stops.md"
 FILE: Final = re.compile(r"```python\n# (?P<name>\w[\w.]*\.py)\n(?P<text>.*?)```", re.DOTALL)
 
 
