@@ -44,8 +44,8 @@ def test_get_prints_all_fields_in_a_terminal(call: Lro, harness: Harness) -> Non
     found = shown("get", name)
     assert (found.status, found.err) == (0, "")
     assert found.lines[:2] == [f"name      {name}", "state     SUCCEEDED"]
-    assert '"sizeBytes": "1099511627776"' in found.out
-    assert '"percent": "40"' in found.out
+    assert '"sizeBytes": 1099511627776' in found.out
+    assert '"percent": 40' in found.out
     with sockets.serving(sockets.answering("200 OK", json.dumps(running(40)))) as url:
         found = shown("get", NAME, "--check", "--server", url, status=Exit.RUNNING)
         assert found.lines[2] == "progress  40%"
@@ -55,7 +55,7 @@ def test_get_and_start_print_one_tabbed_line_in_a_pipe(call: Lro, harness: Harne
     """``get`` and ``start`` print name, state, and result or progress, separated by tabs."""
     names = [over(harness, ResizeMetadata(40), ResizeResponse(7)), over(harness, FAILURE)]
     assert call("get", *names).lines == [
-        f'{names[0]}\tSUCCEEDED\t{{"@type":"{PREFIX}acme.images.v1.ResizeResponse","sizeBytes":"7"}}',
+        f'{names[0]}\tSUCCEEDED\t{{"@type":"{PREFIX}acme.images.v1.ResizeResponse","sizeBytes":7}}',
         f"{names[1]}\tFAILED\tFAILED_PRECONDITION: no\\x1b[2J disk",
     ]
     (line,) = call("start", PATH, START).lines
@@ -67,7 +67,7 @@ def test_get_prints_json_as_received(call: Lro, harness: Harness) -> None:
     names = [over(harness, ResizeResponse(1)), over(harness, FAILURE)]
     found = call("get", "--json", *names, names[0], status=0)
     first, second = found.json
-    assert (first["name"], first["response"]["sizeBytes"]) == (names[0], "1")
+    assert (first["name"], first["response"]["sizeBytes"]) == (names[0], 1)
     assert second["error"]["message"] == "no\x1b[2J disk"
     assert "\x1b" not in found.out
 
@@ -112,7 +112,7 @@ def test_wait_prints_the_response_at_the_end(call: Lro, harness: Harness) -> Non
     assert (found.status, found.err) == (0, "")
     state, response = found.out.removeprefix(f"{name}\t").split("\t")
     assert state == "SUCCEEDED"
-    assert json.loads(response)["sizeBytes"] == "7"
+    assert json.loads(response)["sizeBytes"] == 7
 
 
 def test_wait_accepts_several_operations(call: Lro, harness: Harness) -> None:
@@ -256,11 +256,11 @@ def test_refusals_of_many_are_reported(call: Lro, harness: Harness) -> None:
 def test_start_with_wait_exits_by_the_result(call: Lro, harness: Harness) -> None:
     """``start --wait`` waits for the operation, whose result sets the exit status."""
     harness.say(ResizeResponse(7))
-    assert call("start", PATH, START, "--wait", "--json").json[0]["response"]["sizeBytes"] == "7"
+    assert call("start", PATH, START, "--wait", "--json").json[0]["response"]["sizeBytes"] == 7
     harness.say(FAILURE)
     assert call("start", PATH, START, "--wait").status == Exit.FAILED
     harness.say(ResizeResponse(7))
-    assert call("start", PATH, START, "--watch").lines[-1].endswith('"sizeBytes":"7"}')
+    assert call("start", PATH, START, "--watch").lines[-1].endswith('"sizeBytes":7}')
 
 
 def test_start_with_a_request_id_starts_once(call: Lro, asked: Asked) -> None:
@@ -286,7 +286,7 @@ def test_rerun_prints_or_awaits_the_new_operation(call: Lro, harness: Harness) -
     name = over(harness, FAILURE)
     harness.say(ResizeResponse(7))
     found = call("rerun", name, "--wait", "--json", status=0).json[0]
-    assert (found["name"] != name, found["response"]["sizeBytes"]) == (True, "7")
+    assert (found["name"] != name, found["response"]["sizeBytes"]) == (True, 7)
     made = str(uuid.uuid4())
     names = {call("rerun", name, "--json", "--request-id", made).json[0]["name"] for _ in range(2)}
     assert len(names) == 1
@@ -314,7 +314,7 @@ def test_rerun_all_that_match(call: Lro, harness: Harness, monkeypatch: pytest.M
     harness.say(ResizeResponse(7))
     found = call(*matching, "--yes", "--wait", "--json", status=0)
     assert found.err == "lro: to rerun: 2\nlro: started again: 2\n"
-    assert [one["response"]["sizeBytes"] for one in found.json] == ["7", "7"]
+    assert [one["response"]["sizeBytes"] for one in found.json] == [7, 7]
     assert {line.split("\t")[0] for line in call(*matching, "--yes", status=0).lines} == {
         one["name"] for one in found.json
     }

@@ -28,7 +28,7 @@ from tests.client.messages import (
 
 TARGET = "/v1/images:resize"
 REQUEST = ResizeRequest(source="a.png", widths=(10, 2**40))
-BODY = {"source": "a.png", "widths": ["10", str(2**40)]}
+BODY = {"source": "a.png", "widths": [10, 2**40]}
 ID = str(uuid.UUID(int=7))
 
 

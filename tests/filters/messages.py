@@ -10,7 +10,7 @@ import attrs
 
 from lro import AnyMessage, Int32, Status, TypeRegistry, message
 from lro._filters.types import MessageType
-from lro.types import BoolValue, FieldMask, Float, Int32Value, StringValue, UInt64
+from lro.types import BoolValue, FieldMask, Float, Int32Value, Int64, StringValue, UInt64
 
 
 class Stage(enum.Enum):
@@ -66,13 +66,13 @@ class ExportMetadata:
     steps: tuple[Step, ...] = ()
     elapsed: timedelta | None = None
     rate: float = 0.0
-    bytes_done: int = 0
+    bytes_done: Int64 = 0
     extra: Mapping[str, object] | None = None
     warning: Warning | None = None
     note: StringValue | None = None
     retries: Int32Value | None = None
     checksum: bytes = b""
-    counters: Mapping[str, int] = attrs.field(factory=dict)
+    counters: Mapping[str, Int64] = attrs.field(factory=dict)
     shard_names: Mapping[Int32, str] = attrs.field(factory=dict)
     step_index: Mapping[str, Step] = attrs.field(factory=dict)
     priority: Int32 | None = None
@@ -82,7 +82,7 @@ class ExportMetadata:
     quota: UInt64 = 0
     ratio: Float = 0.0
     uri: str | None = None
-    snapshot_id: int | None = None
+    snapshot_id: Int64 | None = None
     window: Window | None = None
     changed: FieldMask | None = None
     payload: AnyMessage | None = None
@@ -104,7 +104,7 @@ class ImportMetadata:
 @attrs.frozen
 class ExportResponse:
     output_uri: str = ""
-    row_count: int = 0
+    row_count: Int64 = 0
     files: tuple[str, ...] = ()
     rows_per_shard: Mapping[str, Int32] = attrs.field(factory=dict)
 

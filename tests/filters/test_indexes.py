@@ -25,6 +25,7 @@ from lro.types import Int64, Json, field_number
 from lro.wire import ListOperationsRequest
 from tests.filters.every_field_kind import NAME, Everything
 from tests.filters.messages import ExportMetadata, ImportMetadata, Stage, url
+from tests.service_fixtures import store_of
 from tests.waiting import until
 from tests.work_messages import WorkRequest
 
@@ -443,3 +444,35 @@ def test_a_process_that_dies_making_an_index_leaves_it_to_the_next(
     other.create_schema()  # waits until the index is made
     assert plain.execute(INDEX, (schema,)).fetchone()[:2] == (True, False)
     assert found(other) == ["a", "c", "d"]
+
+
+@message("acme.v1.Counted")
+@attrs.frozen
+class Counted:
+    count: int = 0
+    maybe: int | None = None
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres"])
+@pytest.mark.parametrize("index", [(), ("count", "maybe")])
+def test_filter_finds_plain_int_stored_as_number_or_text(
+    kind: str, index: tuple[str, ...], tmp_path: Path
+) -> None:
+    """A filter compares a plain int by its value, whichever JSON form the store has."""
+    large = 2**53 + 1
+    forms: list[dict[str, Json]] = [{}, {"count": 2}, {"count": 5, "maybe": 0}]
+    forms += [{"count": "5", "maybe": "0"}, {"count": str(large)}, {"count": -7}]
+    with store_of(kind, ManualClock(), tmp_path) as store:
+        made = service(store, *index, metadata=Counted)
+        names = [reported(made, one, "acme.v1.Counted") for one in forms]
+        for text, places in {
+            "metadata.count > 3": {2, 3, 4},
+            "metadata.count = 5": {2, 3},
+            f"metadata.count = {large}": {4},
+            f"metadata.count > {large - 1}": {4},
+            "metadata.count < 0": {5},
+            "metadata.count = 0": {0},
+            "metadata.maybe = 0": {2, 3},
+            "metadata.maybe:*": {2, 3},
+        }.items():
+            assert {*listed(made, text)} == {names[place] for place in places}, text

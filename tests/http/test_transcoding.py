@@ -133,7 +133,7 @@ def test_a_request_has_its_fields_from_path_body_and_query() -> None:
         ("span=1.5s", {"span": "1.500s"}),
         ("windows.day=MONDAY&windows.hour=7", {"windows": {"day": "MONDAY", "hour": 7}}),
         ("tags=a&tags=b", {"tags": ["a", "b"]}),
-        ("numbers=1&numbers=2", {"numbers": ["1", "2"]}),
+        ("numbers=1&numbers=2", {"numbers": [1, 2]}),
         ("data=AQI", {"data": "AQI="}),
         ("key=k&$alt=json&&prettyPrint=true", {}),
         (f"requestId={UUID}", {}),

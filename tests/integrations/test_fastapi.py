@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
+import httpx
 import pytest
 
 pytest.importorskip("fastapi")
@@ -24,6 +25,7 @@ from lro.executors.threads import ThreadExecutor
 from lro.integrations.fastapi import FastAPIOperations, Operation, RequestOperations
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
+from tests.http.servers import uvicorn_serving
 from tests.integrations.checks import *  # noqa: F403
 from tests.integrations.counting import (
     ANN,
@@ -410,7 +412,7 @@ def test_document_shows_messages_of_every_kind(service: lro.Service) -> None:
     assert list(references(book["properties"]["pages"])) == ["acme__v1__Page__Input"]
     page = schemas["acme__v1__Page__Input"]["properties"]
     assert list(references(page["nextPage"])) == ["acme__v1__Page__Input"]
-    assert schemas["acme__v1__Page"]["properties"]["pageCount"]["type"] == "string"
+    assert schemas["acme__v1__Page"]["properties"]["pageCount"]["type"] == "integer"
     help_call = paths["/v1/books:help"]["post"]
     assert (help_call["summary"], help_call["description"]) == ("Help a reader.", "At length.")
     assert "links" in schema_of(document, help_call["requestBody"])["properties"]
@@ -492,9 +494,9 @@ def test_request_class_may_be_the_body_that_fastapi_reads(service: lro.Service) 
     body = {"page_count": 1, "requestId": "6f1c3b62-3c5e-4a53-9c1f-2b7f9a4d1e01"}
     first, again = (client.post("/v1/own:turn", json=body).json() for _ in "ab")
     assert first["name"] == again["name"]
-    assert client.get(f"/v1/{first['name']}").json()["response"]["pageCount"] == "2"
+    assert client.get(f"/v1/{first['name']}").json()["response"]["pageCount"] == 2
     ours = client.post("/v1/pages:turn", json={"pageCount": 1}).json()
-    assert client.get(f"/v1/{ours['name']}").json()["response"]["pageCount"] == "2"
+    assert client.get(f"/v1/{ours['name']}").json()["response"]["pageCount"] == 2
 
 
 def test_start_within_a_transaction_is_there_once_it_commits(tmp_path: Path) -> None:
@@ -522,5 +524,60 @@ def test_start_within_a_transaction_is_there_once_it_commits(tmp_path: Path) -> 
             for commit in (False, True)
         )
         done = client.post(f"/v1/{kept}:wait", json={"timeout": "60s"}).json()
-        assert done["response"]["pageCount"] == "2"
+        assert done["response"]["pageCount"] == 2
         assert client.get(f"/v1/{lost}").status_code == 404
+
+
+class Batch(BaseModel):
+    rows: int
+    sizes: list[int] = []
+    limit: int | None = None
+
+
+class Tally(BaseModel):
+    total: int
+    by_name: dict[str, int] = {}
+    digits: lro.types.Int64 = 0
+
+
+def test_int_of_a_model_is_a_number_in_replies_and_in_the_document() -> None:
+    """Over HTTP, an int up to 53 bits is a number, and a repeated start may give it as text."""
+    service = lro.Service(MemoryStore(), ThreadExecutor())
+
+    @service.method("acme.v1.Batches.Sum", path="/v1/batches:sum")
+    def add_up(batch: Batch) -> Tally:
+        total = batch.rows + sum(batch.sizes)
+        return Tally(total=total, by_name={"rows": batch.rows}, digits=total)
+
+    app = FastAPI()
+    app.include_router(FastAPIOperations(service).router(starts=True))
+    with uvicorn_serving(app) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+
+        def start(rows: Any, number: int, status: int = 200) -> Any:
+            body = {"rows": rows, "requestId": f"00000000-0000-4000-8000-{number:012}"}
+            reply = client.post("/v1/batches:sum", json=body)
+            assert reply.status_code == status, reply.text
+            return reply.json()
+
+        def response(rows: Any, number: int) -> Any:
+            name = start(rows, number)["name"]
+            found = client.post(f"/v1/{name}:wait", json={"timeout": "60s"}).json()["response"]
+            return {key: value for key, value in found.items() if key != "@type"}
+
+        assert response(3, 1) == {"total": 3, "byName": {"rows": 3}, "digits": "3"}
+        large = str(2**53)
+        assert response(large, 2) == {"total": large, "byName": {"rows": large}, "digits": large}
+        assert start(3, 1)["name"] == start("3", 1)["name"] == start(3.0, 1)["name"]
+        assert "was used before with another request" in start("4", 1, 400)["error"]["message"]
+        assert "rows: must be an int64, got 1.5" in start(1.5, 3, 400)["error"]["message"]
+        schemas = client.get("/openapi.json").json()["components"]["schemas"]
+    text = {"type": "string", "format": "int64", "pattern": "^-?[0-9]+$"}
+    number, names = {"type": "integer", "format": "int64"}, {"type": "object"}
+    shown = schemas["acme__v1__Tally"]["properties"]  # FastAPI writes names so
+    assert shown["digits"] == text
+    assert number.items() <= shown["total"].items()
+    assert "decimal digits in a string" in shown["total"]["description"]
+    assert shown["byName"] == {**names, "additionalProperties": shown["total"]}
+    read = schemas["acme__v1__Batch__Start"]["properties"]
+    assert read["rows"]["anyOf"] == [{"type": "integer"}, {"type": "string"}]
+    assert read["limit"]["anyOf"] == [{"type": one} for one in ("integer", "string", "null")]

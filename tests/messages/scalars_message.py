@@ -18,6 +18,7 @@ from lro.types import (
     FieldMask,
     Float,
     Int32Value,
+    Int64,
     Int64Value,
     ListValue,
     UInt32,
@@ -35,15 +36,15 @@ class Scalars:
     f_double: float = 0.0
     f_float: Float = 0.0
     f_int32: Int32 = 0
-    f_int64: int = 0
+    f_int64: Int64 = 0
     f_uint32: UInt32 = 0
     f_uint64: UInt64 = 0
     f_sint32: Int32 = 0
-    f_sint64: int = 0
+    f_sint64: Int64 = 0
     f_fixed32: UInt32 = 0
     f_fixed64: UInt64 = 0
     f_sfixed32: Int32 = 0
-    f_sfixed64: int = 0
+    f_sfixed64: Int64 = 0
     f_bool: bool = False
     f_string: str = ""
     f_bytes: bytes = b""
@@ -52,7 +53,7 @@ class Scalars:
     words: tuple[str, ...] = ()
     pairs: Mapping[str, str] = attrs.field(factory=dict)
     flags: Mapping[bool, str] = attrs.field(factory=dict)
-    by_id: Mapping[int, str] = attrs.field(factory=dict)
+    by_id: Mapping[Int64, str] = attrs.field(factory=dict)
     maybe: str | None = None
     value: Value | None = None
     list: ListValue | None = None
@@ -71,7 +72,7 @@ JSON = st.recursive(
 KINDS = {
     float: st.floats(allow_nan=False),
     Float: st.floats(allow_nan=False, width=32),
-    int: st.integers(-(2**63), 2**63 - 1),
+    Int64: st.integers(-(2**63), 2**63 - 1),
     Int32: st.integers(-(2**31), 2**31 - 1),
     UInt32: st.integers(0, 2**32 - 1),
     UInt64: st.integers(0, 2**64 - 1),

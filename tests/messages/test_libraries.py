@@ -86,7 +86,7 @@ def test_a_field_without_default_is_required_of_a_request_and_always_written(
 ) -> None:
     """A field without default is required in requests unless it may be None; zeros are written."""
     empty = cls(count=0, tags=[], labels={}, note=None, stage=Stage.WAITING)
-    shown = {"count": "0", "tags": [], "labels": {}, "stage": "WAITING"}
+    shown = {"count": 0, "tags": [], "labels": {}, "stage": "WAITING"}
     assert both_ways(empty) == shown
     assert violations(cls, {}) == dict.fromkeys(["count", "tags", "labels", "stage"], text)
     assert violations(cls, {**shown, "count": None, "tags": "x"}) == {
@@ -119,7 +119,7 @@ def test_required_keys_of_a_typed_dict_are_needed_to_write_it() -> None:
     assert types.load({}, Whole) == {"count": 0, "tags": [], "note": None}
     assert both_ways({"count": 0, "tags": [], "note": None, "kept": ""}, Whole) == {"kept": ""}
     full = {"count": 1, "tags": ["a"], "note": "", "part": {"name": "x"}}
-    assert both_ways(full, Whole) == {**full, "count": "1"}
+    assert both_ways(full, Whole) == full
     for wrong, says in (
         ({"tags": [], "note": ""}, "field count is required"),
         ({**full, "odd": 1}, "field odd is not a key of Whole"),
@@ -129,7 +129,7 @@ def test_required_keys_of_a_typed_dict_are_needed_to_write_it() -> None:
             types.pack(wrong, Whole)
     with pytest.raises(UnknownType, match="dict"):
         types.pack(full)
-    assert types.dump(full, Whole) == {**full, "count": "1"}
+    assert types.dump(full, Whole) == full
 
 
 # -- names ----------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ def test_aliases_are_the_names_in_json() -> None:
     assert both_ways(Renamed("a", "b")) == {"x-plain_one": "a", "gegeben": "b"}
     assert both_ways(CamelStruct("a")) == {"itemName": "a"}
     assert known(CamelStruct).load({"item_name": "a"}, CamelStruct) == CamelStruct("a")
-    assert both_ways(AliasedData(gegeben="b")) == {"gegeben": "b", "tries": "1"}  # type: ignore[call-arg]
+    assert both_ways(AliasedData(gegeben="b")) == {"gegeben": "b", "tries": 1}  # type: ignore[call-arg]
     assert violations(AliasedData, {"given": 5, "tries": 0}) == {
         "given": "must be a string, got 5",
         "tries": "Input should be greater than or equal to 1",
@@ -200,7 +200,7 @@ def test_lro_message_names_classes_of_every_kind(cls: Any) -> None:
     named = lro.message("acme.v1.Named")(TypedDict("Named", {"name": str}))
     assert lro.TypeRegistry(named).pack({"name": "a"}, named).type_name == "acme.v1.Named"
     assert simple_name(Page[int]) == "Page_int"  # proto does not allow the name Page[int]
-    assert both_ways(Page[int](items=[1])) == {"items": ["1"]}
+    assert both_ways(Page[int](items=[1])) == {"items": [1]}
 
 
 NUMBERED = {
@@ -263,8 +263,8 @@ BOTH = [  # (type, value, JSON of the value)
 ]
 PYDANTIC = [
     (pydantic.HttpUrl | None, pydantic.HttpUrl("http://test/x"), "http://test/x"),
-    (pydantic.ByteSize, pydantic.ByteSize(5), "5"),
-    (Literal[1, 2], 2, "2"),
+    (pydantic.ByteSize, pydantic.ByteSize(5), 5),
+    (Literal[1, 2], 2, 2),
     (
         Line | Needy | None,
         Needy(count=1, tags=[], labels={}, note=None, stage=Stage.COPYING),
@@ -276,7 +276,7 @@ PYDANTIC = [
 MSGSPEC = [
     (Literal[1, 2], 2, 2),
     (int | CamelStruct | None, CamelStruct("a"), {"itemName": "a"}),
-    (int | msgspec.UnsetType, 0, "0"),
+    (int | msgspec.UnsetType, 0, 0),
     (list[str] | msgspec.UnsetType, [], []),
 ]
 
@@ -352,7 +352,7 @@ class TreeStruct(msgspec.Struct):
 
 def test_a_class_may_contain_itself() -> None:
     """A pydantic model or a Struct may have fields of its own type."""
-    assert both_ways(Tree(kids=[Tree(need=0)], need=1)) == {"kids": [{"need": "0"}], "need": "1"}
+    assert both_ways(Tree(kids=[Tree(need=0)], need=1)) == {"kids": [{"need": 0}], "need": 1}
     assert both_ways(TreeStruct([], [TreeStruct(["a"])])) == {"need": [], "kids": [{"need": ["a"]}]}
 
 
@@ -607,8 +607,8 @@ def test_serializers_and_computed_fields_of_a_model_are_used() -> None:
         "maybe": "WAITING",
         "number": 2,
         "percent": "0.2",
-        "since": "2031",
-        "years": ["2032"],
+        "since": 2031,
+        "years": [2032],
         "twice-as-much": 4,
     }
     assert {one.name: one.kind for one in shape_of(Written).fields}["percent"] is Kind.STRING
@@ -699,7 +699,7 @@ class Chosen:
 
 def test_attrs_class_may_have_literals_and_sets() -> None:
     """A Literal field is required, as it has no zero; a set is written as a sorted list."""
-    shown = {"mode": "slow", "modes": ["b"], "numbers": ["1", "2"], "names": ["a", "b"]}
+    shown = {"mode": "slow", "modes": ["b"], "numbers": [1, 2], "names": ["a", "b"]}
     assert both_ways(Chosen("slow", ("b",), {2, 1}, frozenset("ba"))) == shown
     assert violations(Chosen, {}) == {"mode": "is required"}
     assert violations(Chosen, {"mode": "x", "modes": ["a", "c"]}) == {
@@ -754,7 +754,7 @@ def test_an_old_pydantic_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_field_named_as_a_python_keyword_is_read_and_written(make: Any, name: str) -> None:
     """Classes built by a function call can have field names that are Python keywords."""
     cls = make(name)
-    assert known(cls).dump(known(cls).load({name: "3"}, cls), cls) == {name: "3"}
+    assert known(cls).dump(known(cls).load({name: "3"}, cls), cls) == {name: 3}
 
 
 class Circle(BaseModel):

@@ -18,6 +18,7 @@ from lro.types import (
     FieldMask,
     Float,
     Int32Value,
+    Int64,
     ListValue,
     StringValue,
     UInt32,
@@ -47,7 +48,8 @@ class One:
     raw: bytes = b""
     flag: bool = False
     small: Int32 = 0
-    big: int = 0
+    big: Int64 = 0
+    plain: int = 0
     usmall: UInt32 = 0
     ubig: UInt64 = 0
     single: Float = 0.0
@@ -59,9 +61,10 @@ class One:
 READ = [  # the vectors and the tests with protobuf messages have more forms
     ("text", "a\u2028\U0001f600", "a\u2028\U0001f600"),
     ("raw", "AP-_", b"\x00\xff\xbf"),
-    *((name, form, 42) for name in ("small", "usmall", "big", "ubig")
+    *((name, form, 42) for name in ("small", "usmall", "big", "ubig", "plain")
       for form in (42, "42", 42.0, "42.0", "4.2e1", "4.2E+1", "420e-1")),
-    ("big", "9007199254740993.0", 2**53 + 1),
+    ("big", "9007199254740993.0", 2**53 + 1), ("plain", "9007199254740993.0", 2**53 + 1),
+    ("plain", -(2**63), -(2**63)), ("plain", str(2**63 - 1), 2**63 - 1), ("plain", 1e3, 1000),
     ("big", "-9.223372036854775808e18", -(2**63)),
     ("double", "3", 3.0),
     ("single", "-Infinity", -math.inf), ("single", "NaN", math.nan), ("double", "NaN", math.nan),
@@ -81,6 +84,10 @@ PRINTED = [
     ("text", "a", "a"), ("flag", True, True), ("raw", b"a", "YQ=="),
     ("raw", bytearray(b"a"), "YQ=="), ("small", 5, 5), ("usmall", 5, 5), ("big", 5, "5"),
     ("big", -(2**63), "-9223372036854775808"),
+    ("plain", 5, 5), ("plain", -5, -5), ("plain", Level.HIGH, 5),
+    ("plain", 2**53 - 1, 2**53 - 1), ("plain", 1 - 2**53, 1 - 2**53),
+    ("plain", 2**53, "9007199254740992"), ("plain", -(2**53), "-9007199254740992"),
+    ("plain", -(2**63), "-9223372036854775808"),
     ("ubig", 2**64 - 1, "18446744073709551615"), ("small", Level.HIGH, 5), ("big", Level.HIGH, "5"),
     ("double", 1.5, 1.5), ("double", 3, 3.0), ("double", math.inf, "Infinity"),
     ("double", -math.inf, "-Infinity"), ("double", math.nan, "NaN"), ("single", 0.1, 0.1),
@@ -100,6 +107,7 @@ def test_scalar_is_written_in_its_one_form(name, value, wanted):
 UNPRINTABLE = [
     ("text", 5), ("text", None), ("text", "\ud800"), ("flag", 1), ("raw", "a"), ("small", "5"),
     ("small", True), ("small", 2**31), ("big", 2**63), ("ubig", -1), ("double", "1"),
+    ("plain", "5"), ("plain", True), ("plain", 2**63), ("plain", 5.0),
     ("double", True), ("single", 1e39), ("color", "RED"), ("color", Level.HIGH), ("level", 5),
 ]  # fmt: skip
 

@@ -29,7 +29,16 @@ import attrs
 
 from lro._base.errors import MAX_VIOLATIONS, InvalidArgument, InvalidFields, got
 from lro._base.status import AnyMessage, Json
-from lro._messages.scalars import DUMPERS, LOADERS, Dumper, Loader, enum_codec, is_text
+from lro._messages.scalars import (
+    DUMPERS,
+    EXACT,
+    LOADERS,
+    Dumper,
+    Loader,
+    dump_plain_int,
+    enum_codec,
+    is_text,
+)
 from lro._messages.schema import Field, Kind, Label, Make, Shape, Violations, raise_all
 from lro._messages.shapes import is_message_class, is_typed_dict, library_of, shape_of
 from lro._messages.times import datetime_text, parse_datetime
@@ -49,14 +58,23 @@ _WRITTEN: Final[Mapping[object, tuple[str, str]]] = {
     Kind.BOOL: ("v.__class__ is bool", "v"),
     Kind.INT32: (f"v.__class__ is int and {-(2**31)} <= v < {2**31}", "v"),
     Kind.INT64: (f"v.__class__ is int and {-(2**63)} <= v < {2**63}", "str(v)"),
+    int: (
+        f"v.__class__ is int and {-(2**63)} <= v < {2**63}",
+        f"v if {-EXACT} <= v <= {EXACT} else str(v)",
+    ),
     # The difference is 0 only for finite numbers.
     Kind.DOUBLE: ("v.__class__ is float and v - v == 0.0", "v"),
     datetime: ("v.__class__ is datetime", "datetime_text(v)"),
 }
-"""Source code by kind or Python class: a test of ``v``, and the JSON form if the test passes."""
+"""Source code by kind or Python class: a test of ``v``, and the JSON form if the test passes.
+
+``int`` is the plain class; ``Kind.INT64`` the integers that are always text.
+"""
+_DIGITS: Final = "v.__class__ is str and v.isascii() and v.isdigit() and len(v) < 19"
 _READ: Final[Mapping[object, tuple[str, str]]] = {
     **{kind: _WRITTEN[kind] for kind in (Kind.STRING, Kind.BOOL, Kind.INT32, Kind.DOUBLE)},
-    Kind.INT64: ("v.__class__ is str and v.isascii() and v.isdigit() and len(v) < 19", "int(v)"),
+    Kind.INT64: (_DIGITS, "int(v)"),
+    int: (f"{_WRITTEN[int][0]} or {_DIGITS}", "v if v.__class__ is int else int(v)"),
     datetime: (
         "v.__class__ is str",
         "fromisoformat(v) if len(v) == 20 and v[4::3] == '--T::Z' else parse_datetime(v)",
@@ -129,7 +147,7 @@ def compile_loader(
 def _write(field: Field, number: int) -> list[str]:
     optional = field.label is Label.OPTIONAL
     key, kind = repr(field.json_name), field.kind
-    test, form = _WRITTEN.get(field.python if field.python is datetime else kind, ("", ""))
+    test, form = _WRITTEN.get(_code_key(field), ("", ""))
     if field.lower is not None:
         test = ""
     other = "return slow(message)"
@@ -160,7 +178,7 @@ def _write(field: Field, number: int) -> list[str]:
 
 
 def _read(field: Field, number: int) -> list[str]:
-    test, form = _READ.get(field.python if field.python is datetime else field.kind, ("", ""))
+    test, form = _READ.get(_code_key(field), ("", ""))
     if field.lift is not None:
         test = ""
     other = "return slow(value)"
@@ -171,6 +189,10 @@ def _read(field: Field, number: int) -> list[str]:
         lines = [f"if v.__class__ is not list: {other}", *_each(test, form, field.container, other)]
         return [*lines, f"a{number} = w"]
     return [f"if {test}: a{number} = {form}", f"else: {other}"]
+
+
+def _code_key(field: Field) -> object:
+    return field.python if field.as_number or field.python is datetime else field.kind
 
 
 def _each(test: str, form: str, container: type, other: str) -> list[str]:
@@ -353,6 +375,8 @@ class JsonCodec:
         return write if lower is None else lambda value: write(lower(value))
 
     def _kind_dumper(self, field: Field) -> Dumper:
+        if field.as_number:
+            return dump_plain_int
         if field.kind in DUMPERS:
             return DUMPERS[field.kind]
         if field.kind is Kind.ENUM:

@@ -13,7 +13,7 @@ from typing import Final, TypeGuard
 
 from lro._base.status import WRAPPED_TYPES, Json, declared_name
 from lro._messages.registry import TypeRegistry, protobuf_name
-from lro._messages.scalars import enum_numbers
+from lro._messages.scalars import EXACT, enum_numbers
 from lro._messages.schema import (
     ANY,
     DURATION,
@@ -72,6 +72,17 @@ _SCALARS: Final[Mapping[Kind, tuple[Schema, Schema]]] = {
 }
 """Schemas for writing and for reading, by the kind of a field."""
 
+_PLAIN_INT: Final[tuple[Schema, Schema]] = (
+    {
+        "anyOf": [
+            {"type": "integer", "format": "int64", "minimum": -EXACT, "maximum": EXACT},
+            _SCALARS[Kind.INT64][False],
+        ]
+    },
+    _SCALARS[Kind.INT64][True],
+)
+"""Schemas for writing and for reading of a plain ``int``."""
+
 _ODD: Final = re.compile(r"[^A-Za-z0-9._-]")
 """Characters that the key of an OpenAPI component cannot have."""
 _NO_WORD: Final = re.compile(r"[\W_]+")
@@ -119,6 +130,9 @@ class MessageSchemas:
     the schema's name. A class without a full name gets a name in the package of the message that
     contains it.
     """
+
+    plain_int: tuple[Schema, Schema] = _PLAIN_INT
+    """The schemas for writing and for reading of a plain ``int``."""
 
     def __init__(self, types: TypeRegistry, prefix: str = "#/components/schemas/") -> None:
         self.named: dict[str, Json] = {}
@@ -247,6 +261,8 @@ class MessageSchemas:
         return or_null(one) if reading and not _needed(field) else one
 
     def _one(self, field: Field, package: str, *, reading: bool) -> Schema:
+        if field.as_number:
+            return self.plain_int[reading]
         if field.kind in _SCALARS:
             return _SCALARS[field.kind][reading]
         if field.kind is Kind.ENUM:

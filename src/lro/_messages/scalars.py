@@ -31,6 +31,9 @@ _RANGES: Final[Mapping[Kind, tuple[int, int]]] = {
     Kind.UINT64: (0, 2**64 - 1),
 }
 
+EXACT: Final = 2**53 - 1
+"""The largest integer that every JSON parser reads exactly, even as a double."""
+
 Loader = Callable[[Json], object]
 Dumper = Callable[[object], Json]
 
@@ -102,10 +105,12 @@ def dump_bytes(value: object) -> Json:
     return base64.b64encode(value).decode("ascii")
 
 
-def _integer(kind: Kind) -> tuple[Loader, Dumper]:
+def _integer(kind: Kind, largest: int | None = None) -> tuple[Loader, Dumper]:
+    # Up to ``largest``, an integer is written as a number; a larger one as text. By default, only
+    # integers of 32 bits are numbers.
     low, high = _RANGES[kind]
     wanted = f"an {kind.value}" if kind.value[0] == "i" else f"a {kind.value}"
-    quoted = kind in (Kind.INT64, Kind.UINT64)
+    most = largest if largest is not None else -1 if high > 2**32 else high + 1
 
     def load(value: Json) -> int:
         number = value if type(value) is int else _whole(value)
@@ -120,7 +125,8 @@ def _integer(kind: Kind) -> tuple[Loader, Dumper]:
             return _refuse(wanted, value)
         if not low <= value <= high:
             _refuse(f"from {low} to {high}", value)
-        return str(int(value)) if quoted else int(value)
+        number = int(value)
+        return number if -most <= number <= most else str(number)
 
     return load, dump
 
@@ -216,6 +222,10 @@ DUMPERS: Final[Mapping[Kind, Dumper]] = {
     Kind.FLOAT: _floating(Kind.FLOAT)[1],
     Kind.DOUBLE: _floating(Kind.DOUBLE)[1],
 }
+
+
+dump_plain_int: Final[Dumper] = _integer(Kind.INT64, EXACT)[1]
+"""Writes a plain ``int``: a number if every JSON parser reads it exactly, otherwise text."""
 
 
 def enum_numbers(cls: type[enum.Enum]) -> Mapping[int, enum.Enum]:

@@ -108,8 +108,12 @@ class Kind(enum.Enum):
 
 
 Int32 = Annotated[int, Kind.INT32]
-"""An integer of 32 bits, a JSON number. Plain ``int`` is an int64, a decimal string in JSON."""
+"""An integer of 32 bits, a JSON number."""
 Int64 = Annotated[int, Kind.INT64]
+"""An integer of 64 bits, in JSON decimal digits in a string, as protobuf prints it.
+
+Plain ``int`` is also an int64, but in JSON it is a number if it has at most 53 bits.
+"""
 UInt32 = Annotated[int, Kind.UINT32]
 UInt64 = Annotated[int, Kind.UINT64]
 Float = Annotated[float, Kind.FLOAT]
@@ -151,6 +155,7 @@ class Field(ByFields):
     """One field of a message.
 
     - ``python``: the Python type of one value (of an element, or of a map's value);
+    - ``as_number``: a plain ``int``, which JSON writes as a number if it has at most 53 bits;
     - ``message_name``: the full name of the message type, for well-known types;
     - ``zero``: the value of a missing implicit field;
     - ``required``: the class has no default; ``nullable``: None means absent;
@@ -167,6 +172,7 @@ class Field(ByFields):
     label: Label
     kind: Kind
     python: typing.Any
+    as_number: bool = False
     key_kind: Kind | None = None
     message_name: str | None = None
     zero: object = None

@@ -233,7 +233,7 @@ def _field(said: Declared, number: int, in_json: str, library: Library | None) -
             foreign = library.foreign(said.annotation)
         if foreign is None:
             raise
-        optional, label, key_kind, inner = False, Label.OPTIONAL, None, None
+        optional, label, key_kind, inner, value = False, Label.OPTIONAL, None, None, None
         kind, python, message_name, lift, lower = _of_library(foreign)
     default = said.default
     zero: object = _zero(kind, python)
@@ -248,6 +248,7 @@ def _field(said: Declared, number: int, in_json: str, library: Library | None) -
         label=label,
         kind=kind,
         python=python,
+        as_number=kind is Kind.INT64 and not _has_width(value),
         key_kind=key_kind,
         below=functools.partial(shape_of, python) if is_message_class(python) else None,
         message_name=message_name,
@@ -400,6 +401,14 @@ def _kind(annotation: object) -> tuple[Kind, object, str | None]:
     if is_message_class(annotation):
         return Kind.MESSAGE, annotation, declared_name(typing.cast(type, annotation))
     raise _no_field(annotation)
+
+
+def _has_width(annotation: object) -> bool:
+    # Returns True if the annotation has a width, such as Int64: then JSON has the form of protobuf.
+    if typing.get_origin(annotation) is Annotated:
+        base, *marks = typing.get_args(annotation)
+        return any(isinstance(mark, Kind) for mark in marks) or _has_width(base)
+    return isinstance(annotation, typing.NewType) and _has_width(annotation.__supertype__)
 
 
 def _is_checked_datetime(annotation: object) -> bool:

@@ -247,7 +247,20 @@ def _nobody(headers: Mapping[str, str]) -> None:
 
 
 class OperationSchemas(MessageSchemas):
-    """Make schemas of message classes and of their operations."""
+    """Make schemas of message classes and of their operations.
+
+    The type of a plain ``int`` in a reply is integer alone, because generators of clients make a
+    union of two types for two forms. The description of the field says when it is text.
+    """
+
+    plain_int = (
+        {
+            "type": "integer",
+            "format": "int64",
+            "description": "Beyond 53 bits (9007199254740991): decimal digits in a string.",
+        },
+        MessageSchemas.plain_int[True],
+    )
 
     def __init__(self, types: TypeRegistry) -> None:
         super().__init__(types)

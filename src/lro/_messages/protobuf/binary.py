@@ -38,7 +38,8 @@ from lro._base.status import WRAPPED_TYPES, Json
 from lro._messages.json_text import MAX_VALUES, dumps, dumps_bounded, reread
 from lro._messages.protobuf.files import ProtoFiles
 from lro._messages.protobuf.reading import ProtoReader, fields_of, shape_of_descriptor
-from lro._messages.schema import Label, Shape
+from lro._messages.scalars import LOADERS, dump_plain_int
+from lro._messages.schema import Kind, Label, Shape
 
 T = TypeVar("T")
 
@@ -99,6 +100,11 @@ class Binary:
         """The full names of the classes in ``names``, and of further classes in their fields."""
         for said in files:
             self._put(said)
+        self._plain_ints = {
+            name: frozenset(field.json_name for field in shape.fields if field.as_number)
+            for name, shape in files.shapes.items()
+        }
+        """The JSON names of the fields that are plain ints, by full name of their message."""
         self._written: dict[tuple[str, bytes, bool], bytes] = {}
         self._strict = ProtoReader(self.message_class, strict=True)
         self._lenient = ProtoReader(self.message_class, strict=False)
@@ -172,7 +178,7 @@ class Binary:
         return reread(text.decode())  # each call returns a new value, because callers may change it
 
     def _whole_numbers(self, value: Any, descriptor: Descriptor) -> Any:
-        # Whole numbers in a Value are written as 1, not 1.0.
+        # Whole numbers in a Value are written as 1, not 1.0, and plain ints as numbers.
         name = descriptor.full_name
         if name in _VALUES:
             return _whole(value)
@@ -183,11 +189,15 @@ class Binary:
             return self._whole_numbers(value, inner)
         if not isinstance(value, dict) or name in WRAPPED_TYPES:
             return value
+        plain_ints = self._plain_ints.get(name, frozenset())
         for said in fields_of(descriptor):
             below, key = said.value.message_type, said.field.json_name
-            if below is None or key not in value:
+            if key not in value or (below is None and key not in plain_ints):
                 continue
-            given, read = value[key], functools.partial(self._whole_numbers, descriptor=below)
+            given: Any = value[key]
+            read: Callable[[Any], Json] = _plain_int
+            if below is not None:
+                read = functools.partial(self._whole_numbers, descriptor=below)
             if said.label is Label.REPEATED:
                 value[key] = [read(one) for one in given]
             elif said.label is Label.MAP:
@@ -246,6 +256,10 @@ class Binary:
             self.pool.AddSerializedFile(said.SerializeToString())
         except TypeError as exc:  # the protobuf library raises TypeError for any fault
             raise DeclarationError(said.name, f"is not a valid proto file: {exc}") from exc
+
+
+def _plain_int(digits: Json) -> Json:
+    return dump_plain_int(LOADERS[Kind.INT64](digits))
 
 
 def _whole(value: Any) -> Any:
