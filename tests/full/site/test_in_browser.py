@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 LOOKED_AT: Final = (
     "index.html",
     "tutorial/first-service.html",
-    "how-to/methods.html",
+    "how-to/write-a-method.html",
     "reference/stores-and-executors.html",
     "reference/api/lro_client.progress.html",
 )
