@@ -26,6 +26,7 @@ from lro._model.json import (
 )
 from lro._model.operation import (
     MAX_NAMES,
+    MAX_REQUEST_ID,
     BatchGetOperationsRequest,
     BatchGetOperationsResponse,
     CancelOperationRequest,
@@ -39,6 +40,7 @@ from lro._model.operation import (
     WaitOperationRequest,
     is_small,
     join_name,
+    normal_request_id,
     normalise_parent,
     parse_name,
     rerun_request_id,
@@ -76,6 +78,7 @@ else:
 __all__ = [
     "AS_TEXT",
     "MAX_NAMES",
+    "MAX_REQUEST_ID",
     "WEBHOOK_HEADERS",
     "BatchGetOperationsRequest",
     "BatchGetOperationsResponse",
@@ -111,6 +114,7 @@ __all__ = [
     "join_name",
     "loads",
     "loads_strict",
+    "normal_request_id",
     "normalise_parent",
     "operation_from_json",
     "operation_to_json",

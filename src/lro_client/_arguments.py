@@ -6,7 +6,6 @@ never raises a ``CallError``, because no call was made.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import re
 import typing
@@ -19,8 +18,14 @@ import attrs
 import httpx
 
 from lro import AnyMessage, DeclarationError, Duration, Struct, TypeRegistry
+from lro.errors import InvalidRequestId
 from lro.types import full_name, is_message_class
-from lro.wire import ListOperationsRequest, RerunOperationRequest, WaitOperationRequest
+from lro.wire import (
+    ListOperationsRequest,
+    RerunOperationRequest,
+    WaitOperationRequest,
+    normal_request_id,
+)
 from lro_client._errors import check
 from lro_client._flow.policy import is_number
 from lro_client._flow.steps import StartRequest
@@ -79,14 +84,15 @@ def check_segments(subject: str, name: str) -> None:
         raise DeclarationError(subject, wrong)
 
 
-def check_request_id(request_id: object) -> None:
-    """Check that a value is empty, or a UUID or its text, and not all zero (spec §9.2(1))."""
-    fine = request_id == ""
-    if isinstance(request_id, str | uuid.UUID) and not fine:
-        with contextlib.suppress(ValueError):
-            found = uuid.UUID(str(request_id))  # UUID() also accepts braces and other forms
-            fine = found.int != 0 and str(found) == str(request_id).lower()
-    check("request_id", request_id, "a UUID of 36 characters, not all zero", fine=fine)
+def check_request_id(request_id: object, *, only_uuid: bool = False) -> None:
+    """Check that a value is empty, a UUID, or a text that servers accept (spec §9.2(1))."""
+    fine = isinstance(request_id, str | uuid.UUID)
+    check("request_id", request_id, "a text of 1 to 128 characters, or a UUID", fine=fine)
+    if request_id != "":
+        try:
+            normal_request_id(str(request_id), only_uuid=only_uuid)
+        except InvalidRequestId as exc:
+            raise DeclarationError(exc.field, exc.description) from None
 
 
 def check_message(message: object, types: TypeRegistry) -> None:
@@ -231,6 +237,8 @@ def starting(
         same = request_id == "" or str(request_id) == own
         check("request_id", request_id, f"that of the message, {own!r:.80}", fine=same)
         request_id = own
+    # A class that has the field declares the request id of AIP-155; a dict may be for any server.
+    check_request_id(request_id, only_uuid=hasattr(message, "request_id"))
     return StartRequest(
         target=target,
         message=message,

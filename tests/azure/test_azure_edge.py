@@ -356,7 +356,7 @@ SITE = {"sec-fetch-site": "cross-site", "origin": "https://evil.example"}
             ("POST", PATH, body, headers, (status, code, Code.INVALID_ARGUMENT))
             for body, headers, status, code in (
                 (b'{"width": "x"}', JSON, 400, "INVALID_ARGUMENT"),
-                (b'{"requestId": "x"}', JSON, 400, "INVALID_REQUEST_ID"),
+                (b'{"requestId": " x"}', JSON, 400, "INVALID_REQUEST_ID"),
                 (b'{"pad": "%s"}' % (b"x" * 2000), JSON, 413, "REQUEST_TOO_LARGE"),
                 (b"{}", {"content-type": "text/plain"}, 415, "UNSUPPORTED_MEDIA_TYPE"),
             )

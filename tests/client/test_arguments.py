@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import httpx
 import pytest
 import respx
@@ -107,10 +108,11 @@ STARTS = {
     "^target: must begin with a slash": [
         start(target) for target in ("v1/x:start", "@other/x", "ftp://other/x", "//other/x")
     ],
-    "^request_id: must be a UUID of 36 characters, not all zero, got": [
-        start(request_id=one)
-        for one in (5, "abc", uuid.UUID(int=0), f"{{{ID}}}", ID.replace("-", ""))
-    ],
+    "^request_id: must be a text of 1 to 128 characters, or a UUID, got 5": start(request_id=5),
+    "^request_id: must be a text of 1 to 128 characters, got 129": start(request_id="x" * 129),
+    "^request_id: must not have control characters, .*, got U.0000": start(request_id="a\0"),
+    "^request_id: must not begin or end with white space, got ' a'": start(request_id=" a"),
+    "^request_id: must not be a UUID of zeros only": start(request_id=uuid.UUID(int=0)),
     "widths": start(message=ResizeRequest(widths=("x",))),  # type: ignore[arg-type]
 }
 """Calls of ``start`` with other invalid arguments, by the error message that each must raise."""
@@ -261,12 +263,51 @@ def test_unusual_parents_are_sent_unchanged(face: Face, server: respx.Router) ->
         assert server.calls.last.request.url.path == f"/v1/projects/{last}/operations"
 
 
-@pytest.mark.parametrize("given", [ID, uuid.UUID(ID)])
-def test_request_id_is_a_uuid_or_its_text(given: Any, face: Face, server: respx.Router) -> None:
-    """The client sends a UUID or its text unchanged, in upper or lower case."""
+@pytest.mark.parametrize("given", [ID, uuid.UUID(ID), "order-17", f"{{{ID}}}", "\u00e9" * 128])
+def test_request_id_is_a_uuid_or_any_text(given: Any, face: Face, server: respx.Router) -> None:
+    """The client sends a UUID or a text unchanged, in upper or lower case."""
     route = server.post(TARGET).mock(return_value=reply(running()))
     face.client().start(TARGET, {}, **TYPES, request_id=given)
     assert body_of(route.calls.last.request) == {"requestId": str(given)}
+
+
+CURE = r"must be a UUID of 36 characters here, got 'order-17'; .*NAMESPACE_URL, 'order-17'\)$"
+
+
+@attrs.frozen
+class WithId:
+    """A message that has the field of AIP-155 itself."""
+
+    request_id: str = ""
+
+
+@pytest.mark.parametrize("base", ["https://us-redis.googleapis.com", "https://example.com"])
+def test_request_id_for_a_service_of_google_must_be_a_uuid(base: str) -> None:
+    google = base.endswith(".googleapis.com")
+    other = "https://file.googleapis.com" if not google else "https://example.com"
+    for sent, whole in ((base, ""), (other, base)):
+        with respx.mock(assert_all_called=False) as server, Client(sent) as client:
+            route = server.post(f"{whole or sent}{TARGET}").mock(return_value=reply(running()))
+            client.start(f"{whole}{TARGET}", {}, **TYPES, request_id=ID)
+            if not google:
+                client.start(f"{whole}{TARGET}", {}, **TYPES, request_id="order-17")
+            else:
+                with pytest.raises(lro.DeclarationError, match=CURE):
+                    client.start(f"{whole}{TARGET}", {}, **TYPES, request_id="order-17")
+            assert route.call_count == (1 if google else 2)
+
+
+def test_request_id_of_a_message_with_that_field_must_be_a_uuid(
+    face: Face, server: respx.Router
+) -> None:
+    route = server.post(TARGET).mock(return_value=reply(running()))
+    client = face.client()
+    client.start(TARGET, WithId(), **TYPES, request_id=ID)
+    for message, given in ((WithId(), "order-17"), (WithId("order-17"), "")):
+        with pytest.raises(lro.DeclarationError, match=CURE):
+            client.start(TARGET, message, **TYPES, request_id=given)
+    client.start(TARGET, {"requestId": "order-17"}, **TYPES)
+    assert route.call_count == 2
 
 
 def test_unregistered_class_is_accepted_if_a_factory_has_its_codec(

@@ -77,7 +77,7 @@ def test_rerun_is_retried_only_with_a_request_id(
     with pytest.raises(CallError):
         client.rerun(NAME)
     assert body_of(server.calls.last.request) == {}
-    for wrong in ({"request_id": "x"}, {"request_id": 1}):
+    for wrong in ({"request_id": "x\n"}, {"request_id": 1}):
         with pytest.raises(lro.DeclarationError):
             client.rerun(NAME, **wrong)
     with pytest.raises(TypeError):

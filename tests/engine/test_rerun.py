@@ -30,7 +30,7 @@ from tests.http.counting_service import ask
 from tests.service_fixtures import MakeService
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
-KEY, OTHER_KEY = str(uuid.UUID(int=7)), str(uuid.UUID(int=8))
+KEY, OTHER_KEY = str(uuid.UUID(int=7)), "order-17"
 RERUN = (*VERBS, "RerunOperation")
 
 

@@ -342,8 +342,8 @@ TABLE: list[tuple[str, str, Prepare]] = [
         for fields in (
             {"steps": 3, "label": "x"},
             {"requestId": ID.upper().replace("5", "6")},
-            {"requestId": "none"},
-            {"requestId": "none", "validateOnly": True},
+            {"requestId": str(uuid.UUID(int=0))},
+            {"requestId": str(uuid.UUID(int=0)), "validateOnly": True},
             {"validateOnly": True},
             {"label": "unnamed"},
             {"label": "unnamed", "validateOnly": True},
@@ -433,3 +433,17 @@ def test_a_request_id_is_one_for_all_ways(places: Callable[[str], Place]) -> Non
     asked = Asked("Start", {"steps": 4, "requestId": str(uuid.UUID(int=99))})
     found = [ask(asked)["name"] for ask in places("plain").ways.values()]
     assert len(set(found)) == 1
+
+
+def test_request_id_of_any_text_is_refused_over_grpc_with_the_cure(
+    places: Callable[[str], Place],
+) -> None:
+    """Over HTTP any text is a request id. Over gRPC only a UUID is, as in AIP-155."""
+    asked = Asked("Start", {"steps": 4, "requestId": "order-17"})
+    http, *others = places("plain").ways.values()
+    assert http(asked)["name"] == http(asked)["name"]
+    for way in others:
+        status, message, (info, *_) = way(asked)
+        assert (status, info["reason"]) == ("INVALID_ARGUMENT", "INVALID_REQUEST_ID")
+        assert message.startswith("request_id: must be a UUID of 36 characters here, got")
+        assert message.endswith("uuid.uuid5(uuid.NAMESPACE_URL, 'order-17')")

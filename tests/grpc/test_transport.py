@@ -137,11 +137,11 @@ def test_request_with_an_id_field_gets_the_id_there(asking: Asking) -> None:
     """A start sets ``request_id`` and ``validate_only`` in its message if the class has them."""
     odd, client = asking(replying(name=NAME))
     client.start("a.B.C", OwnRequest(), **TYPES, request_id=ID, validate_only=True)
-    client.start("a.B.C", OwnRequest("cd"), **TYPES)
+    client.start("a.B.C", OwnRequest(ID), **TYPES)
     client.start("a.B.C", HalfRequest(), **TYPES, request_id=ID, validate_only=True)
     assert [payload for _, payload, _ in odd.calls] == [
         b"\x0a\x24" + ID.encode() + b"\x10\x01",
-        b"\x0a\x02cd",
+        b"\x0a\x24" + ID.encode(),
         b"\x08\x01\xf2\x7f\x24" + ID.encode(),
     ]
 

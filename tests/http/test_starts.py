@@ -161,7 +161,9 @@ def test_validate_only_stores_nothing(spelling: str, counting: CountService) -> 
         ({"label": 1}, "INVALID_ARGUMENT", "label"),
         ({"label": "\ud800"}, "MALFORMED_REQUEST", "body"),
         ({"requestId": 1}, "INVALID_ARGUMENT", "request_id"),
-        ({"requestId": "1"}, "INVALID_REQUEST_ID", "request_id"),
+        ({"requestId": "1\n"}, "INVALID_REQUEST_ID", "request_id"),
+        ({"requestId": "1" * 129}, "INVALID_REQUEST_ID", "request_id"),
+        (b'{"requestId": "1\\u0000"}', "INVALID_REQUEST_ID", "request_id"),
         ({"requestId": UUID, "request_id": UUID}, "INVALID_ARGUMENT", "request_id"),
         ({"validateOnly": 1}, "INVALID_ARGUMENT", "validate_only"),
         ([], "MALFORMED_REQUEST", "body"),
@@ -236,6 +238,24 @@ def test_request_id_of_the_message_prevents_a_repeated_start(counting: CountServ
     packed = counting.service.store.request(name)
     assert counting.service.types.unpack(packed, OwnRequest) == OwnRequest(1, UUID)
     assert started(edge.handle(post({"validate_only": True})))["done"] is True
+
+
+def test_request_id_of_the_message_must_be_a_uuid(counting: CountService) -> None:
+    """A field ``request_id`` of the message is that of AIP-155, and the error says the cure."""
+    edge = edge_for(counting.service, counting.declare("acme.v1.Things.Own", request=OwnRequest))
+    reply = edge.handle(post({"requestId": "order-17"}))
+    error = json.loads(reply.body)["error"]
+    assert (reply.status, error["details"][0]["reason"]) == (400, "INVALID_REQUEST_ID")
+    assert error["message"].endswith("uuid.uuid5(uuid.NAMESPACE_URL, 'order-17')")
+
+
+def test_any_text_is_a_request_id(counting: CountService) -> None:
+    edge = edge_of(counting)
+    first, same, other = (
+        started(edge.handle(post({"steps": 1, "requestId": text})))["name"]
+        for text in ("Bestellung 17 \u2713", "Bestellung 17 \u2713", "bestellung 17 \u2713")
+    )
+    assert first == same != other
 
 
 # -- bodies that are not JSON -----------------------------------------------------------------

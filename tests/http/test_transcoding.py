@@ -164,7 +164,7 @@ def test_enums_of_a_reply_are_numbers_on_request() -> None:
         ("numbers=1&numbers=x", "numbers"),
         *[(f"{name}=1", "query") for name in ("unknown", "windows.unknown", "labels.a", "extra.a")],
         *[(query, "query") for query in ("shelfId.x=1", "a" + ".a" * 60_000 + "=1", "x=1&" * 101)],
-        ("requestId=1", "request_id"),
+        ("requestId=%20", "request_id"),
         ("validateOnly=1", "validate_only"),
     ],
 )
@@ -172,6 +172,17 @@ def test_query_parameter_that_is_not_a_field_is_refused(query: str, field: str |
     """An invalid query parameter is named; an enum allows only the numbers of its members."""
     found = refused_field(call(f"/v1/rooms/r/shelves?{query}"))
     assert field in (None, found.partition("[")[0])
+
+
+def test_any_text_is_a_request_id_as_a_parameter() -> None:
+    with service_of("/v1/{parent=rooms/*}/shelves", body="shelf") as service:
+        edge = OperationsEdge(service, starts=True)
+        asked = ask("POST", "/v1/rooms/r/shelves", b"")
+        first, same, other = (
+            json.loads(edge.handle(attrs.evolve(asked, query=f"requestId={text}")).body)["name"]
+            for text in ("order-17", "order%2D17", "order-18")
+        )
+    assert first == same != other
 
 
 def test_validate_only_as_a_parameter_starts_nothing() -> None:

@@ -201,7 +201,7 @@ class RequestTooLarge(InvalidArgument):
 
 
 class InvalidRequestId(InvalidArgument):
-    """The request id is not a textual UUID (spec §9.2(1))."""
+    """The request id is not a valid text, or not a UUID where it must be one (spec §9.2(1))."""
 
     reason = "INVALID_REQUEST_ID"
 

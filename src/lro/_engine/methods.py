@@ -193,7 +193,8 @@ class Method(Generic[Req, Resp, Meta]):
     def start(self, request: Req, **options: Unpack[StartKeywords[Meta]]) -> Handle[Resp, Meta]:
         """Store a new operation, have its work begun, and return its handle at once.
 
-        ``request_id``: a UUID that makes a repeated start harmless for 24 hours (spec §9.1).
+        ``request_id``: a text of at most 128 characters, such as your own key for the work,
+        that makes a repeated start harmless for 24 hours (spec §9.1).
         ``parent``: the resource that the operation belongs to, such as ``projects/p``. ``target``:
         a resource that the work needs alone. By default, parent and target come from the method's
         options. ``metadata``: the metadata before the first report. ``caller``: who starts the

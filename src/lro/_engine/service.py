@@ -581,7 +581,7 @@ class Service(PerProcess):
         This is a normal start, under the method's present name, with the stored request, parent and
         caller of the ended operation; the target and the first metadata are determined anew. The
         request of an operation that failed or was cancelled is kept with its record.
-        ``request_id``: a UUID that makes a repeated call harmless, as for a start.
+        ``request_id``: a text that makes a repeated call harmless, as for a start.
 
         Without a ``caller``, the call is made for an operator, who can rerun every operation.
         Callers need the verb RerunOperation, which a service offers only if its ``verbs`` name it,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import re
 import typing
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -20,7 +19,6 @@ from lro._base.errors import (
     EncodingError,
     InvalidArgument,
     InvalidParent,
-    InvalidRequestId,
     LroError,
     MessageTooLarge,
     NotRerunnable,
@@ -46,12 +44,16 @@ from lro._engine.webhook_sender import Endpoint
 from lro._messages.defaults import without_defaults
 from lro._messages.json_text import canonical
 from lro._messages.wellknown import Empty
-from lro._model.operation import Operation, Record, join_name, new_id, normalise_parent
+from lro._model.operation import (
+    Operation,
+    Record,
+    join_name,
+    new_id,
+    normal_request_id,
+    normalise_parent,
+)
 
 Meta = TypeVar("Meta")
-
-_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
-_NIL: Final = "00000000-0000-0000-0000-000000000000"
 
 _NEW_RECORD: Final[dict[str, Any]] = Record(
     name="", parent="", method="", create_time=datetime.min, update_time=datetime.min
@@ -105,10 +107,11 @@ class StartKeywords(EndpointStartKeywords[Meta], total=False):
 # Objects of a frozen class take twice as long to make.
 @attrs.define(eq=False, repr=False)
 class StartSettings:
-    """The options of one start: those of ``Method.start``, and three for the library itself.
+    """The options of one start: those of ``Method.start``, and four for the library itself.
 
     ``headers`` are those of the call that asks for the start. ``sent`` returns the request as the
     caller has sent it; only a start with a request id needs it. ``origin`` is stored in the record.
+    With ``only_uuid``, the request id must be a UUID (spec §9.2(1)).
     """
 
     request_id: str = ""
@@ -126,6 +129,7 @@ class StartSettings:
     headers: Headers | None = None
     sent: Sent | None = None
     origin: str = ""
+    only_uuid: bool = False
 
     @classmethod
     def of(cls, given: StartKeywords[Any]) -> StartSettings:
@@ -643,10 +647,7 @@ def _first_metadata(spec: MethodSpec, metadata: object) -> AnyMessage:
 def _request_key(
     spec: MethodSpec, options: StartSettings, parent: str, packed: AnyMessage
 ) -> RequestKey:
-    text = options.request_id.lower()
-    if not _UUID.fullmatch(text) or text == _NIL:
-        wanted = "must be a UUID of 36 characters, not all zero"
-        raise InvalidRequestId("request_id", f"{wanted}, got {got(options.request_id)}")
+    text = normal_request_id(options.request_id, only_uuid=options.only_uuid)
     scope = _scope(parent, options.target, options.origin)
     # A newer release may make another message of the same request. So there are several hashes: of
     # the request as sent, of the message without its defaults, and of the whole message, because

@@ -122,6 +122,8 @@ class StartHandler(Generic[Req]):
         request = service.types.name_of(message)
         self._load = service.types.loader(message)
         self._shape = service.types.codec(request).shape
+        # A message with the field has the request id of AIP-155, like its form over gRPC.
+        self._only_uuid = self._shape is not None and "request_id" in self._shape.spellings
         self.binding: RequestBinding | None = RequestBinding.of(rule, self._shape, request)
         self._raw = start.raw if start else None
         functions = {name: getattr(start, name, None) for name in ("parent", "metadata", "notify")}
@@ -186,6 +188,7 @@ class StartHandler(Generic[Req]):
             caller=caller,
             headers=request.headers,
             sent=sent,
+            only_uuid=self._only_uuid,
             **options,
         )
         return (yield from self._start(message, settings))

@@ -23,6 +23,7 @@ from lro._base.errors import (
     InvalidArgument,
     InvalidOperationName,
     InvalidParent,
+    InvalidRequestId,
     LeaseLost,
     MalformedRequest,
     NotApplied,
@@ -188,6 +189,46 @@ def new_id(random: Callable[[int], bytes], now: datetime) -> str:
     time = binascii.b2a_base64(millis.to_bytes(6, "big"), newline=False).translate(_SORTED)
     bits = binascii.b2a_base64(random(ID_BYTES), newline=False).translate(_URL_SAFE)
     return (time[1:] + bits).decode()  # the first digit of the time is always 0
+
+
+MAX_REQUEST_ID: Final = 128
+"""The most characters (code points) of a request id."""
+
+_UUID: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
+_NIL: Final = "00000000-0000-0000-0000-000000000000"
+_NOT_IN_REQUEST_ID: Final = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+def normal_request_id(text: str, *, only_uuid: bool = False) -> str:
+    """Return the form in which a request id is compared with other ids (spec §9.2(1)).
+
+    A UUID is compared in lower case, and any other text as it is. With ``only_uuid``, the id must
+    be a UUID, as AIP-155 has it.
+
+    Raises:
+        InvalidRequestId: The text is not a valid request id.
+    """
+    if _UUID.fullmatch(text):
+        if text == _NIL:
+            raise _wrong_request_id("must not be a UUID of zeros only")
+        return text.lower()
+    if only_uuid:
+        cure = f"make one of your own key: uuid.uuid5(uuid.NAMESPACE_URL, {got(text)})"
+        raise _wrong_request_id(f"must be a UUID of 36 characters here, got {got(text)}; {cure}")
+    if not 0 < len(text) <= MAX_REQUEST_ID:
+        wanted = f"must be a text of 1 to {MAX_REQUEST_ID} characters"
+        raise _wrong_request_id(f"{wanted}, got {len(text)}")
+    if found := _NOT_IN_REQUEST_ID.search(text):
+        kinds = "control characters, line separators or lone surrogates"
+        place = f"U+{ord(found[0]):04X} at character {found.start()}"
+        raise _wrong_request_id(f"must not have {kinds}, got {place}")
+    if text != text.strip():
+        raise _wrong_request_id(f"must not begin or end with white space, got {got(text)}")
+    return text
+
+
+def _wrong_request_id(why: str) -> InvalidRequestId:
+    return InvalidRequestId("request_id", why)
 
 
 def rerun_request_id(name: str) -> str:

@@ -271,6 +271,7 @@ class StartRpc(Rpc):
             caller=caller,
             headers=texts_of(context),
             sent=lambda: payload,
+            only_uuid=True,
         )
         return (yield from self._begin(message, options))
 

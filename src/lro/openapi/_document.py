@@ -24,7 +24,16 @@ from lro.http import (
     parameter_names,
 )
 from lro.types import WRAPPED_TYPES, Field, Json, Kind, Label, MethodName, Shape, TypeRegistry
-from lro.wire import AS_TEXT, MAX_NAMES, WEBHOOK_HEADERS, Literal, Route, Template, path_template
+from lro.wire import (
+    AS_TEXT,
+    MAX_NAMES,
+    MAX_REQUEST_ID,
+    WEBHOOK_HEADERS,
+    Literal,
+    Route,
+    Template,
+    path_template,
+)
 
 _FieldPath: TypeAlias = tuple[Field, ...]
 _Part: TypeAlias = dict[str, Any]
@@ -77,8 +86,9 @@ _PREFER: Final[_Part] = {
 _START_FIELDS: Final[_Part] = {
     "requestId": {
         "type": ["string", "null"],
-        "format": "uuid",
-        "description": "The same request with the same id starts nothing twice within 24 hours.",
+        "maxLength": MAX_REQUEST_ID,
+        "description": "A text of the caller's own, such as order-17. The same request with the"
+        " same id starts nothing twice within 24 hours.",
     },
     "validateOnly": {
         "type": ["boolean", "null"],

@@ -427,6 +427,17 @@ def key_belongs_to_one_method_and_caller(store: Store, clock: ManualClock) -> No
         expect(insert(store, record_of(clock, str(number)), key).fresh, f"{key} is new")
 
 
+def request_id_is_any_text(store: Store, clock: ManualClock) -> None:
+    """A request id of up to 128 characters is compared as it is, code point by code point."""
+    texts = ("order-17", "Order-17", "order-17/", "caf\u00e9", "cafe\u0301", "\U0001f600" * 128)
+    for number, text in enumerate(texts):
+        made = insert(store, record_of(clock, str(number)), key_of(text))
+        expect(made.fresh, f"the request id {text!r} is new")
+    for number, text in enumerate(texts):
+        again = insert(store, record_of(clock, "again"), key_of(text))
+        same((again.record.name, again.fresh), (f"operations/{number}", False), repr(text))
+
+
 def key_is_known_for_a_day(store: Store, clock: ManualClock) -> None:
     """A key is known for exactly 24 hours, and after that it is new (spec §9.2(2))."""
     first = record_of(clock)

@@ -361,8 +361,10 @@ class AsyncClient:
     ) -> AsyncOperationHandle[Any, Any]:
         """Call a method that returns an operation: POST ``message`` as JSON to the path ``target``.
 
-        With a ``request_id``, which is a UUID, the call is retried and never starts the work twice
-        (spec §9.1).
+        With a ``request_id``, the call is retried and never starts the work twice (spec §9.1). The
+        id is a text of your own, such as ``"order-17"``. Over gRPC, for services of Google, and for
+        messages that have a field ``request_id``, it must be a UUID, such as
+        ``uuid.uuid5(uuid.NAMESPACE_URL, "order-17")``.
 
         ``message`` can also be a packed ``lro.AnyMessage`` or, except over gRPC, a dict that is
         sent unchanged. Without a class for the response or the metadata, you get the JSON as a
@@ -472,8 +474,8 @@ class AsyncClient:
     ) -> Operation:
         """Start the work of an ended operation again, and return the new operation (spec §3.12).
 
-        Servers offer reruns only to callers whom they trust. With a ``request_id``, a UUID, the
-        call is retried and never starts the work twice.
+        Servers offer reruns only to callers whom they trust. With a ``request_id``, the call
+        is retried and never starts the work twice.
 
         Raises:
             CallError: The call failed, with FAILED_PRECONDITION if the operation is in progress or

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shlex
 import sys
 import time
 import uuid
@@ -416,9 +417,9 @@ def _call_all(
 
 _request_id_option = click.option(
     "--request-id",
-    metavar="UUID",
+    metavar="ID",
     default="",
-    help="A UUID under which work starts only once, so calls can be retried; auto makes one.",
+    help="A text under which work starts only once, so calls can be retried; auto makes a UUID.",
 )
 _follow_options = (
     click.option("--wait", "waits", is_flag=True, help="Wait until it is done, and print it."),
@@ -585,7 +586,7 @@ def _read_target(target: str) -> tuple[str, str]:
 
 def _perhaps_started(request_id: str) -> str:
     if request_id:
-        again = f"the same command with --request-id {request_id} starts nothing twice"
+        again = f"the same command with --request-id {shlex.quote(request_id)} starts nothing twice"
         return f"the operation may have been started: {again}"
     return "the operation may have been started: look for it with: lro list"
 

@@ -39,6 +39,7 @@ from lro.wire import (
     ListOperationsRequest,
     RerunOperationRequest,
 )
+from lro_client._arguments import check_request_id
 from lro_client._errors import (
     UNTRUSTED,
     CallError,
@@ -135,6 +136,7 @@ class GrpcCoder:
                 " TypedDict is packed by types.pack(message, cls), with the types of the client)"
             )
             raise InvalidArgument("message", f"must be {wanted}, got {request.message!r:.200}")
+        check_request_id(request.request_id, only_uuid=True)
         with self._lock:  # because registering a class replaces the binary classes
             if not isinstance(request.message, AnyMessage):
                 self._register(type(request.message), request.target)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC
 from typing import Any, Final, Generic, TypeVar, cast
+from urllib.parse import urlsplit
 
 import attrs
 
@@ -47,7 +48,7 @@ from lro.wire import (
     status_from_error_body,
 )
 from lro_client._addresses import public_address
-from lro_client._arguments import check_segments
+from lro_client._arguments import check_request_id, check_segments
 from lro_client._errors import (
     UNTRUSTED,
     CallError,
@@ -160,13 +161,17 @@ class _NoPlace(Exception):
 
 
 class Encoder:
-    """Turns calls into HTTP requests. ``base_url`` is put before all paths, even of starts."""
+    """Turns calls into HTTP requests. ``base_url`` is put before all paths, even of starts.
 
-    def __init__(self, routes: Routes, types: TypeRegistry, base_url: str) -> None:
+    ``address`` is that of the server, even if the HTTP client adds it.
+    """
+
+    def __init__(self, routes: Routes, types: TypeRegistry, base_url: str, address: str) -> None:
         self._routes = routes
         self._templates = {verb: Template.parse(getattr(routes, verb)) for verb in _ENDINGS}
         self._types = types
         self._base = base_url.rstrip("/")
+        self._is_google = is_google(address)
         self._path = functools.lru_cache(maxsize=_MAX_KNOWN_PATHS)(self._expand)
 
     def encode(self, call: Call) -> HttpCall:
@@ -267,7 +272,15 @@ class Encoder:
             wanted = "must begin with a slash, or be a whole URL"
             raise InvalidArgument("target", f"{wanted}, got {target!r:.200}")
         url = self._base + target if target.startswith("/") else target
+        if is_google(url) if "://" in url else self._is_google:
+            check_request_id(request.request_id, only_uuid=True)
         return HttpCall(method="POST", url=url, body=dumps(body))
+
+
+def is_google(url: str) -> bool:
+    """Return True for an address of a service of Google, whose request ids are UUIDs (AIP-155)."""
+    host = urlsplit(url).hostname or ""
+    return host.endswith(".googleapis.com")
 
 
 def _collection(name: str) -> str:
@@ -419,7 +432,8 @@ class HttpCoder:
     """Converts calls to HTTP requests, and responses to replies, for blocking and async clients.
 
     ``base_url`` is put before the paths of verbs, and before targets of starts that are paths.
-    ``now`` is the local clock, which is needed for dates in Retry-After.
+    ``address`` is the server's, even if the HTTP client adds it. ``now`` is the local clock, which
+    is needed for dates in Retry-After.
     """
 
     def __init__(
@@ -428,9 +442,10 @@ class HttpCoder:
         types: TypeRegistry,
         *,
         base_url: str = "",
+        address: str = "",
         now: Callable[[], float] = time.time,
     ) -> None:
-        self.encode = Encoder(routes, types, base_url).encode
+        self.encode = Encoder(routes, types, base_url, address).encode
         self._types = types
         self._now = now
 

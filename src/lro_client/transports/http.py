@@ -99,11 +99,13 @@ class HttpTransport:
         self._credentials = Credentials(where, options, base_url, client, awaits=False)
         self._made = {} if client is not None else {os.getpid(): self._make_own()}
         self._given = cast("httpx.Client | None", client)
-        self._coder = HttpCoder(routes or Routes(), types or TypeRegistry(), base_url=base_url)
+        self.address: str = base_url or str(getattr(client, "base_url", ""))
+        self._coder = HttpCoder(
+            routes or Routes(), types or TypeRegistry(), base_url=base_url, address=self.address
+        )
         self._own = own or client is None
         self._closed = False
         self._asking: set[AnswerQueue] = set()
-        self.address: str = base_url or str(getattr(client, "base_url", ""))
 
     def send(self, call: Call) -> Reply:
         """Make a call, and return the server's reply.
@@ -230,11 +232,13 @@ class AsyncHttpTransport:
         ready = self._make_own() if client is None else None
         self._made: ByLoop[OwnAsyncClient] = ByLoop(self._make_own, ready)
         self._given = cast("httpx.AsyncClient | None", client)
-        self._coder = HttpCoder(routes or Routes(), types or TypeRegistry(), base_url=base_url)
+        self.address: str = base_url or str(getattr(client, "base_url", ""))
+        self._coder = HttpCoder(
+            routes or Routes(), types or TypeRegistry(), base_url=base_url, address=self.address
+        )
         self._own = own or client is None
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.address: str = base_url or str(getattr(client, "base_url", ""))
         # Otherwise the first call would import the module, perhaps for longer than its deadline.
         with contextlib.suppress(ImportError):
             importlib.import_module("anyio._backends._asyncio")

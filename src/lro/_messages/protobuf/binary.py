@@ -495,7 +495,7 @@ VALIDATE_ONLY: Final = 2047
 
 @attrs.frozen
 class StartOptions:
-    """Options of a start: a request id (a UUID, or empty), and whether to validate only."""
+    """Options of a start: a request id (or empty), and whether to validate only."""
 
     request_id: str = ""
     validate_only: bool = False
