@@ -99,7 +99,7 @@ def test_errors_equal_those_of_the_plain_edge(
     "options",
     [
         {"json": {}},  # unauthenticated
-        {"headers": ANN, "json": {"steps": 1, "requestId": "x"}},
+        {"headers": ANN, "json": {"steps": 1, "requestId": " x"}},
         {"headers": ANN, "json": {"steps": 1, "requestId": 7}},
         {"headers": ANN | JSON, "content": b'{"steps": 1'},
         {"headers": ANN, "json": {"steps": "many"}},
