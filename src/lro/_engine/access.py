@@ -319,7 +319,7 @@ class Authorize(Protocol):
         ...
 
 
-Staff: TypeAlias = Callable[[str], "bool | Awaitable[bool]"]
+Staff: TypeAlias = Callable[[str], bool | Awaitable[bool]]
 """The hook ``(caller)`` of a service with ``owner_only``: may the caller see all operations?"""
 
 
