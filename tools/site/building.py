@@ -30,6 +30,8 @@ API: Final = "reference/api"
 GLOSSARY: Final = "reference/glossary.md"
 INDEX: Final = "reference/index-a-z.md"
 API_INDEX: Final = f"{API}/index.md"
+LAST: Final = (f"{API}/", "project/", *(f"reference/{n}" for n in ("specification", "conformance")))
+"""What a search finds after all other pages, unless the query is spelt like a name of code."""
 TERM: Final = re.compile(r"^\| (?!term )([^|]+) \| (.+) \|$", re.MULTILINE)
 """A row of the glossary."""
 
@@ -64,7 +66,7 @@ def build(folder: Path) -> Path:
     known = {"homes": api.homes, "rules": rules()}
     (folder / "known.json").write_text(json.dumps(known), encoding="utf-8")
     run_zensical(folder)
-    tune_search(folder / "site" / "search.json")
+    weigh_search(folder / "site", tune_search(folder / "site" / "search.json"))
     write_llms(folder / "site", sections(), gather(api), api)
     return folder / "site"
 
@@ -89,28 +91,53 @@ def run_zensical(folder: Path) -> None:
         raise SiteError(said.partition("Traceback")[0])
 
 
-def tune_search(path: Path) -> None:
+def tune_search(path: Path) -> int:
     """Let the search find what a page is about before all that mentions it.
 
     A page has its title in the navigation too; members of a class are found as a part of it; the
-    indexes, which mention everything, are not found.
+    index, which mentions everything, is not found. The items of ``LAST`` come last: returns the
+    number of the items before them.
     """
     search = json.loads(path.read_text("utf-8"))
     kept: list[dict[str, Any]] = []
-    indexes = tuple(page.removesuffix("md") for page in (INDEX, API_INDEX))
     for item in search["items"]:
-        if item["location"].startswith(indexes):
+        if item["location"].startswith(INDEX.removesuffix(".md")):
             continue
         if item["location"].startswith(f"{API}/"):
             if item["level"] > 2:
                 kept[-1]["text"] += f" {item['title']} {item['text']}"
                 continue
-            item["path"] = item["path"][:1]  # or each entry of a module is found by its name
+            item["path"] = item["path"][:2]  # or each entry of a module is found by its name
         elif item["level"] == 1 and item["title"] != item["path"][-1]:
             item["title"] = f"{item['path'][-1]}: {item['title']}"
         kept.append(item)
-    text = json.dumps(search | {"items": kept}, ensure_ascii=False, separators=(",", ":"))
+    last = [item for item in kept if item["location"].startswith(LAST)]
+    first = [item for item in kept if not item["location"].startswith(LAST)]
+    text = json.dumps(search | {"items": first + last}, ensure_ascii=False, separators=(",", ":"))
     path.write_text(text, encoding="utf-8")
+    return len(first)
+
+
+def weigh_search(site: Path, first: int) -> None:
+    """Let the search show the first items before all others, as Zensical has no weights.
+
+    A query that is spelt like a name of code, such as ``WaitTimeout``, is left as it was.
+
+    Raises:
+        SiteError: The script of the search is another one than that of the pinned version.
+    """
+    (worker,) = (site / "assets" / "javascripts" / "workers").glob("search.*.js")
+    script = worker.read_text("utf-8")
+    order = "l.items.sort(ht(...s))"
+    of_code = r"/[a-z][A-Z]|_|\w\.\w/.test(t.data.input)"
+    for old, new in (
+        ("case 2:let l=J(", f"case 2:self.first={of_code}?1/0:{first};let l=J("),
+        (order, f"{order},l.items.sort((a,b)=>(a.id>=self.first)-(b.id>=self.first))"),
+    ):
+        if script.count(old) != 1:
+            raise SiteError(f"the script of the search has no {old!r}")
+        script = script.replace(old, new)
+    worker.write_text(script, encoding="utf-8")
 
 
 def gather(api: Api) -> dict[str, str]:
