@@ -43,7 +43,8 @@ os.execvp("bash", ["bash", "--norc", "--noprofile", "--noediting", "-i"])
 ESCAPE: Final = re.compile(r"\x1b\[[\d;?]*[A-Za-z]|\x1b[=>]|\r")
 VARIABLE: Final = re.compile(
     r"(?P<name>operations/[\w-]{20,})|(?P<time>\d{4}-\d\d-\d\dT[\d:.]+Z)|(?P<bar>[━╸╺]+)"
-    r"|(?P<duration>(?<!\d)(?:\d+m )?\d+(?:\.\d+)?s\b)|(?P<any>^\.\.\.$)|(?P<line>\s*\n\s*)|(?P<space>\s+)",
+    r"|(?P<duration>(?<!\d)(?:\d+m )?\d+(?:\.\d+)?s\b)"
+    r"|(?P<any>^\.\.\.$)|(?P<line>\s*\n\s*)|(?P<space>\s+)",
     re.MULTILINE,
 )
 """Matches the parts of shown output that may differ."""
