@@ -106,7 +106,7 @@ def test_index_has_each_name_page_and_term(api: Api, built: Path) -> None:
         if not page.startswith(("reference/api/", "reference/index-a-z")):
             assert f"({relpath(page, 'reference')}), in " in text, page
     assert "- [orphan](../explanation/architecture.md#the-life-of-a-lease)\n" in text
-    assert "\n- [A container](" in text.partition("\n## C\n")[2].partition("\n## D\n")[0]
+    assert "\n- [The client](" in text.partition("\n## C\n")[2].partition("\n## D\n")[0]
     # The search skips the index, because the index would match every search.
     assert "reference/index-a-z" not in (built / "search.json").read_text("utf-8")
 
