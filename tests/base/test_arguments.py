@@ -370,3 +370,33 @@ def test_annotation_none_is_refused_with_what_to_write(service, function, role):
         f"acme.v1.Works.Nothing: has None annotated as its {role} class: annotate lro.Empty"
     )
     service.method("acme.v1.Works.Nothing", **{role: lro.Empty})(function)
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [(3, ", such as timedelta(seconds=3)"), (1.5, ", such as timedelta(seconds=1.5)"),
+     (0, ""), (-1, ""), (1e300, ""), (True, ""), ("3", "")],
+)  # fmt: skip
+def test_number_for_a_timedelta_is_refused_with_the_timedelta(value: Any, hint: str) -> None:
+    """The error for a number of seconds shows how to write it as a timedelta."""
+    with pytest.raises(lro.DeclarationError) as caught:
+        new_service(max_wait=value)
+    assert str(caught.value) == f"max_wait: must be {FROM_ZERO}{hint}, got {value!r}"
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"retries": 3}, "method takes no argument 'retries': did you mean 'retry'?"),
+        ({"timeout": 3}, "method takes no argument 'timeout': did you mean 'time_limit'?"),
+        ({"concurency": 3}, "method takes no argument 'concurency': did you mean 'concurrency'?"),
+        ({"colour": 3}, "method takes no argument 'colour'"),
+    ],
+)
+def test_unknown_option_is_refused_with_the_one_that_was_meant(
+    options: dict[str, Any], text: str
+) -> None:
+    """The error names an option with a similar name, or the one for a word of other libraries."""
+    with pytest.raises(TypeError) as caught:
+        new_service().method(WORK, **options)
+    assert str(caught.value) == text

@@ -62,6 +62,7 @@ def test_updates_show_each_change_once(face: Face, clock: Clock, server: respx.R
     for update in handle.updates():
         seen.append((update.metadata, update.done))
         assert update.operation is handle.operation
+        assert update.state == handle.state == ("SUCCEEDED" if update.done else "IN_PROGRESS")
     assert seen == [
         (None, False),
         (ResizeMetadata(percent=10), False),
@@ -70,6 +71,23 @@ def test_updates_show_each_change_once(face: Face, clock: Clock, server: respx.R
     ]
     assert route.call_count == len(states)
     assert handle.result() == ResizeResponse(size_bytes=7)
+
+
+@pytest.mark.parametrize("cls", [dict, lro.OperationMetadata])
+def test_progress_of_zero_differs_from_unknown_progress(
+    cls: type, face: Face, clock: Clock, server: respx.Router
+) -> None:
+    """The fraction is None until the work reports one, which may be 0, and 1 at the end."""
+
+    def state(**fields: Any) -> dict[str, Any]:
+        return {"name": NAME, "metadata": packed("lro.v1.OperationMetadata", **fields)}
+
+    last = {**succeeded(), "metadata": state(progressPercent=100)["metadata"]}
+    states = [state(verb="resize"), state(progressPercent=0), state(progressPercent=50), last]
+    server.get().mock(side_effect=answers(*states))
+    handle = face.client(clock=clock, polling=PLAIN).operation(NAME, metadata=cls)
+    progress = [update.progress for update in handle.updates()]
+    assert [one and one.fraction for one in progress] == [None, 0.0, 0.5, 1.0]
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_default_metadata_shows_verb_version_and_times(service):
 
     @service.method(NAME)
     def resize(request: WorkRequest, job: lro.Job) -> WorkResponse:
-        job.progress(0.25, "a quarter")
+        job.progress(0.25)
         job.progress(0.5)
         return WorkResponse()
 
@@ -55,9 +55,75 @@ def test_default_metadata_shows_verb_version_and_times(service):
         expire_time=START + timedelta(days=30),
         verb="resize",
         api_version="v1",
-        status_message="a quarter",
         progress_percent=100,
     )
+
+
+def test_fields_of_metadata_are_in_declared_order(service):
+    """The JSON has the fields in the order of the class, before and after the end."""
+    seen_before = []
+
+    @service.method(NAME, exclusive_target=lambda _: "images/1")
+    def resize(request: WorkRequest, job: lro.Job) -> None:
+        job.progress(0.5, "half")
+        seen_before.append([*service.get(job.name).metadata.payload])
+
+    after = [*resize.start(WorkRequest()).operation.metadata.payload]
+    assert seen_before == [
+        [*("createTime", "target", "verb", "statusMessage"),
+         *("apiVersion", "startTime", "progressPercent")]
+    ]  # fmt: skip
+    assert after == [
+        *("createTime", "endTime", "target", "verb"),
+        *("apiVersion", "startTime", "expireTime", "progressPercent"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("reports", "after"),
+    [
+        ([(0.9, "file 9 of 10")], ""),
+        ([(0.9, "file 9 of 10"), (1.0, None)], "file 9 of 10"),
+        ([(1.0, "wrote 10 files")], "wrote 10 files"),
+        ([], ""),
+    ],
+)
+def test_text_of_unfinished_progress_ends_with_a_success(service, reports, after):
+    """A success removes a text that was reported with less than 100 percent."""
+
+    @service.method(NAME)
+    def resize(request: WorkRequest, job: lro.Job) -> None:
+        for fraction, text in reports:
+            job.progress(fraction, text)
+
+    metadata = seen(service, resize.start(WorkRequest()).operation)
+    assert (metadata.status_message, metadata.progress_percent) == (after, 100)
+
+
+def test_text_without_progress_stays_after_a_success(service):
+    """A text that was given without a percentage, such as that of final metadata, stays."""
+    method = service.declare(NAME, request=WorkRequest, response=WorkResponse)
+    name = method.start(WorkRequest()).name
+    said = lro.OperationMetadata(status_message="see the report")
+    assert service.reporter(name).complete(WorkResponse(), metadata=said)
+    assert seen(service, service.get(name)).status_message == "see the report"
+
+
+def test_progress_of_zero_differs_from_no_progress(service):
+    """Before the first report the percentage is not set; a report of 0 is in the JSON too."""
+    shown = []
+
+    @service.method(NAME)
+    def resize(request: WorkRequest, job: lro.Job) -> None:
+        for fraction in (None, 0.0):
+            if fraction is not None:
+                job.progress(fraction)
+            metadata = service.get(job.name).metadata
+            shown.append(service.types.to_json(metadata).get("progressPercent"))
+            shown.append(service.types.unpack(metadata, lro.OperationMetadata).progress_percent)
+
+    assert resize.start(WorkRequest()).operation.error is None
+    assert shown == [None, None, 0, 0]
 
 
 def test_a_failure_keeps_the_last_progress(service):
@@ -133,8 +199,8 @@ def test_retry_keeps_the_last_message(service, clock):
             raise OSError
 
     operation = ended_in_time(service, clock, resize.start(WorkRequest()).name)
+    assert operation.error is None
     assert attempts == ["", "first"]
-    assert seen(service, operation).status_message == "first"
 
 
 def test_refused_report_leaves_the_last_one(service):
@@ -147,7 +213,7 @@ def test_refused_report_leaves_the_last_one(service):
         with pytest.raises(MessageTooLarge):
             job.progress(0.2, "x" * 1_000_000)
         messages.append(job.metadata.status_message)
-        job.progress(0.3)
+        job.progress(1)
 
     operation = resize.start(WorkRequest()).operation
     assert messages == ["fine"]
@@ -166,10 +232,10 @@ def test_an_async_function_reports_without_holding_up_its_loop(make_service):
             job.progress(0.5)
         except RuntimeError as exc:
             refused.append(str(exc))
-        await job.progress_async(0.29, "nearly a third")
+        await job.progress_async(1.0, "all of it")
 
     operation = service.wait(resize.start(WorkRequest()).name, PATIENCE)
-    assert seen(service, operation).status_message == "nearly a third"
+    assert seen(service, operation).status_message == "all of it"
     assert re.search(r"job\.progress would hold up .* job\.progress_async", refused[0])
 
 

@@ -1066,7 +1066,12 @@ def test_orphan_that_ended_before_its_recovery_keeps_its_end(hung, build, store,
     store.orphans = lambda methods, limit: orphans
     one.step.go.set()
     found = ended(one.service, name)
-    with caplog.at_level(logging.INFO, "lro"):
+    with caplog.at_level(logging.DEBUG, "lro"):
         recovered(other, clock)
-    assert f"{name}: not recovered now" in caplog.text
+    lines = [one for one in caplog.records if "not recovered now" in one.getMessage()]
+    assert lines
+    for line in lines:
+        assert line.getMessage().startswith(f"{name}: not recovered now: ")
+        assert line.getMessage().count(name) == 1
+        assert line.levelname == "DEBUG"
     assert other.get(name) == found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import re
 import threading
 import weakref
 from collections import Counter
@@ -200,13 +201,26 @@ def test_invalid_scheduling_option_is_refused(
         method.start(WorkRequest(), at=datetime(2031, 1, 1, tzinfo=UTC), delay=MINUTE)
 
 
-@pytest.mark.parametrize("argument", ["dellay", "origin", "headers", "sent"])
-def test_unknown_argument_of_a_start_is_refused(make_service: MakeService, argument: str) -> None:
-    """Unknown arguments are refused, and so are internal arguments such as ``origin``."""
+@pytest.mark.parametrize(
+    ("argument", "meant"),
+    [
+        ("dellay", ": did you mean 'delay'?"),
+        ("countdown", ": did you mean 'delay'?"),
+        ("idempotency_key", ": did you mean 'request_id'?"),
+        *(("origin", ""), ("headers", ""), ("sent", "")),
+    ],
+)
+def test_unknown_argument_of_a_start_is_refused(
+    make_service: MakeService, argument: str, meant: str
+) -> None:
+    """Unknown arguments are refused, and so are internal arguments such as ``origin``.
+
+    The error names an argument with a similar name or meaning.
+    """
     service = make_service()
     method, seen = noting(service)
     given: dict[str, Any] = {argument: "schedule nightly"}
-    refused = rf"^start takes no argument '{argument}'$"
+    refused = f"^{re.escape(f'start takes no argument {argument!r}{meant}')}$"
     with pytest.raises(TypeError, match=refused):
         method.start(WorkRequest(), **given)
     with pytest.raises(TypeError, match=refused):
@@ -270,7 +284,7 @@ def test_invalid_option_of_a_call_fails_each_of_its_starts(
     assert str(found[0]).startswith("priority: ")
     assert all(isinstance(one, InvalidArgument) for one in found)
     for unknown in ("dellay", "within", "target"):
-        with pytest.raises(TypeError, match=rf"^start_many takes no argument '{unknown}'$"):
+        with pytest.raises(TypeError, match=rf"^start_many takes no argument '{unknown}'"):
             started(method, "ab", awaited=awaited, **{unknown: "x"})
     assert seen == []
 

@@ -345,7 +345,8 @@ def test_every_field_has_its_field_behavior(sources):
     )
     assert len(fields) == len(attrs.fields(CastRequest)) + 2
     assert all("(google.api.field_behavior) = OPTIONAL" in field for field in fields)
-    ours = re.findall(r"^  // .+\n  [\w.]+ \w+ = \d+ \[", sources["lro/v1/lro.proto"], re.MULTILINE)
+    field = r"^  // .+\n(?:  //.*\n)*  (?:optional )?[\w.]+ \w+ = \d+ \["
+    ours = re.findall(field, sources["lro/v1/lro.proto"], re.MULTILINE)
     assert len(ours) == len(attrs.fields(lro.OperationMetadata))
 
 

@@ -150,6 +150,12 @@ def test_store_without_an_outbox_is_refused() -> None:
         lro.Service(plain, InlineExecutor(), webhooks=Webhooks())
 
 
+@pytest.mark.parametrize("sender", ["https://acme.example/hooks", Webhooks, [Endpoint(url=URL)]])
+def test_service_refuses_what_is_not_a_sender_of_webhooks(sender: Any) -> None:
+    with pytest.raises(DeclarationError, match=r"^webhooks: must be None or lro\.webhooks\.Webho"):
+        lro.Service(MemoryStore(), InlineExecutor(), webhooks=sender)
+
+
 def test_webhooks_belong_to_one_service(make_service: MakeService) -> None:
     sends = Webhooks()
     make_service(webhooks=sends)

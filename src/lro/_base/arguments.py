@@ -13,7 +13,7 @@ import inspect
 import math
 from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from lro._base.errors import LONGEST, DeclarationError, HookFailed, got, interrupts
 
@@ -32,11 +32,34 @@ def check_keywords(call: str, given: Mapping[str, object], allowed: type) -> Non
     """Check that the keyword arguments of a call are keys of the TypedDict ``allowed``.
 
     Raises:
-        TypeError: A keyword argument is not a key of ``allowed``.
+        TypeError: A keyword argument is not a key of ``allowed``. The message names a similar key.
     """
     names: frozenset[str] = vars(allowed)["__optional_keys__"]
     if unknown := given.keys() - names:
-        raise TypeError(f"{call} takes no argument {min(unknown)!r}")
+        name = min(unknown)
+        raise TypeError(f"{call} takes no argument {name!r}{_meant(name, names)}")
+
+
+_OTHER_WORDS: Final[Mapping[str, str]] = {
+    "backoff": "retry",
+    "countdown": "delay",
+    "eta": "at",
+    "idempotency_key": "request_id",
+    "max_retries": "retry",
+    "retries": "retry",
+    "timeout": "time_limit",
+    "ttl": "keep_for",
+}
+"""Words of other libraries for arguments of this one."""
+
+
+def _meant(name: str, names: Collection[str]) -> str:
+    """Return a question about the argument that was probably meant; empty if there is none."""
+    from difflib import get_close_matches  # imported only for an error
+
+    known = _OTHER_WORDS.get(name)
+    found = [known] if known in names else get_close_matches(name, sorted(names), 1, 0.7)
+    return f": did you mean {found[0]!r}?" if found else ""
 
 
 def check_instance(name: str, value: object, cls: type | tuple[type, ...], wanted: str) -> None:
@@ -131,7 +154,9 @@ def check_span(
     fine = fine and (zero or value != timedelta())
     above = f"of {least.total_seconds():g} s or more" if least else "above zero"
     above = "from zero" if zero else above
-    check(name, value, f"a timedelta {above}, at most {LONGEST.days} days", fine=fine)
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    hint = f", such as timedelta(seconds={value})" if number and 0 < value < 1e9 else ""
+    check(name, value, f"a timedelta {above}, at most {LONGEST.days} days{hint}", fine=fine)
 
 
 def check_function(name: str, value: object) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from lro._base.errors import LroError, Unavailable
+from lro._base.errors import LeaseLost, LroError, NotApplied, Unavailable
 from lro._engine.change_listener import ChangeListener
 from lro._engine.claims import Claims
 from lro._engine.endings import emit_stored_end, store_expiry, store_loss
@@ -322,7 +322,7 @@ class Maintenance(PerProcess):
         for record, found in zip(lost, run_all(flows), strict=True):
             facts = about(record.name, record.method, record.attempt)
             if isinstance(found, LroError):
-                log.info("%s: not recovered now: %s", record.name, found, extra=facts)
+                _log_left(record.name, "not recovered now", found, facts)
             elif isinstance(found, BaseException):
                 line, stuck = "%s: cannot be recovered", stuck + 1
                 log.error(line, record.name, exc_info=found, extra=facts)
@@ -340,7 +340,7 @@ class Maintenance(PerProcess):
         for record, found in zip(late, run_all(flows), strict=True):
             if isinstance(found, BaseException):
                 facts = about(record.name, record.method, record.attempt)
-                log.info("%s: not ended as too late: %s", record.name, found, extra=facts)
+                _log_left(record.name, "not ended as too late", found, facts)
             else:
                 emit_stored_end(self._runtime.events, found, expired=True)
                 self._ask_scan(-math.inf)  # that scan finds when to scan next
@@ -505,6 +505,13 @@ class Background(PerProcess):
     def freed(self) -> Callable[[], None]:
         """The function to call when a worker has become free."""
         return _nobody if self.claims is None else self.claims.freed
+
+
+def _log_left(name: str, what: str, error: BaseException, facts: Mapping[str, object]) -> None:
+    """Log why a scan left an operation as it was. Another process was often just faster."""
+    level = logging.DEBUG if isinstance(error, (LeaseLost, NotApplied)) else logging.INFO
+    why = str(error).removeprefix(f"{name}: ")  # errors about an operation begin with its name
+    log.log(level, "%s: %s: %s", name, what, why, extra=facts)
 
 
 def _nobody() -> None:

@@ -73,12 +73,13 @@ class StandardMetadata(ByFields):
     ``times`` maps attributes of a record to the JSON names of the fields. ``cancel_flag`` is the
     JSON name of the flag, if the type has one. ``first`` is an empty message of the type. An
     operation without metadata gets this message when a caller cancels it, so that the flag in the
-    message can show the request.
+    message can show the request. ``order`` has the JSON names of all fields as they are declared.
     """
 
     times: Mapping[str, str]
     cancel_flag: str = ""
     first: AnyMessage | None = None
+    order: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -101,7 +102,12 @@ class StandardMetadata(ByFields):
             if name in fields and fields[name].kind is Kind.BOOL
         ]
         first = _empty(codec, type_name) if flags and codec is not None else None
-        return cls(times, flags[0] if flags else "", first)
+        order = tuple(field.json_name for field in fields.values())
+        return cls(times, flags[0] if flags else "", first, order)
+
+    def ordered(self, payload: dict[str, Json]) -> dict[str, Json]:
+        """Return the fields of a message as they are declared, and then fields that are not."""
+        return {name: payload[name] for name in self.order if name in payload} | payload
 
     def stamp(self, record: Record, codec: Codec | None = None) -> AnyMessage | None:
         """Return the record's metadata, with the record's times and flag added.
@@ -125,7 +131,7 @@ class StandardMetadata(ByFields):
         if self.cancel_flag and record.cancel_requested:
             marks[self.cancel_flag] = True
         if isinstance(payload, dict):
-            payload = {**times, **payload, **marks}
+            payload = self.ordered({**times, **payload, **marks})
         elif isinstance(payload, bytes) and isinstance(codec, Amending):
             payload = codec.amend(payload, times, marks)
         return packed if payload == packed.payload else AnyMessage(packed.type_url, payload)
@@ -177,14 +183,14 @@ class Options(ByFields):
     final state; it may be called more than once. ``indexed_paths``: paths of the metadata, such as
     ``"dataset"`` or ``'labels."a.b"'``, by whose values a list finds operations quickly. ``path``,
     ``http_method`` and ``body``: the HTTP call that starts an operation, for proto files and
-    ``starts=True``. By default, the path is made from the method's name (``/v1/images:resize``). A
-    path may have variables (``/v1/{parent=projects/*}/images``), which are fields of the request.
-    ``http_method`` is POST, PUT, PATCH or DELETE. ``body`` is ``"*"`` for all fields that are not
-    in the path, or the name of a field, or empty. All further fields are query parameters. By
-    default, ``body`` is ``"*"``, and for DELETE empty. ``parent``: a function that returns the
-    parent of a request's operation, such as ``projects/p``, for starts that name no parent.
-    ``aliases``: full names that the method had in earlier releases; work that was stored under one
-    of them is work of this method.
+    ``starts=True``. A method without a ``path`` is not served by ``starts=True``; in proto files
+    its path is made from its name (``/v1/images:resize``). A path may have variables
+    (``/v1/{parent=projects/*}/images``), which are fields of the request. ``http_method`` is POST,
+    PUT, PATCH or DELETE. ``body`` is ``"*"`` for all fields that are not in the path, or the name
+    of a field, or empty. All further fields are query parameters. By default, ``body`` is ``"*"``,
+    and for DELETE empty. ``parent``: a function that returns the parent of a request's operation,
+    such as ``projects/p``, for starts that name no parent. ``aliases``: full names that the method
+    had in earlier releases; work that was stored under one of them is work of this method.
     """
 
     concurrency: int | None = None
@@ -464,7 +470,10 @@ class MethodSpec(ByFields):
         return self.indexes.mark(record)
 
     def _filled_in(self, metadata: AnyMessage | None, record: Record) -> AnyMessage | None:
-        """Add fields that a report may leave out; after a success, the progress is 100 percent."""
+        """Add fields that a report may leave out; after a success, the progress is 100 percent.
+
+        Then the text of a report with less than that is no longer true.
+        """
         if metadata is None or not isinstance(metadata.payload, dict):
             return metadata
         first = self.first_metadata(record.target)
@@ -473,9 +482,14 @@ class MethodSpec(ByFields):
         added: dict[str, Json] = {
             name: text for name, text in names.items() if text and name not in metadata.payload
         }
+        kept = metadata.payload
         if record.state is State.SUCCEEDED:  # even if the last report has another number
             added["progressPercent"] = 100
-        return AnyMessage(metadata.type_url, {**metadata.payload, **added}) if added else metadata
+            if kept.get("progressPercent", 100) != 100:
+                kept = {name: value for name, value in kept.items() if name != "statusMessage"}
+        if not added:
+            return metadata
+        return AnyMessage(metadata.type_url, self.standard_metadata.ordered({**kept, **added}))
 
     def pack_response(self, returned: object) -> AnyMessage:
         """Pack the function's response, unless it is packed; None stands for Empty.

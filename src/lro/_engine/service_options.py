@@ -85,6 +85,9 @@ class ServiceOptions:
             check_instance("types", self.types, TypeRegistry, "a TypeRegistry")
         check_instance("limits", self.limits, Limits, "Limits(...)")
         check_function("clock", self.clock)
+        sender = self.webhooks
+        fine = sender is None or (hasattr(sender, "attach") and not isinstance(sender, type))
+        check("webhooks", sender, "None or lro.webhooks.Webhooks([Endpoint(...)])", fine=fine)
         check_text("domain", self.domain, empty=False)
         check_verbs(self.verbs)
         for name in ("owner_only", "maintenance", "statistics"):

@@ -264,7 +264,10 @@ def start_handlers(service: Service, starts: Starts) -> list[StartHandler[Any]]:
     found: list[StartHandler[Any]]
     found = [StartHandler(service, name, spec.rule) for name, spec in specs if spec.options.path]
     if starts and not found:
-        text = "is True, but no method of the service has been declared with path= by now"
+        text = (
+            "is True, but no method of the service has been declared with path= by now, such as"
+            ' service.method(..., path="/v1/images:resize")'
+        )
         raise DeclarationError("starts", text)
     return found
 

@@ -369,7 +369,10 @@ class OperationMetadata(ByFields):
     verb: str = ""
     """The name of the method, with a lower-case first letter."""
     status_message: str = ""
-    """A human-readable text about what the work is doing now."""
+    """A human-readable text about what the work is doing now.
+
+    After a success, a text that was reported with less than 100 percent is removed.
+    """
     requested_cancellation: bool = False
     """True if a caller asked to cancel the operation."""
     api_version: str = ""
@@ -378,5 +381,5 @@ class OperationMetadata(ByFields):
     """When the work began; not set while the operation waits."""
     expire_time: datetime | None = None
     """When the operation is removed; not set while it is in progress."""
-    progress_percent: Int32 = 0
-    """How much of the work is done, from 0 to 100."""
+    progress_percent: Int32 | None = None
+    """How much of the work is done, from 0 to 100; not set before the first report."""

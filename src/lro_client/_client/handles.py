@@ -87,6 +87,11 @@ class HandleBase(Generic[Resp, Meta]):
         return self.operation.done
 
     @property
+    def state(self) -> str:
+        """The last known state: IN_PROGRESS, SUCCEEDED, FAILED or CANCELLED."""
+        return self.operation.state
+
+    @property
     def token(self) -> str:
         """A short JSON text with which any client, or the command line, can find the operation.
 
@@ -217,6 +222,11 @@ class Update(Generic[Meta]):
     def done(self) -> bool:
         """True if the operation has ended."""
         return self.operation.done
+
+    @property
+    def state(self) -> str:
+        """IN_PROGRESS, SUCCEEDED, FAILED or CANCELLED."""
+        return self.operation.state
 
     @property
     def metadata(self) -> Meta | None:

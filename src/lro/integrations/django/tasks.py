@@ -67,7 +67,7 @@ class RunMetadata:
     args: tuple[object, ...] = ()
     kwargs: dict[str, object] = attrs.field(factory=dict)
     worker_ids: tuple[str, ...] = ()
-    progress_percent: Int32 = 0
+    progress_percent: Int32 | None = None
     status_message: str = ""
 
 
