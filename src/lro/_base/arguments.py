@@ -154,8 +154,9 @@ def check_span(
     fine = fine and (zero or value != timedelta())
     above = f"of {least.total_seconds():g} s or more" if least else "above zero"
     above = "from zero" if zero else above
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    hint = f", such as timedelta(seconds={value})" if number and 0 < value < 1e9 else ""
+    hint = ""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1e9:
+        hint = f", such as timedelta(seconds={value})"
     check(name, value, f"a timedelta {above}, at most {LONGEST.days} days{hint}", fine=fine)
 
 
