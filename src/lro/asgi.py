@@ -150,10 +150,12 @@ class OperationsApp(EdgeApp):
 
 
 async def live(service: Service, receive: Receive, send: Send) -> None:
-    """Answer the server's start by beginning maintenance, and its stop by closing the service."""
+    """Answer the server's start by opening the service, and its stop by closing the service."""
     while True:
         message = await receive()
         if message["type"] == "lifespan.startup":
+            if service.closed:  # the application has ended before, and starts again
+                await asyncio.to_thread(service.open)
             service.edges.start_maintenance()
             await send({"type": "lifespan.startup.complete"})
         else:

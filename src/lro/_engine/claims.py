@@ -315,7 +315,8 @@ class Claims(PerProcess):
             log.exception(line, record.name, extra=about(record.name, record.method))
 
     def _live(self) -> None:
-        while not self._stopped:
+        wake = self._wake  # another event once the service was closed and opened again
+        while not self._stopped and self._wake is wake:
             try:
                 seconds = self.run_due()
             except Unavailable:  # logged by the maintenance thread

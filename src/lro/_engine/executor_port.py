@@ -254,6 +254,9 @@ class NoWorkers:
     def stop(self) -> None:
         """Do nothing: no task runs."""
 
+    def reopen(self) -> None:
+        """Do nothing: nothing was stopped."""
+
     def join(self, seconds: float) -> bool:  # noqa: ARG002
         """Return True: no task runs."""
         return True

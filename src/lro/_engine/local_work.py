@@ -479,6 +479,20 @@ class LocalWork(HeldWork):
             kill()  # running functions must stop: their work is released next
             executor.join(LAST_SECONDS)
 
+    def reopen(self) -> None:
+        """Begin work again after :meth:`stop`, under another owner name.
+
+        Functions that did not end in the drain may still run. Their work was released, so the store
+        refuses what they write.
+        """
+        with self._lock:
+            self._attempts.clear()
+            self._to_release.clear()
+            self._take_name()
+            self.paused = None
+            self._drain_over = threading.Event()
+            self.stopping = False
+
     def end_drain(self) -> None:
         """End the wait for running work in :meth:`stop`, called in another thread now or later."""
         self._drain_over.set()

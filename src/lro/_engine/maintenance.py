@@ -465,6 +465,14 @@ class Background(PerProcess):
                 steps.callback(self._runtime.webhooks.stop)
             steps.callback(self.change_listener.stop)
 
+    def reopen(self) -> None:
+        """Undo :meth:`stop`; the threads start at the next use, as in a forked child."""
+        self.work.reopen()
+        for part in (self.maintenance, self.claims, self.change_listener, self):
+            if part is not None:
+                part.start_over()
+        self._stopped = False
+
     def run_due(self) -> float:
         """Run the due tasks, and return the seconds until the next one is due.
 

@@ -65,6 +65,10 @@ class PerProcess:
         positional, named = self._arguments
         type(self).__init__(self, *positional, **named)
 
+    def start_over(self) -> None:
+        """Set this object up as in a forked child; call this when its threads have ended."""
+        self._after_fork()
+
 
 def _reset_all() -> None:
     for one in living(_objects):

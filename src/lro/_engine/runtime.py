@@ -235,6 +235,10 @@ class FirstUse:
         self._store = store
         self.pending: bool = store.reads_block
 
+    def reset(self) -> None:
+        """Connect again at the next call, because the store has been opened again."""
+        self.pending = self._store.reads_block
+
     def connect(self) -> Flow[None]:
         """Read the store's clock in a step that may block.
 

@@ -59,7 +59,7 @@ from lro._engine.process import (
     no_longer_open,
 )
 from lro._engine.reporter import Reporter
-from lro._engine.runtime import FirstUse, RecordUpdater, Runtime
+from lro._engine.runtime import FirstUse, RecordUpdater, Runtime, stopping
 from lro._engine.service_options import ServiceKeywords, ServiceOptions
 from lro._engine.starting import Starter, StartKeywords, StartSettings
 from lro._engine.statistics import Statistics
@@ -214,6 +214,12 @@ class ServiceParts:
         for signals.
         """
         self.waiters.close()
+
+    def reopen(self) -> None:
+        """Set these parts up again, after the service was closed and its store opened again."""
+        self.runtime.first_use.reset()
+        self.waiters.reopen()
+        self.background.reopen()
 
     def end_waits_at_signals(self) -> None:
         """Call :meth:`end_waits` when a signal asks this process to stop.
@@ -1009,7 +1015,7 @@ class Service(PerProcess):
         service is closed, and a further call with a drain of 0 ends the drain of the first call. Do
         not call ``close`` in a signal handler, which may have interrupted code that ``close`` would
         wait for. Raise an exception in the handler instead, or set an event. A service that is open
-        at the exit of the interpreter is closed then.
+        at the exit of the interpreter is closed then. :meth:`open` opens a closed service again.
 
         Raises:
             InvalidArgument: The drain is not a timedelta or a number of seconds.
@@ -1034,7 +1040,41 @@ class Service(PerProcess):
                 self.edges.work.end_drain()
             self._closed.wait()
 
+    def open(self) -> None:
+        """Open a closed service again, with its store and its executor; an open one stays open.
+
+        The lifespan of an application and ``with service`` open the service, too. So an application
+        can start again after it has ended: in tests with ``TestClient(app)``, for instance. The
+        service has the methods, hooks and webhooks as before. The store reads its file or database
+        again; a store in memory still has its records. If another thread is closing the service,
+        this waits until it is closed.
+
+        Raises:
+            DeclarationError: The store or the executor has no method ``reopen``.
+            Unavailable: The store cannot be opened, or this thread is closing the service.
+        """
+        while True:
+            with self._closing:
+                if self._closing_by is None:
+                    return
+                if self._closed.is_set():
+                    self._reopen()
+                    self._closing_by, self._closed = None, threading.Event()
+                    if not is_worker_process():
+                        close_at_exit(self)
+                    return
+                if self._closing_by == threading.get_ident():
+                    raise stopping()
+                closed = self._closed
+            closed.wait()
+
+    @property
+    def closed(self) -> bool:
+        """True from the call of :meth:`close` until :meth:`open`."""
+        return self._closing_by is not None
+
     def __enter__(self) -> Service:
+        self.open()
         self.edges.start_maintenance()
         return self
 
@@ -1046,13 +1086,17 @@ class Service(PerProcess):
         """Use the service for as long as an application runs: ``Starlette(lifespan=...)``.
 
         Maintenance begins with the application, and the service is closed when the application
-        ends, in a thread, so that work on the event loop can end meanwhile. ``app`` is the argument
-        that frameworks pass. If the application has its own lifespan, enter this lifespan inside
-        it, so that the application's resources are closed after the service: running work may use
-        these resources until it ends.
+        ends, in a thread, so that work on the event loop can end meanwhile. If the application
+        starts again, the service is opened again. ``app`` is the argument that frameworks pass.
+
+        If the application has its own lifespan, enter this lifespan inside it, so that the
+        application's resources are closed after the service: running work may use these resources
+        until it ends.
         """
         import asyncio
 
+        if self.closed:
+            await asyncio.to_thread(self.open)
         self.edges.start_maintenance()
         try:
             yield
@@ -1060,6 +1104,18 @@ class Service(PerProcess):
             await asyncio.to_thread(self.close)
 
     # -- inside -------------------------------------------------------------------------------
+
+    def _reopen(self) -> None:
+        ways = []
+        for part in (self.store, self.edges.runtime.executor):
+            way: Callable[[], object] | None = getattr(part, "reopen", None)
+            if way is None:
+                wanted = "has no method reopen: make a new service for each start"
+                raise DeclarationError(type(part).__name__, wanted)
+            ways.append(way)
+        for way in ways:
+            way()
+        self.edges.reopen()
 
     def _read_workers(self) -> tuple[Sequence[Worker], datetime]:
         store = self.edges.runtime.store

@@ -228,6 +228,11 @@ class Waiters(PerProcess):
                 self._hub.closed = True
         self._updater.notifier.notify_all()
 
+    def reopen(self) -> None:
+        """Allow waits and watches again after :meth:`close`."""
+        with self._lock:
+            self._closed, self._hub = False, None
+
     @property
     def waits(self) -> int:
         """How many calls of Wait are in progress, in threads and coroutines."""

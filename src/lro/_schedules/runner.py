@@ -103,7 +103,7 @@ class Schedules:
 
     def reset_after_fork(self) -> None:
         """Start over in a forked child process, which inherits no threads."""
-        self._thread = None
+        self._thread, self._stopped = None, False
         for entry in self._entries.values():
             entry.next, entry.not_before, entry.mine = _LONG_AGO, -math.inf, None
 

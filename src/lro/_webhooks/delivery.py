@@ -296,7 +296,8 @@ class Delivery:
                 self._wake.wait(max(0.0, end - time.monotonic()))
 
     def _live(self) -> None:
-        while not self._stopped:
+        wake = self._wake  # another event once the service was closed and opened again
+        while not self._stopped and self._wake is wake:
             self._wake.clear()
             try:
                 with self._turning:

@@ -261,6 +261,11 @@ class NamePublisher(PerProcess):
         for connection in idle:
             connection.collect()
 
+    def reopen(self) -> None:
+        """Connect again at the next call, after :meth:`close`."""
+        with self._lock:
+            self._closed = False
+
     def _perform(
         self, action: Callable[[Any], object], connection: Any, lost: tuple[type[Exception], ...]
     ) -> None:

@@ -143,6 +143,18 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
         tasks from its own.
         """
 
+    def reopen(self) -> None:
+        """Begin tasks again after :meth:`stop`.
+
+        If the own loop has ended, another loop starts with the next task. The application's loop is
+        found as at the first start.
+        """
+        with self._starting:
+            if self._ended and not self._uses_running_loop:
+                self._loop, self._thread, self._tasks, self._guard = None, None, {}, None
+            self._ended = False
+        self._places.reopen()
+
     def begin_here(self) -> None:
         """If this executor has ``loop="running"``, use the event loop that runs in this thread.
 
@@ -199,7 +211,7 @@ class AsyncioExecutor(PerProcess, LocalExecutor):
     def _run_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         runner = asyncio.Runner(loop_factory=lambda: loop)
         runner.get_loop()
-        while not self._ended:
+        while self._loop is loop and not self._ended:
             try:
                 loop.run_forever()
             except BaseException:  # a function's own task can raise SystemExit

@@ -191,6 +191,13 @@ class CeleryExecutor:
             self._worker_task.stopped = True
         self._publisher.close()
 
+    def reopen(self) -> None:
+        """Send names again after :meth:`stop`."""
+        self._publisher.reopen()
+        if self._worker_task is not None:
+            self._worker_task.stopped = False
+        self._stopped = False
+
     def join(self, seconds: float) -> bool:
         """Wait at most ``seconds`` seconds for running work; return True if none is left."""
         return self._worker_task is None or self._worker_task.join(seconds)

@@ -65,6 +65,10 @@ class InlineExecutor(PerProcess, LocalExecutor):
         """Refuse further tasks."""
         self._stopped = True
 
+    def reopen(self) -> None:
+        """Run tasks again after :meth:`stop`."""
+        self._stopped = False
+
     def _run(self, task: Task) -> None:
         thread = threading.get_ident()
         with self._idle:

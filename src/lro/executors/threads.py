@@ -177,6 +177,11 @@ class Places(PerProcess):
         with self._lock:
             self.stopped = True
 
+    def reopen(self) -> None:
+        """Allow tasks again after :meth:`stop`; a task that still runs keeps its place."""
+        with self._lock:
+            self.stopped = False
+
     def join(self, seconds: float) -> bool:
         """Wait at most ``seconds`` seconds for running tasks; return True if none is left."""
         with self._lock:
@@ -275,6 +280,12 @@ class WorkerThreads(PerProcess):
         """Let idle threads end."""
         self._assigned.put(None)
 
+    def reopen(self) -> None:
+        """Let all present threads end when they are idle, and start new ones when needed."""
+        with self._starting:
+            self.end()
+            self._started, self._assigned = 0, SimpleQueue()
+
     def _serve(self, assigned: SimpleQueue[_Assignment]) -> None:
         while assigned is self._assigned:  # False in the child, if a task forks
             next_one = assigned.get()
@@ -327,6 +338,11 @@ class PooledExecutor(LocalExecutor):
         """Begin no more tasks."""
         self._places.stop()
         self._end_threads()
+
+    def reopen(self) -> None:
+        """Begin tasks again after :meth:`stop`."""
+        self._threads.reopen()
+        self._places.reopen()
 
     def join(self, seconds: float) -> bool:
         """Wait at most ``seconds`` seconds for running tasks; return True if none is left."""

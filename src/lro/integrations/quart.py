@@ -148,7 +148,10 @@ class QuartOperations(FrameworkOperations[FindCaller, Response]):
         return request_of(_scope(), path, body)
 
     async def _start(self) -> None:
-        self.edge.service.edges.start_maintenance()
+        service = self.edge.service
+        if service.closed:  # the application has ended before, and starts again
+            await asyncio.to_thread(service.open)
+        service.edges.start_maintenance()
 
     async def _stop(self) -> None:
         await asyncio.to_thread(self.edge.service.close)

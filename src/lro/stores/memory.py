@@ -1003,6 +1003,9 @@ class MemoryStore(PerProcess):
     def close(self) -> None:
         """Do nothing: there is nothing to free."""
 
+    def reopen(self) -> None:
+        """Do nothing: the records are still there."""
+
     @property
     def _lists(self) -> OrderedRecords:
         self._settle()

@@ -299,6 +299,11 @@ class ProcessExecutor(PooledExecutor):
         super().stop()
         self._pool.close()
 
+    def reopen(self) -> None:
+        """Begin tasks again after :meth:`stop`, in new children."""
+        self._pool.reopen()
+        super().reopen()
+
     def join(self, seconds: float) -> bool:
         """Wait at most ``seconds`` seconds for running tasks; return True if none is left.
 

@@ -327,6 +327,12 @@ class ChildPool(PerProcess):
         for process in leaving:
             process.shut_down()
 
+    def reopen(self) -> None:
+        """Keep idle children again after :meth:`close`."""
+        self.reap(0.0)
+        with self._lock:
+            self._closed = self._killed = False
+
     def reap(self, seconds: float) -> None:
         """Wait at most ``seconds`` seconds for the idle children to end, then kill them."""
         until = time.monotonic() + seconds

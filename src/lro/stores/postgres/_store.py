@@ -81,7 +81,7 @@ class ProcessResources:
         self._channel = channel_of(address.schema)
         self._lock = threading.Lock()
         self._subscriptions: weakref.WeakSet[NotifySubscription] = weakref.WeakSet()
-        self._closed = False
+        self.closed = False
         self.connections = ConnectionPool(address, clock, size, setup, setup.forget)
         self.records = RecordTable(self.connections)
         self.claims = WorkClaims(self.connections, self.records.cache)
@@ -97,14 +97,14 @@ class ProcessResources:
         subscription = NotifySubscription(self.connections.connect(), self._channel, self._sender)
         with self._lock:
             self._subscriptions.add(subscription)
-        if self._closed:
+        if self.closed:
             subscription.close()
             raise Unavailable("the store is closed")
         return subscription
 
     def close(self) -> None:
         """Send pending announcements, and close every connection."""
-        self._closed = True
+        self.closed = True
         self.announcer.stop()
         self.records.close()
         self.connections.close()
@@ -435,6 +435,12 @@ class PostgresStore(SQLStore, PerProcess):
         """Send pending announcements, and close every connection and subscription."""
         self._setup.close()
         self._resources.close()
+
+    def reopen(self) -> None:
+        """Connect again at the next call, after :meth:`close`."""
+        if self._resources.closed:
+            self._setup.reset_after_fork()
+            self._resources = self._new_resources()
 
     @property
     def schema(self) -> str:

@@ -243,6 +243,11 @@ class FileConnections(PerProcess):
         self._writer.close()
         self._readers.close()
 
+    @property
+    def is_closed(self) -> bool:
+        """True after :meth:`close`."""
+        return self._file.closing.is_set()
+
     def _close_unused(self) -> None:
         """Close the connections that no thread uses."""
         if self._writer.pause(0):

@@ -110,11 +110,15 @@ class SQLiteStore(SQLStore):
         if clock is not None:
             check_function("clock", clock)
         self._clock = clock or _utc_now
-        self._cache = RecordCache()
+        self._busy_seconds = busy_seconds
         self._keys: frozenset[str] = frozenset()
+        self._open(fsdecode(path))
+
+    def _open(self, path: str) -> None:
+        self._cache = RecordCache()
         self._unchanged: tuple[object, frozenset[str]] = (None, frozenset())
         """A state of the file, and the names for which ``poll_states`` reported nothing then."""
-        self._file = FileConnections(fsdecode(path), busy_seconds, TogetherWriter(self._cache))
+        self._file = FileConnections(path, self._busy_seconds, TogetherWriter(self._cache))
         self._locks = WorkerLocks(self._file.path)
         try:
             self._secret = self._make_secret()
@@ -378,6 +382,17 @@ class SQLiteStore(SQLStore):
         """Close every connection to the file."""
         self._file.close()
         self._locks.close()
+
+    def reopen(self) -> None:
+        """Open the file again after :meth:`close`; a missing file is made again.
+
+        Raises:
+            Unavailable, DeclarationError: As for :class:`SQLiteStore`.
+        """
+        if self._file.is_closed:
+            keys, self._keys = self._keys, frozenset()
+            self._open(self._file.path)
+            self.index(keys)
 
     @property
     def path(self) -> str:

@@ -1,0 +1,132 @@
+"""Opening a closed service again: its store, executor, threads and maintenance."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lro
+from lro.adapters import Executor, Store
+from lro.errors import Unavailable
+from lro.executors.asyncio import AsyncioExecutor
+from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
+from lro.stores.sqlite import SQLiteStore
+from tests.services.postgres import shared_server, store_maker
+from tests.waiting import PATIENCE, until, until_async
+from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
+
+NOTHING = timedelta(0)
+NAME = "acme.v1.Works.Hold"
+STORES = ("memory", "sqlite", "postgres")
+EXECUTORS: Mapping[str, Callable[[], Executor]] = {
+    "threads": lambda: ThreadExecutor(2),
+    "asyncio": AsyncioExecutor,
+    "running": lambda: AsyncioExecutor(loop="running"),
+}
+
+
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """An empty store of each kind, with the clock of this machine."""
+    made: Store = MemoryStore()
+    if request.param == "sqlite":
+        made = SQLiteStore(tmp_path / "operations.db")
+    elif request.param == "postgres":
+        pytest.importorskip("psycopg")
+        made = store_maker(shared_server())(None)
+    with contextlib.closing(made):
+        yield made
+
+
+def hold(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
+    """Work until the folder has a file ``go``; say in a file ``begun`` that the work has begun."""
+    folder = Path(request.text)
+    (folder / "begun").touch()
+    while not (folder / "go").exists():
+        job.sleep(0.005)
+    return WorkResponse(str(job.attempt))
+
+
+async def hold_async(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
+    """Work as ``hold`` does, on an event loop."""
+    folder = Path(request.text)
+    (folder / "begun").touch()
+    while not (folder / "go").exists():
+        await job.sleep_async(0.005)
+    return WorkResponse(str(job.attempt))
+
+
+def declared(service: lro.Service, kind: str = "threads") -> lro.Method[Any, Any, Any]:
+    """Declare the method; executors with an event loop get the coroutine function."""
+    body: Any = hold_async if kind in ("asyncio", "running") else hold
+    method: lro.Method[Any, Any, Any] = service.method(NAME)(body)
+    return method
+
+
+def held_open() -> tuple[int, set[str], set[int]]:
+    """Return the number of open files, and the threads and child processes of this process."""
+    names = {one.name for one in threading.enumerate() if one.name.startswith("lro-")}
+    children = set()
+    for one in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if one.read_text().rpartition(") ")[2].split()[1] == str(os.getpid()):
+                children.add(int(one.parent.name))
+    shared = {"lro-signals", "lro-continuations"}  # one of each for a process, for all services
+    return len(os.listdir("/proc/self/fd")), names - shared, children
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+@pytest.mark.parametrize("kind", EXECUTORS)
+@pytest.mark.parametrize("loops", ["one", "several"])
+def test_lifespan_that_starts_again_continues_released_work(
+    store: Store, kind: str, loops: str, tmp_path: Path
+) -> None:
+    """Work in flight at the first end is done after the second start; nothing stays open."""
+    check_opening(store, EXECUTORS[kind](), kind, loops, tmp_path)
+
+
+def check_opening(store: Store, executor: Executor, kind: str, loops: str, tmp_path: Path) -> None:
+    """Close a service while work runs, and open it again, in one event loop or in several."""
+    service = lro.Service(store, executor, drain=NOTHING)
+    method = declared(service, kind)
+
+    async def first() -> str:
+        async with service.lifespan():
+            name = (await method.start_async(WorkRequest(str(tmp_path)))).name
+            await until_async((tmp_path / "begun").exists)
+        with pytest.raises(Unavailable):
+            await method.start_async(WorkRequest(str(tmp_path)))
+        return name
+
+    async def second(name: str) -> str:
+        async with service.lifespan():
+            done = await service.wait_async(name, PATIENCE)
+            assert done.response is not None, done
+            more = await method.start_async(WorkRequest(str(tmp_path)))
+            await more.result_async(PATIENCE)
+        return service.types.unpack(done.response, WorkResponse).text
+
+    async def both() -> tuple[str, str]:
+        name = await first()
+        (tmp_path / "go").touch()
+        return name, await second(name)
+
+    if loops == "one":
+        name, attempts = asyncio.run(both())
+        assert attempts == "2"
+    else:
+        name = asyncio.run(first())
+        (tmp_path / "go").touch()
+    at_rest = until(held_open, lambda found: not found[1])
+    for attempt in range(3):
+        assert asyncio.run(second(name)) == "2", attempt
+        until(held_open, lambda found: found == at_rest)
