@@ -17,9 +17,13 @@ import lro
 from lro.adapters import Executor, Store
 from lro.errors import Unavailable
 from lro.executors.asyncio import AsyncioExecutor
+from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
+from lro.wire import ListOperationsRequest
+from tests.engine.engine_parts import counted
+from tests.service_steps import work
 from tests.services.postgres import shared_server, store_maker
 from tests.waiting import PATIENCE, until, until_async
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
@@ -130,3 +134,120 @@ def check_opening(store: Store, executor: Executor, kind: str, loops: str, tmp_p
     for attempt in range(3):
         assert asyncio.run(second(name)) == "2", attempt
         until(held_open, lambda found: found == at_rest)
+
+
+def test_open_service_stays_open() -> None:
+    """``open`` does nothing if the service is open; ``with`` opens a closed one."""
+    service = lro.Service(MemoryStore(), InlineExecutor())
+    method = work(service)
+    service.open()
+    assert not service.closed
+    service.close()
+    assert service.closed
+    with pytest.raises(Unavailable, match="the service is stopping"):
+        method.start(WorkRequest("a"))
+    with service:
+        assert not service.closed
+        assert method.start(WorkRequest("a")).result().text == "a"
+    assert service.closed
+
+
+def test_opened_service_has_another_owner_and_its_background_work(tmp_path: Path) -> None:
+    """Schedules, statistics and waits go on, and the process has a new row in the store."""
+    store = SQLiteStore(tmp_path / "operations.db")
+    service = lro.Service(store, ThreadExecutor(1), drain=NOTHING)
+    method = work(service)
+    service.schedule("often", timedelta(seconds=1), method, WorkRequest("tick"))
+    owners = set()
+    for number in range(1, 3):
+        with service:
+            (worker,) = until(service.workers)
+            owners.add(worker.owner)
+            known = len(listed(service))
+            until(lambda: len(listed(service)), known.__lt__)
+            assert method.start(WorkRequest("a")).result(PATIENCE).text == "a"
+        assert totals_of(store.path) >= 2 * number
+    assert len(owners) == 2
+
+
+def listed(service: lro.Service) -> list[str]:
+    """Return the names of all operations."""
+    return [one.name for one in service.list(ListOperationsRequest()).operations]
+
+
+def totals_of(path: str) -> float:
+    """Return the number of starts that a file has counted."""
+    with contextlib.closing(SQLiteStore(path)) as store:
+        found = counted(store)
+        return sum(one.get("starts.started", 0) for one in found.values())
+
+
+def test_deleted_file_is_made_again(tmp_path: Path) -> None:
+    """A SQLite file that was deleted while the service was closed is made again."""
+    path = tmp_path / "operations.db"
+    service = lro.Service(SQLiteStore(path), ThreadExecutor(1), owner_only=True)
+    method = work(service)
+    with service:
+        method.start(WorkRequest("a"), caller="ann").result(PATIENCE)
+    path.unlink()
+    with service:
+        assert service.list(ListOperationsRequest(), caller="ann").operations == ()
+        name = method.start(WorkRequest("b"), caller="ann").name
+        found = service.list(ListOperationsRequest(), caller="ann").operations
+        assert [one.name for one in found] == [name]
+
+
+def test_open_waits_for_a_close_in_another_thread(tmp_path: Path) -> None:
+    """A service that is being closed is opened once it is closed."""
+    service = lro.Service(MemoryStore(), ThreadExecutor(1), drain=timedelta(seconds=PATIENCE))
+    method = declared(service)
+    name = method.start(WorkRequest(str(tmp_path))).name
+    until((tmp_path / "begun").exists)
+    closing = threading.Thread(target=service.close)
+    closing.start()
+    until(lambda: service.closed)
+    opening = threading.Thread(target=service.open)
+    opening.start()
+    assert service.closed
+    (tmp_path / "go").touch()
+    for one in (closing, opening):
+        one.join()
+    assert not service.closed
+    assert service.get(name).done
+    service.close()
+
+
+class Endless(MemoryStore):
+    """A store that cannot be opened again."""
+
+    reopen: Any = None
+
+
+def test_service_that_cannot_be_opened_again_says_so() -> None:
+    """A store without ``reopen`` keeps its service closed, and the error says what to do."""
+    service = lro.Service(Endless(), InlineExecutor())
+    service.close()
+    with pytest.raises(lro.DeclarationError, match="Endless: has no method reopen: make a new"):
+        asyncio.run(_entered(service))
+    assert service.closed
+
+
+async def _entered(service: lro.Service) -> None:
+    async with service.lifespan():
+        raise AssertionError("the service was opened")
+
+
+def test_service_cannot_be_opened_by_the_thread_that_closes_it() -> None:
+    """A callback of ``close`` that opens the service gets an error, and does not wait for ever."""
+
+    class Reopening(InlineExecutor):
+        def stop(self) -> None:
+            super().stop()
+            with pytest.raises(Unavailable, match="the service is stopping"):
+                service.open()
+            seen.append(True)
+
+    seen: list[bool] = []
+    service = lro.Service(MemoryStore(), Reopening())
+    service.close()
+    assert seen == [True]

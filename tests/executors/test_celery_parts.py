@@ -141,6 +141,24 @@ def test_an_eager_app_does_the_work_at_once():
     assert done == [NAME]
 
 
+def test_executor_that_is_opened_again_sends_names():
+    """After ``reopen``, a stopped executor sends names to its broker again."""
+    sent = []
+    app = app_on("memory://")
+    executor = CeleryExecutor(app)
+    executor.attach(print)
+    for _ in range(2):
+        executor.stop()
+        with pytest.raises(Unavailable, match="stopping"):
+            executor.reserve()
+        executor.reopen()
+        executor.reserve().submit(Work(NAME))
+        with app.connection() as connection, connection.SimpleQueue("celery") as queue:
+            sent.append(queue.get(timeout=PATIENCE).headers["task"])
+    assert len(sent) == 2
+    executor.stop()
+
+
 # -- the broker ---------------------------------------------------------------------------------
 
 

@@ -18,6 +18,7 @@ import lro
 from lro import Operation
 from lro.adapters import OutboxStore, Record, Store, keeps_outbox
 from lro.errors import OperationNotFound, Unavailable
+from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.testing import ManualClock
 from lro.webhooks import Endpoint, EndpointDisabled, WebhookEvent, generate_secret, verify
@@ -25,7 +26,7 @@ from tests.client.sockets import serving
 from tests.services.postgres import shared_server
 from tests.waiting import joined, threads_from_now, until
 from tests.webhooks import receivers
-from tests.webhooks.hooked import METHOD, OTHER, SECRET, Here, end, endpoint
+from tests.webhooks.hooked import METHOD, OTHER, SECRET, Here, end, endpoint, webhooks
 from tests.webhooks.receivers import PATIENCE, Received, Reply, loopback, receiver
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
@@ -64,6 +65,24 @@ def test_end_of_an_operation_is_sent_once(store: Store, here: Here) -> None:
     assert signed.timestamp == here.clock().timestamp()
     assert outbox(store).next_due() is None
     assert next(iter(store.find([name]).records)).notify == ""
+
+
+@on_all_stores
+def test_service_that_is_opened_again_sends_webhooks(store: Store, here: Here) -> None:
+    """The threads of each start deliver the webhooks of the operations that end then."""
+    with receiver() as good:
+        sends = webhooks(here.clock, [endpoint(good.url)])
+        service = here.make_service(store, InlineExecutor(), webhooks=sends, maintenance=True)
+
+        @service.method(METHOD)
+        def work(request: WorkRequest) -> WorkResponse:
+            return WorkResponse()
+
+        for _ in range(3):
+            with service:
+                name = end(service)
+                assert payload(good.next())["data"]["name"] == name
+        assert good.all() == []
 
 
 def test_type_of_the_event_is_that_of_the_end(here: Here) -> None:

@@ -140,9 +140,10 @@ class Slot(Protocol):
 class Executor(Protocol):
     """Runs work. ``lro.testing.check_executor`` tests that an executor keeps this contract.
 
-    Two members are optional. A property ``usage``, an :class:`ExecutorUsage`, is read for metrics.
-    A method ``kill`` ends all running functions at once, by force. A service that is stopping calls
-    ``kill`` before it releases the work of functions that have not stopped.
+    Three members are optional. A property ``usage``, an :class:`ExecutorUsage`, is read for
+    metrics. A method ``kill`` ends all running functions at once, by force. A service that is
+    stopping calls ``kill`` before it releases the work of functions that have not stopped. A method
+    ``reopen`` undoes ``stop``; without it, a closed service cannot be opened again.
     """
 
     @property

@@ -1106,7 +1106,7 @@ class Service(PerProcess):
     # -- inside -------------------------------------------------------------------------------
 
     def _reopen(self) -> None:
-        ways = []
+        ways: list[Callable[[], object]] = []
         for part in (self.store, self.edges.runtime.executor):
             way: Callable[[], object] | None = getattr(part, "reopen", None)
             if way is None:

@@ -637,7 +637,11 @@ class Store(Protocol):
         ...
 
     def close(self) -> None:
-        """Free all resources. Idempotent."""
+        """Free all resources. Idempotent.
+
+        If the store has a method ``reopen``, which undoes this, a closed service can be opened
+        again (:meth:`lro.Service.open`).
+        """
         ...
 
 
