@@ -154,8 +154,8 @@ async def live(service: Service, receive: Receive, send: Send) -> None:
     while True:
         message = await receive()
         if message["type"] == "lifespan.startup":
-            if service.closed:  # the application has ended before, and starts again
-                await asyncio.to_thread(service.open)
+            if service.edges.closed:  # the application has ended before, and starts again
+                await asyncio.to_thread(service.edges.open)
             service.edges.start_maintenance()
             await send({"type": "lifespan.startup.complete"})
         else:

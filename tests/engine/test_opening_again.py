@@ -140,16 +140,16 @@ def test_open_service_stays_open() -> None:
     """``open`` does nothing if the service is open; ``with`` opens a closed one."""
     service = lro.Service(MemoryStore(), InlineExecutor())
     method = work(service)
-    service.open()
-    assert not service.closed
+    service.edges.open()
+    assert not service.edges.closed
     service.close()
-    assert service.closed
+    assert service.edges.closed
     with pytest.raises(Unavailable, match="the service is stopping"):
         method.start(WorkRequest("a"))
     with service:
-        assert not service.closed
+        assert not service.edges.closed
         assert method.start(WorkRequest("a")).result().text == "a"
-    assert service.closed
+    assert service.edges.closed
 
 
 def test_opened_service_has_another_owner_and_its_background_work(tmp_path: Path) -> None:
@@ -205,14 +205,14 @@ def test_open_waits_for_a_close_in_another_thread(tmp_path: Path) -> None:
     until((tmp_path / "begun").exists)
     closing = threading.Thread(target=service.close)
     closing.start()
-    until(lambda: service.closed)
-    opening = threading.Thread(target=service.open)
+    until(lambda: service.edges.closed)
+    opening = threading.Thread(target=service.edges.open)
     opening.start()
-    assert service.closed
+    assert service.edges.closed
     (tmp_path / "go").touch()
     for one in (closing, opening):
         one.join()
-    assert not service.closed
+    assert not service.edges.closed
     assert service.get(name).done
     service.close()
 
@@ -229,7 +229,7 @@ def test_service_that_cannot_be_opened_again_says_so() -> None:
     service.close()
     with pytest.raises(lro.DeclarationError, match="Endless: has no method reopen: make a new"):
         asyncio.run(_entered(service))
-    assert service.closed
+    assert service.edges.closed
 
 
 async def _entered(service: lro.Service) -> None:
@@ -244,7 +244,7 @@ def test_service_cannot_be_opened_by_the_thread_that_closes_it() -> None:
         def stop(self) -> None:
             super().stop()
             with pytest.raises(Unavailable, match="the service is stopping"):
-                service.open()
+                service.edges.open()
             seen.append(True)
 
     seen: list[bool] = []

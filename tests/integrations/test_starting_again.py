@@ -84,7 +84,7 @@ def test_application_that_starts_again_serves_its_operations(kind: str, counting
             names.append(reply.json()["name"])
             listed = client.get("/v1/operations").json()["operations"]
             assert sorted(one["name"] for one in listed) == sorted(names)
-        assert counting.service.closed
+        assert counting.service.edges.closed
 
 
 def test_aiohttp_application_that_starts_again_serves_its_operations(counting: Counting) -> None:
@@ -96,10 +96,10 @@ def test_aiohttp_application_that_starts_again_serves_its_operations(counting: C
         for number in range(1, 4):
             runner = web.AppRunner(app)
             await runner.setup()
-            assert not counting.service.closed
+            assert not counting.service.edges.closed
             handle = await counting.count.start_async(CountRequest(steps=number), caller="ann")
             assert (await handle.result_async(PATIENCE)).total == number
             await runner.cleanup()
-            assert counting.service.closed
+            assert counting.service.edges.closed
 
     asyncio.run(served())

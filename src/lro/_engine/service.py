@@ -122,6 +122,7 @@ class ServiceParts:
     """
 
     def __init__(self, service: Service, executor: Executor, given: ServiceOptions) -> None:
+        self._service = service
         self.store: Store = service.store
         self.domain: str = given.domain
         self.limits: Limits = given.limits
@@ -214,6 +215,15 @@ class ServiceParts:
         for signals.
         """
         self.waiters.close()
+
+    def open(self) -> None:
+        """Open a closed service again, as ``with service`` does."""
+        self._service._open()
+
+    @property
+    def closed(self) -> bool:
+        """True from the call of :meth:`Service.close` until the service is opened again."""
+        return self._service._closing_by is not None
 
     def reopen(self) -> None:
         """Set these parts up again, after the service was closed and its store opened again."""
@@ -1015,7 +1025,7 @@ class Service(PerProcess):
         service is closed, and a further call with a drain of 0 ends the drain of the first call. Do
         not call ``close`` in a signal handler, which may have interrupted code that ``close`` would
         wait for. Raise an exception in the handler instead, or set an event. A service that is open
-        at the exit of the interpreter is closed then. :meth:`open` opens a closed service again.
+        at the exit of the interpreter is closed then. ``with service`` opens it again.
 
         Raises:
             InvalidArgument: The drain is not a timedelta or a number of seconds.
@@ -1040,7 +1050,7 @@ class Service(PerProcess):
                 self.edges.work.end_drain()
             self._closed.wait()
 
-    def open(self) -> None:
+    def _open(self) -> None:
         """Open a closed service again, with its store and its executor; an open one stays open.
 
         The lifespan of an application and ``with service`` open the service, too. So an application
@@ -1068,13 +1078,8 @@ class Service(PerProcess):
                 closed = self._closed
             closed.wait()
 
-    @property
-    def closed(self) -> bool:
-        """True from the call of :meth:`close` until :meth:`open`."""
-        return self._closing_by is not None
-
     def __enter__(self) -> Service:
-        self.open()
+        self._open()
         self.edges.start_maintenance()
         return self
 
@@ -1095,8 +1100,8 @@ class Service(PerProcess):
         """
         import asyncio
 
-        if self.closed:
-            await asyncio.to_thread(self.open)
+        if self.edges.closed:
+            await asyncio.to_thread(self._open)
         self.edges.start_maintenance()
         try:
             yield

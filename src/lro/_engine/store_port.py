@@ -640,7 +640,7 @@ class Store(Protocol):
         """Free all resources. Idempotent.
 
         If the store has a method ``reopen``, which undoes this, a closed service can be opened
-        again (:meth:`lro.Service.open`).
+        again.
         """
         ...
 

@@ -149,8 +149,8 @@ class QuartOperations(FrameworkOperations[FindCaller, Response]):
 
     async def _start(self) -> None:
         service = self.edge.service
-        if service.closed:  # the application has ended before, and starts again
-            await asyncio.to_thread(service.open)
+        if service.edges.closed:  # the application has ended before, and starts again
+            await asyncio.to_thread(service.edges.open)
         service.edges.start_maintenance()
 
     async def _stop(self) -> None:
