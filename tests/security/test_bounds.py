@@ -56,6 +56,8 @@ SETTINGS: Final = {
     "`max_body` of an edge": DEFAULT_MAX_BODY,
     "`max_request` of `add_to`": DEFAULT_MAX_REQUEST,
     "`MemoryStore(request_ids=...)`": 100_000,
+    "`Service(max_wait=...)`": 60,
+    "`max_wait` of an edge": 20,
     **{f"`Limits.{field.name}`": field.default for field in attrs.fields(lro.Limits)},
 }
 
@@ -328,6 +330,8 @@ ELSEWHERE: Final = {
     "code, message and details of an error over gRPC, bytes",  # tests/grpc/test_server.py
     "challenge of an `Unauthenticated`, characters",  # tests/http/test_operations_edge.py
     "request ids kept in memory, each for 24 hours",
+    "a Wait, or a start with `Prefer: wait`, seconds",  # tests/http/test_wsgi.py
+    "the same under WSGI, seconds",
 }
 """Bounds without a probe; each is tested below or in the file that its comment names."""
 

@@ -423,7 +423,7 @@ def test_series_stay_few_however_many_operations(numbers, measured):
         method.start(request)
     for method in methods:
         with pytest.raises(LroError):
-            method.start(WorkRequest(), request_id="x")
+            method.start(WorkRequest(), request_id=" x")
     service.close()
     series = {
         name: len(list(metric.data.data_points)) for name, metric in numbers.metrics().items()
