@@ -36,7 +36,8 @@ PORT: Final = "8000"
 HOST: Final = "my-machine"
 PROMPT: Final = "<ready>"
 SHELL: Final = """
-import os
+import os, signal
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup lets all that it starts ignore the signal
 os.login_tty(0)
 os.execvp("bash", ["bash", "--norc", "--noprofile", "--noediting", "-i"])
 """

@@ -10,7 +10,7 @@ import pytest
 from lro.adapters import Store
 from tests.services.postgres import UNHURRIED, PostgresServer
 
-TABLES = ("operations", "inputs", "starts", "workers", "schedules")
+TABLES = ("lro_operations", "lro_inputs", "lro_starts", "lro_workers", "lro_schedules")
 
 
 class Emptied:

@@ -60,7 +60,7 @@ def killed(folder: Path, *, at_most_once: bool = False) -> tuple[str, lro.Operat
 
         @service.method("acme.counts.v1.Counts.Count", at_most_once=at_most_once)
         def count(request: lro.Empty, job: lro.Job) -> None:
-            job.progress(0.5, f"attempt {job.attempt}")
+            job.progress(1.0, f"attempt {job.attempt}")
 
         return ran.stdout.strip(), service.wait(ran.stdout.strip(), PATIENCE)
 
