@@ -512,6 +512,23 @@ def test_work_over_the_rate_waits(
     assert all(service.get(name).done for name in names)
 
 
+@EACH_STORE
+def test_work_begins_as_soon_as_the_rate_allows(
+    make_service: MakeService, store: Store, clock: ManualClock
+) -> None:
+    """The process does not wait for its regular look for work, which comes after 5 seconds."""
+    service = make_service(store, InlineExecutor())
+    method, seen = noting(service, rate=(2, timedelta(seconds=2)))
+    for text in "aaaaa":
+        method.start(WorkRequest(text))
+    begun = []
+    for _ in range(3):
+        until(lambda: service.run_maintenance() > 0.5)
+        begun.append(len(seen))
+        clock.advance(2)
+    assert begun == [2, 4, 5]
+
+
 def test_concurrency_key_must_be_a_string(make_service: MakeService) -> None:
     service = make_service()
     wrong: Any = lambda request: 3  # noqa: E731

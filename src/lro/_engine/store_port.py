@@ -144,7 +144,8 @@ class Claimed(ByFields):
     """The result of a claim: the claimed records, each with its request.
 
     ``more``: more work may be due and within the limits. ``next_due`` is when the next operation
-    of these methods becomes due; None if there is none.
+    of these methods becomes due; None if there is none. A claim that takes work of a method with a
+    rate sets ``more``, or ``next_due`` to the time at which the rate allows more.
     """
 
     works: Sequence[tuple[Record, AnyMessage]]

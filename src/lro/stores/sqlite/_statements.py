@@ -603,7 +603,9 @@ def choose(rows: FetchRows, claim: Claim, now: int) -> Choice:
             return Choice(only[:most], more=True)
     ordered = in_turn(looked.found, claim.keyed)
     names = [one.name for one in ordered if room.take(one.method, one.lane)]
-    more = looked.many or len(names) > most
+    # After this claim, the next one says when the rates allow more.
+    rated = any(one.method in claim.rates for one in looked.found)
+    more = looked.many or len(names) > most or rated
     return Choice(names[:most], more, min(looked.times + room.times, default=None))
 
 
