@@ -491,7 +491,7 @@ class LocalWork(HeldWork):
             self._take_name()
             self.paused = None
             self._drain_over = threading.Event()
-            self.stopping = False
+            self.stopping: bool = False
 
     def end_drain(self) -> None:
         """End the wait for running work in :meth:`stop`, called in another thread now or later."""

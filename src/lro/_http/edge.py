@@ -248,7 +248,7 @@ class OperationsEdge:
         """The prefix below which this edge serves all paths; empty if it serves only its routes."""
         self.pages: Sequence[str] = ()
         """Static paths below the prefix, which need no authentication."""
-        self.streams = True
+        self.streams: bool = True
         """True if the host can stream; the OpenAPI document then has Watch."""
         longest = service.edges.max_wait
         own = longest if given.max_wait is None else given.max_wait

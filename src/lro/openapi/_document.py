@@ -263,7 +263,7 @@ class OperationSchemas(MessageSchemas):
     union of two types for two forms. The description of the field says when it is text.
     """
 
-    plain_int = (
+    plain_int: tuple[Schema, Schema] = (
         {
             "type": "integer",
             "format": "int64",
