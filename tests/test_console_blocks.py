@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import click
 
 click = pytest.importorskip("click")
+pytest.importorskip("markdown_it")
 
 PROMPT: Final = "$ "
 INSIDE: Final = re.compile(r"\$\(([^()]+)\)")

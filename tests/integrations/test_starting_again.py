@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -38,9 +39,10 @@ def within(counting: Counting) -> Any:
     )
 
 
-def _of(module: str, name: str) -> Callable[[Counting], Any]:
+def _of(framework: str, name: str) -> Callable[[Counting], Any]:
     def make(counting: Counting) -> Any:
-        found = pytest.importorskip(f"tests.integrations.{module}")
+        pytest.importorskip(framework)
+        found = importlib.import_module(f"tests.integrations.test_{framework}")
         return getattr(found, name)(counting)
 
     return make
@@ -49,10 +51,10 @@ def _of(module: str, name: str) -> Callable[[Counting], Any]:
 APPLICATIONS = {
     "bare": bare,
     "within": within,
-    "fastapi": _of("test_fastapi", "by_header"),
-    "starlette": _of("test_starlette", "by_header"),
-    "litestar": _of("test_litestar", "plain"),
-    "quart": _of("test_quart", "plain"),
+    "fastapi": _of("fastapi", "by_header"),
+    "starlette": _of("starlette", "by_header"),
+    "litestar": _of("litestar", "plain"),
+    "quart": _of("quart", "plain"),
 }
 
 
@@ -90,7 +92,7 @@ def test_application_that_starts_again_serves_its_operations(kind: str, counting
 def test_aiohttp_application_that_starts_again_serves_its_operations(counting: Counting) -> None:
     """An aiohttp application belongs to one event loop, in which it can start again."""
     web = pytest.importorskip("aiohttp.web")
-    app = _of("test_aiohttp", "application")(counting)
+    app = _of("aiohttp", "application")(counting)
 
     async def served() -> None:
         for number in range(1, 4):
