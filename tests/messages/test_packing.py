@@ -173,6 +173,8 @@ def test_a_text_of_an_enum_class_is_written_as_its_text(beside):
 @example({"data": None, "title": 1}, 1)
 @example({"many": [None, {"a": None}], "anything": [math.nan]}, {})
 @example({"title": Text("a"), "data": {"a": 1}}, {"a": (1,)})
+@example({"share": 1e-46}, 0)  # zero as a number of 32 bits
+@example({"share": -1e-46}, 0)
 def test_pack_and_dump_of_a_message_agree(fields, value):
     """``pack`` and ``dump`` write the same JSON or fail with the same text, at any depth."""
     whole = Report(**fields)

@@ -445,7 +445,8 @@ class JsonCodec:
                     written = write(value)
                 except InvalidArgument as exc:
                     raise below(field.name, exc) from None
-                empty = _is_zero(value, field.zero) or written == {} or written == []
+                rounded = written if field.kind is Kind.FLOAT else value  # 32 bits
+                empty = _is_zero(rounded, field.zero) or written == {} or written == []
                 if presence or field.explicit or not empty:
                     shown[field.json_name] = written
             return shown
