@@ -180,10 +180,12 @@ class Options(ByFields):
     INVALID_ARGUMENT, or by raising an error of ``lro``, which callers get unchanged. Any other
     result or error is a mistake: callers get INTERNAL, and the result or error is logged.
     ``final_metadata``: a function that makes the last metadata from the present metadata and the
-    final state; it may be called more than once. ``indexed_paths``: paths of the metadata, such as
-    ``"dataset"`` or ``'labels."a.b"'``, by whose values a list finds operations quickly. ``path``,
-    ``http_method`` and ``body``: the HTTP call that starts an operation, for proto files and
-    ``starts=True``. A method without a ``path`` is not served by ``starts=True``; in proto files
+    final state. It may be called more than once, but not for an operation without metadata. If it
+    fails, the operation ends with INTERNAL, reason METHOD_FAILED; an operation that ended without
+    its function keeps its error and its metadata. ``indexed_paths``: paths of the metadata, such
+    as ``"dataset"`` or ``'labels."a.b"'``, by whose values a list finds operations quickly.
+    ``path``, ``http_method`` and ``body``: the HTTP call that starts an operation, for proto files
+    and ``starts=True``. A method without a ``path`` is not served by ``starts=True``; in proto files
     its path is made from its name (``/v1/images:resize``). A path may have variables
     (``/v1/{parent=projects/*}/images``), which are fields of the request. ``http_method`` is POST,
     PUT, PATCH or DELETE. ``body`` is ``"*"`` for all fields that are not in the path, or the name
