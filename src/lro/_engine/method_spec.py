@@ -185,8 +185,8 @@ class Options(ByFields):
     its function keeps its error and its metadata. ``indexed_paths``: paths of the metadata, such
     as ``"dataset"`` or ``'labels."a.b"'``, by whose values a list finds operations quickly.
     ``path``, ``http_method`` and ``body``: the HTTP call that starts an operation, for proto files
-    and ``starts=True``. A method without a ``path`` is not served by ``starts=True``; in proto files
-    its path is made from its name (``/v1/images:resize``). A path may have variables
+    and ``starts=True``. A method without a ``path`` is not served by ``starts=True``; in proto
+    files its path is made from its name (``/v1/images:resize``). A path may have variables
     (``/v1/{parent=projects/*}/images``), which are fields of the request. ``http_method`` is POST,
     PUT, PATCH or DELETE. ``body`` is ``"*"`` for all fields that are not in the path, or the name
     of a field, or empty. All further fields are query parameters. By default, ``body`` is ``"*"``,
