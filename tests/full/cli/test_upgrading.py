@@ -1,4 +1,4 @@
-"""docs/how-to/upgrading.md: commands print what the page shows; its code runs on two stores."""
+"""The page on upgrades prints what its commands print; two releases also share PostgreSQL."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from tests.page_texts import DOCS, blocks, files, program
 from tests.services.postgres import shared_server
 
 PAGE: Final = DOCS / "how-to" / "upgrading.md"
+RELEASES: Final = DOCS / "explanation" / "versions.md"
+"""The page with the modules of two releases."""
 SHOWN: Final = re.compile(r"<!-- checked by tests/full/cli/test_upgrading\.py -->")
 STORE: Final = 'SQLiteStore("prints.db")'
 
@@ -39,8 +41,8 @@ def run(*command: str) -> str:
 
 
 def write_modules(folder: Path, store: str = STORE) -> None:
-    """Write the page's modules with this store."""
-    for path, text in files(PAGE).items():
+    """Write the modules of both releases with this store."""
+    for path, text in files(RELEASES).items():
         assert STORE in text
         (folder / path).write_text(text.replace(STORE, store), "utf-8")
 
@@ -62,17 +64,15 @@ def test_commands_print_what_the_page_shows(here: Path) -> None:
 
 
 def test_releases_share_a_schema_of_postgresql(here: Path) -> None:
-    """The page's program, without its backup of SQLite, also runs on PostgreSQL."""
+    """The program with two releases also runs on PostgreSQL."""
     pytest.importorskip("psycopg")
     server = shared_server()
     write_modules(here, f"PostgresStore({server.url!r}, schema={server.fresh_schema()!r})")
-    for module in files(PAGE):
+    for module in files(RELEASES):
         text = (here / module).read_text("utf-8")
         imported = "from lro.stores.postgres import PostgresStore"
         (here / module).write_text(f"{imported}\n{text}", "utf-8")
-    source, backup = program(PAGE), "import sqlite3"
-    shared, _, rest = source.partition(backup)
-    back = rest[rest.index("after.service.close()") :]
-    (here / "page.py").write_text(f"from __future__ import annotations\n{shared}\n{back}", "utf-8")
+    source = program(RELEASES)
+    (here / "page.py").write_text(f"from __future__ import annotations\n{source}", "utf-8")
     command = ("-W", "error", "-c", "import page; print('both')")
     assert run(*command) == "both\n"

@@ -43,9 +43,7 @@ OBJECTS: Final = {(one["kind"], one["metadata"]["name"]): one for one in manifes
 
 def pod(kind: str, name: str) -> dict[str, Any]:
     """Return the pod specification of an object in the manifest."""
-    spec = OBJECTS[kind, name]["spec"]
-    spec = spec.get("jobTemplate", {}).get("spec", spec)
-    found: dict[str, Any] = spec["template"]["spec"]
+    found: dict[str, Any] = OBJECTS[kind, name]["spec"]["template"]["spec"]
     return found
 
 
@@ -94,9 +92,9 @@ def test_selectors_ports_and_images_of_the_objects_match() -> None:
         assert OBJECTS[kind, "work"]["spec"]["selector"]["matchLabels"] == labels
     assert OBJECTS["Service", "work"]["spec"]["selector"] == labels
     assert OBJECTS["Service", "work"]["spec"]["ports"][0]["targetPort"] == "http"
-    pods = [pod(*key) for key in OBJECTS if key[0] in ("Deployment", "Job", "CronJob")]
+    pods = [pod(*key) for key in OBJECTS if key[0] in ("Deployment", "Job")]
     assert len({one["containers"][0]["image"] for one in pods}) == 1
-    assert len(pods) == 4
+    assert len(pods) == 3
     port = CONTAINER["ports"][0]["containerPort"]
     assert command("Deployment", "work")[-2:] == ["--port", str(port)]
     assert command("Deployment", "work-worker") == ["worker", "work:service"]
@@ -152,8 +150,6 @@ def test_pod_does_not_start_with_another_database_version(folder: Path) -> None:
     """On a database of another version, the server exits with an error and never listens."""
     job = command("Job", "work-schema-1-4-0")
     assert Lro.as_process(*job, here=folder).returncode == 0
-    purged = Lro.as_process(*command("CronJob", "work-purge"), here=folder)
-    assert (purged.returncode, purged.stderr) == (0, "")
     (schema,) = re.findall(r"schema='(\w+)'", (folder / "work.py").read_text())
     with psycopg.connect(shared_server().url, autocommit=True) as plain:
         plain.execute(f"UPDATE {schema}.lro_versions SET version = 99")
