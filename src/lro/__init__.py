@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         StatusError,
     )
     from lro._base.status import AnyMessage, Code, Status
+    from lro._engine.access import OPERATOR, Operator
     from lro._engine.handle import Handle
     from lro._engine.job import Job
     from lro._engine.limits import Limits
@@ -61,6 +62,7 @@ _HOMES: Final = {
         Cancelled DeclarationError InvalidArgument LroError RetryLater StatusError
         """,
     "lro._base.status": "AnyMessage Code Status",
+    "lro._engine.access": "OPERATOR Operator",
     "lro._engine.handle": "Handle",
     "lro._engine.job": "Job",
     "lro._engine.limits": "Limits",
@@ -79,6 +81,7 @@ _HOMES: Final = {
 """Names, by the module from which they are loaded."""
 
 __all__ = [
+    "OPERATOR",
     "AnyMessage",
     "Cancelled",
     "Code",
@@ -95,6 +98,7 @@ __all__ = [
     "Operation",
     "OperationDescription",
     "OperationMetadata",
+    "Operator",
     "Options",
     "Reporter",
     "Retry",

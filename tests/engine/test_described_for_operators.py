@@ -39,7 +39,9 @@ def failing(service: Service, text: str = TEXT, **options: Any) -> str:
     return name
 
 
-def full(service: Service, names: list[str], caller: str | None = "") -> list[OperationDescription]:
+def full(
+    service: Service, names: list[str], caller: str | lro.Operator = ""
+) -> list[OperationDescription]:
     """Return the descriptions of these operations, read with BatchGet."""
     found = service.batch_get(names, view="FULL", caller=caller)
     return [one.description for one in found.operations]
@@ -58,14 +60,14 @@ def test_operator_sees_each_failed_attempt(
     service = make_service(store, InlineExecutor())
     began = clock()
     name = failing(service, caller="ann")
-    once = service.get(name, view="FULL", caller=None).description
+    once = service.get(name, view="FULL", caller=lro.OPERATOR).description
     assert once.failures == (FailedAttempt(1, began, "ConnectionError", TEXT),)
     assert (once.due_time, once.failed_attempts) == (began + MINUTE, 1)
     clock.advance(MINUTE.total_seconds())
     service.run_maintenance()
     for found in (
-        service.get(name, view="FULL", caller=None).description,
-        full(service, [name], None)[0],
+        service.get(name, view="FULL", caller=lro.OPERATOR).description,
+        full(service, [name], lro.OPERATOR)[0],
     ):
         assert [(one.attempt, one.time) for one in found.failures] == [
             (1, began),
@@ -83,7 +85,7 @@ def test_last_20_attempts_are_described(make_service: MakeService, clock: Manual
     service = make_service(executor=InlineExecutor())
     method = method_of(service, raising(RetryLater(timedelta(0))), max_attempts=25)
     done = ended_in_time(service, clock, method.start(WorkRequest()).name)
-    found = service.get(done.name, view="FULL", caller=None).description
+    found = service.get(done.name, view="FULL", caller=lro.OPERATOR).description
     assert (found.state, found.failed_attempts) == ("FAILED", 25)
     assert [one.attempt for one in found.failures] == [*range(6, 26)]
 
@@ -98,14 +100,14 @@ def test_operator_sees_where_the_worker_is(store: Store, make_service: MakeServi
     name = method.start(WorkRequest()).name
     service.run_maintenance()  # the first maintenance registers this worker in the store
     for found in (
-        service.get(name, view="FULL", caller=None).description,
-        full(service, [waiting, name], None)[1],
+        service.get(name, view="FULL", caller=lro.OPERATOR).description,
+        full(service, [waiting, name], lro.OPERATOR)[1],
     ):
         assert (found.worker_host, found.worker_pid) == HERE
     assert hidden(service.get(name, view="FULL").description)
-    assert hidden(service.get(waiting, view="FULL", caller=None).description)
+    assert hidden(service.get(waiting, view="FULL", caller=lro.OPERATOR).description)
     executor.task.run()
-    over = service.get(name, view="FULL", caller=None).description
+    over = service.get(name, view="FULL", caller=lro.OPERATOR).description
     assert (over.state, hidden(over)) == ("SUCCEEDED", True)
 
 
@@ -115,7 +117,7 @@ def test_worker_that_is_not_known_is_left_out(store: Store, make_service: MakeSe
     service = make_service(store, Held())
     name = method_of(service).start(WorkRequest()).name
     assert store.get(name).owner
-    assert hidden(service.get(name, view="FULL", caller=None).description)
+    assert hidden(service.get(name, view="FULL", caller=lro.OPERATOR).description)
 
 
 def test_callers_see_when_waiting_work_expires(make_service: MakeService) -> None:
@@ -162,7 +164,7 @@ def test_caller_needs_the_verb_and_permission_for_each_name(make_service: MakeSe
     assert not hidden(service.get(names[0], view="FULL", caller="operator").description)
     assert hidden(service.get(names[0], view="FULL", caller="ann").description)
     asked.clear()
-    assert not hidden(service.get(names[1], view="FULL", caller=None).description)
+    assert not hidden(service.get(names[1], view="FULL", caller=lro.OPERATOR).description)
     assert asked == []
     open_to_all = make_service(plain.store, InlineExecutor(), verbs=INSPECT)
     assert not hidden(open_to_all.get(names[0], view="FULL").description)
@@ -229,17 +231,17 @@ def test_hooks_are_called_on_an_event_loop(make_service: MakeService, is_async: 
     hook = awaited if is_async else authorize
     service = make_service(plain.store, InlineExecutor(), verbs=INSPECT, authorize=hook)
 
-    async def each(caller: str | None) -> list[OperationDescription]:
+    async def each(caller: str | lro.Operator) -> list[OperationDescription]:
         one = await service.get_async(name, view="FULL", caller=caller)
         many = await service.batch_get_async([name], view="FULL", caller=caller)
         return [one.description, *(each.description for each in many.operations)]
 
-    for caller, refused in (("ann", True), ("operator", False), (None, False)):
+    for caller, refused in (("ann", True), ("operator", False), (lro.OPERATOR, False)):
         assert [hidden(one) for one in asyncio.run(each(caller))] == [refused] * 2
 
 
-def test_call_without_a_caller_sees_all_operations(make_service: MakeService) -> None:
-    """Only a call with ``caller=None`` bypasses ``owner_only`` and the ``authorize`` hook."""
+def test_operator_sees_all_operations(make_service: MakeService) -> None:
+    """Only a call with ``lro.OPERATOR`` bypasses ``owner_only`` and the ``authorize`` hook."""
 
     def authorize(*asked: str) -> None:
         raise PermissionDenied("nobody")
@@ -250,8 +252,8 @@ def test_call_without_a_caller_sees_all_operations(make_service: MakeService) ->
         plain.get(name, view="FULL")
     closed = make_service(plain.store, InlineExecutor(), authorize=authorize)
     for service in (plain, closed):
-        assert service.get(name, view="FULL", caller=None).description.failures
-        assert full(service, [name], None)[0].failures
+        assert service.get(name, view="FULL", caller=lro.OPERATOR).description.failures
+        assert full(service, [name], lro.OPERATOR)[0].failures
 
 
 def test_texts_of_errors_count_for_the_bound_of_a_reply(make_service: MakeService) -> None:
@@ -261,8 +263,8 @@ def test_texts_of_errors_count_for_the_bound_of_a_reply(make_service: MakeServic
     names = [method.start(WorkRequest()).name for _ in range(3)]
     assert len(full(service, names)) == 3
     with pytest.raises(BatchTooLarge):
-        full(service, names, None)
-    assert len(full(service, names[:1], None)) == 1
+        full(service, names, lro.OPERATOR)
+    assert len(full(service, names[:1], lro.OPERATOR)) == 1
 
 
 def test_workers_are_read_for_operators_only(make_service: MakeService) -> None:
@@ -281,18 +283,18 @@ def test_workers_are_read_for_operators_only(make_service: MakeService) -> None:
     outside = declared(service, "acme.v1.Works.Outside").start(WorkRequest()).name
     service.get(running, view="FULL")
     full(service, [running, outside])
-    full(service, [outside], None)
+    full(service, [outside], lro.OPERATOR)
     service.list(ListOperationsRequest(), view="FULL")
     assert reads == []
-    full(service, [running, outside], None)
-    service.get(running, view="FULL", caller=None)
+    full(service, [running, outside], lro.OPERATOR)
+    service.get(running, view="FULL", caller=lro.OPERATOR)
     assert reads == ["workers"] * 2
 
 
 def test_failed_attempt_is_a_message(make_service: MakeService) -> None:
     """A description with failures can be written as JSON and read back unchanged."""
     service = make_service(executor=InlineExecutor())
-    found = full(service, [failing(service)], None)[0]
+    found = full(service, [failing(service)], lro.OPERATOR)[0]
     value = service.types.dump(found)
     assert service.types.load(value, type(found)) == found
     assert attrs.fields_dict(FailedAttempt).keys() == {"attempt", "time", "error", "text"}

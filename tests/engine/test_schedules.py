@@ -562,7 +562,7 @@ REFUSED: Final = [
     ({"request": WriteRequest}, "request: must be a WriteRequest, or a function"),
     ({"request": lambda: WriteRequest()}, "request: must be a WriteRequest, or a function"),
     ({"method": "acme.reports.v1.Reports.Other"}, "is not declared by this service"),
-    ({"caller": 5}, "caller: must be a text"),
+    ({"caller": 5.0}, "caller: must be a text or a whole number, got 5.0"),
     ({"parent": 5}, "parent: must be a text"),
     ({"parent": "bad//"}, "parent: 'bad//' is not a valid parent: segment 2 is empty"),
 ]

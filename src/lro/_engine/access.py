@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import enum
 import functools
 import inspect
 import logging
@@ -210,14 +211,64 @@ def name_of_caller(hook: str, found: object) -> str:
     Raises:
         HookFailed: The value is neither a text, nor a whole number, nor None.
     """
-    if found is None:
-        return ""
+    name = "" if found is None else _name_in(found)
+    if name is None:
+        raise _mistake(hook, found, _NAME)
+    return name
+
+
+def _name_in(found: object) -> str | None:
+    """Return the name in a text or a whole number; None for any other value."""
     kind, value = type(found), cast("Any", found)  # an object may lie about __class__
     if issubclass(kind, str):
         return str.__str__(value)  # a subclass of str may compare equal to any text
     if issubclass(kind, int) and kind is not bool:
-        return int.__repr__(value)
-    raise _mistake(hook, found, _NAME)
+        with contextlib.suppress(ValueError):  # Python does not write thousands of digits
+            return int.__repr__(value)
+    return None
+
+
+class Operator(enum.Enum):
+    """The class of :data:`lro.OPERATOR`, for annotations."""
+
+    OPERATOR = "operator"
+
+
+OPERATOR: Final = Operator.OPERATOR
+"""The ``caller`` of a call that an operator makes in this process.
+
+The operator sees and may change all operations: the hooks are not called, and ``owner_only`` does
+not apply.
+"""
+Caller: TypeAlias = str | int | Operator
+"""A caller: a name, which a whole number gives by its digits, or ``lro.OPERATOR``."""
+
+
+def caller_given(caller: Caller) -> str | None:
+    """Return the name of the caller of a verb; None for an operator.
+
+    Raises:
+        InvalidArgument: The caller is None, or of another wrong type. None is often the key of a
+            visitor who is not signed in, and must not stand for an operator.
+    """
+    return None if caller is OPERATOR else starter_given(caller)
+
+
+def starter_given(caller: object) -> str:
+    """Return the name of the caller of a start, who cannot be an operator.
+
+    Raises:
+        InvalidArgument: As for :func:`caller_given`, or the caller is an operator.
+    """
+    name = _name_in(caller)
+    if name is not None:
+        return name
+    wanted = f"must be a text or a whole number, got {got(caller)}"
+    if caller is None:
+        wanted += '; a caller without a name is "", and an operator of this process lro.OPERATOR'
+    elif caller is OPERATOR:
+        wanted += ': an operation belongs to the caller of this name, or to ""'
+    raise InvalidArgument("caller", wanted)
 
 
 def ask_caller(hook: Hook, headers: Mapping[str, str], native: object) -> Flow[str]:

@@ -197,8 +197,9 @@ class Method(Generic[Req, Resp, Meta]):
         that makes a repeated start harmless for 24 hours (spec §9.1).
         ``parent``: the resource that the operation belongs to, such as ``projects/p``. ``target``:
         a resource that the work needs alone. By default, parent and target come from the method's
-        options. ``metadata``: the metadata before the first report. ``caller``: who starts the
-        operation. ``validate_only``: check everything, start nothing; the handle then has no name.
+        options. ``metadata``: the metadata before the first report. ``caller``: the name of
+        the caller who starts the operation, a text or a whole number; None is refused.
+        ``validate_only``: check everything, start nothing; the handle then has no name.
 
         ``within``: a connection or session of the application, of psycopg, sqlite3, Django or
         SQLAlchemy, to the database of the store. The start is then part of the connection's
@@ -286,8 +287,9 @@ class Method(Generic[Req, Resp, Meta]):
             wanted = f"one for each of the {len(requests)} requests, got {len(request_ids)}"
             raise InvalidArgument("request_ids", f"must be {wanted}")
         ids = request_ids or [""] * len(requests)
+        each: Any = options
         return [
-            self._starter.start(self.spec, request, StartSettings(**options, request_id=one))
+            self._starter.start(self.spec, request, StartSettings(**each, request_id=one))
             for request, one in zip(requests, ids, strict=True)
         ]
 

@@ -28,7 +28,7 @@ from lro._base.errors import (
     OperationNotFound,
     Retryable,
 )
-from lro._engine.access import Access
+from lro._engine.access import OPERATOR, Access, Caller, caller_given, starter_given
 from lro._engine.backlog import Backlog
 from lro._engine.events import EventDispatch, Observer
 from lro._engine.executor_port import REACHES, Executor, NoWorkers
@@ -260,7 +260,7 @@ class ServiceParts:
         return functools.partial(self.starter.start, self.methods.spec(full_name))
 
     def begin_list(
-        self, request: ListOperationsRequest, *, view: View = "BASIC", caller: str = ""
+        self, request: ListOperationsRequest, *, view: View = "BASIC", caller: Caller = ""
     ) -> Flow[Listing]:
         """Check a request, and return the list that this caller may read.
 
@@ -276,13 +276,14 @@ class ServiceParts:
             yield from self.runtime.first_use.connect()
         query = CheckedList.of(request, self.store, self.specs.values(), self.methods.indexes)
         check_view(view)
-        yield from self.access.permit(caller, "ListOperations", query.parent)
-        shown = yield from self.shown_by(view, caller, ())
-        viewer = yield from self.access.viewer(caller)
+        name = caller_given(caller)
+        yield from self.access.permit(name, "ListOperations", query.parent)
+        shown = yield from self.shown_by(view, name, ())
+        viewer = yield from self.access.viewer(name)
         return Listing(query, viewer, self.runtime, shown)
 
     def begin_batch(
-        self, names: Sequence[str], *, view: View = "BASIC", caller: str | None = ""
+        self, names: Sequence[str], *, view: View = "BASIC", caller: Caller = ""
     ) -> Flow[Batch]:
         """Check the arguments of a BatchGet, and return the batch that this caller may read.
 
@@ -294,9 +295,10 @@ class ServiceParts:
         self.access.require("BatchGetOperations")
         wanted = parse_names(names)
         check_view(view)
-        yield from self.access.permit_each(caller, "GetOperation", wanted)
-        shown = yield from self.shown_by(view, caller, wanted)
-        viewer = yield from self.access.viewer(caller)
+        name = caller_given(caller)
+        yield from self.access.permit_each(name, "GetOperation", wanted)
+        shown = yield from self.shown_by(view, name, wanted)
+        viewer = yield from self.access.viewer(name)
         return Batch(self.access, self.limits, wanted, viewer, shown)
 
     def shown_by(self, view: View, caller: str | None, names: Sequence[str]) -> Flow[BasicView]:
@@ -512,7 +514,7 @@ class Service(PerProcess):
         *,
         timezone: str = "UTC",
         catch_up: int = 1,
-        caller: str = "",
+        caller: str | int = "",
         parent: str = "",
     ) -> None:
         """Start one operation of a method at each tick, however many processes have this schedule.
@@ -531,15 +533,16 @@ class Service(PerProcess):
         """
         spec = method.spec if isinstance(method, Method) else self.edges.methods.spec(method)
         self.edges.methods.check_own(spec)
-        check_text("caller", caller)
         try:
-            parent = normalise_parent(parent)
+            owner, parent = starter_given(caller), normalise_parent(parent)
         except InvalidParent as exc:
             raise DeclarationError("parent", exc.description) from None
+        except InvalidArgument as exc:
+            raise DeclarationError("caller", exc.description) from None
 
         def start(message: object, request_id: str) -> Operation:
             options = StartSettings(
-                request_id=request_id, caller=caller, parent=parent, origin=f"schedule {name}"
+                request_id=request_id, caller=owner, parent=parent, origin=f"schedule {name}"
             )
             return run(self.edges.starter.start(spec, message, options))
 
@@ -590,7 +593,7 @@ class Service(PerProcess):
 
     @blocking
     def rerun(
-        self, name: str, *, request_id: str = "", caller: str | None = None
+        self, name: str, *, request_id: str = "", caller: Caller = OPERATOR
     ) -> Flow[Operation]:
         """Start again the work of an operation that has ended; return the new operation.
 
@@ -599,8 +602,8 @@ class Service(PerProcess):
         request of an operation that failed or was cancelled is kept with its record.
         ``request_id``: a text that makes a repeated call harmless, as for a start.
 
-        Without a ``caller``, the call is made for an operator, who can rerun every operation.
-        Callers need the verb RerunOperation, which a service offers only if its ``verbs`` name it,
+        By default, the call is made for an operator, who can rerun every operation. Other callers
+        need the verb RerunOperation, which a service offers only if its ``verbs`` name it,
         and for which ``authorize`` is called.
 
         Raises:
@@ -608,18 +611,19 @@ class Service(PerProcess):
                 :meth:`get`.
             NotRerunnable: The operation is in progress; its request is gone or cannot be read; or
                 the service does not declare its method.
-            MethodNotSupported: There is a ``caller``, and RerunOperation is switched off.
+            MethodNotSupported: The caller is not an operator, and RerunOperation is switched off.
             LroError: As for ``Method.start``.
         """
         self.edges.start_maintenance()
         check_name(name)
-        yield from self.edges.access.permit_verb(caller, "RerunOperation", name)
-        record = yield from self.edges.access.visible_record(name, caller)
+        by = caller_given(caller)
+        yield from self.edges.access.permit_verb(by, "RerunOperation", name)
+        record = yield from self.edges.access.visible_record(name, by)
         spec = self.edges.methods.by_stored_name.get(record.method)
         return (yield from self.edges.starter.rerun(spec, record, request_id))
 
     async def rerun_async(
-        self, name: str, *, request_id: str = "", caller: str | None = None
+        self, name: str, *, request_id: str = "", caller: Caller = OPERATOR
     ) -> Operation:
         """:meth:`rerun` for coroutines."""
         return await on_loop(flow_of(self.rerun)(name, request_id=request_id, caller=caller))
@@ -668,17 +672,21 @@ class Service(PerProcess):
     # -- verbs --------------------------------------------------------------------------------
 
     @blocking
-    def get(self, name: str, *, view: View = "BASIC", caller: str | None = "") -> Flow[Operation]:
+    def get(self, name: str, *, view: View = "BASIC", caller: Caller = "") -> Flow[Operation]:
         """Return the latest state of an operation (spec §3.2).
 
         With the ``view`` FULL, the operation has a ``description``: its method, times and attempts
-        (spec §3.11). Some fields of the description are only for operators. They are shown to
-        ``caller`` None, for whom no hook is called, and to callers to whom ``verbs`` and
-        ``authorize`` allow InspectOperation.
+        (spec §3.11). Some fields of the description are only for operators. They are shown to the
+        ``caller`` :data:`lro.OPERATOR`, for whom no hook is called, and to callers to whom
+        ``verbs`` and ``authorize`` allow InspectOperation.
+
+        ``caller`` is the name of the caller, as for all verbs: a text or a whole number. The empty
+        text is a caller without a name. Pass ``request.user.pk or ""`` for a visitor who may not be
+        signed in: None is refused.
 
         Raises:
             InvalidOperationName: The name is malformed.
-            InvalidArgument: The view is neither BASIC nor FULL.
+            InvalidArgument: The view is neither BASIC nor FULL, or the caller is None.
             OperationNotFound: There is no such operation.
             PermissionDenied: The ``authorize`` hook refuses the call.
             HookFailed: The ``authorize`` hook gives no valid answer.
@@ -686,25 +694,24 @@ class Service(PerProcess):
         self.edges.begin_here()
         check_name(name)
         check_view(view)
-        yield from self.edges.access.permit(caller, "GetOperation", name)
+        by = caller_given(caller)
+        yield from self.edges.access.permit(by, "GetOperation", name)
         if view == "BASIC":
-            return (yield from self.edges.access.visible_record(name, caller)).operation
-        shown = yield from self.edges.shown_by(view, caller, (name,))
-        record = yield from self.edges.access.visible_record(name, caller)
+            return (yield from self.edges.access.visible_record(name, by)).operation
+        shown = yield from self.edges.shown_by(view, by, (name,))
+        record = yield from self.edges.access.visible_record(name, by)
         full = functools.partial(shown.operations, (record,))
         blocks = self.store.writes_block and bool(shown.inspectable)  # reads the worker's place
         found: Sequence[Operation] = yield MayBlock(full, blocks=blocks)
         return found[0]
 
-    async def get_async(
-        self, name: str, *, view: View = "BASIC", caller: str | None = ""
-    ) -> Operation:
+    async def get_async(self, name: str, *, view: View = "BASIC", caller: Caller = "") -> Operation:
         """:meth:`get` for coroutines."""
         return await on_loop(flow_of(self.get)(name, view=view, caller=caller))
 
     @blocking
     def list(
-        self, request: ListOperationsRequest, *, view: View = "BASIC", caller: str = ""
+        self, request: ListOperationsRequest, *, view: View = "BASIC", caller: Caller = ""
     ) -> Flow[ListOperationsResponse]:
         """Return a page of the operations of a parent that match a filter (spec §3.3, §3.4).
 
@@ -723,13 +730,13 @@ class Service(PerProcess):
         return ListOperationsResponse(tuple(found), token)
 
     async def list_async(
-        self, request: ListOperationsRequest, *, view: View = "BASIC", caller: str = ""
+        self, request: ListOperationsRequest, *, view: View = "BASIC", caller: Caller = ""
     ) -> ListOperationsResponse:
         """:meth:`list` for coroutines: a thread reads the page."""
         return await in_threads(flow_of(self.list)(request, view=view, caller=caller))
 
     @blocking
-    def delete(self, name: str, *, caller: str = "") -> Flow[None]:
+    def delete(self, name: str, *, caller: Caller = "") -> Flow[None]:
         """Delete an operation: its work goes on, but callers no longer see it (spec §2.7).
 
         If no live worker declares the method, waiting work and work of a lost worker are dropped.
@@ -742,11 +749,12 @@ class Service(PerProcess):
         self.edges.start_maintenance()
         self.edges.access.require("DeleteOperation")
         check_name(name)
-        yield from self.edges.access.permit(caller, "DeleteOperation", name)
-        record = yield from self.edges.access.visible_record(name, caller)
-        yield from self._deleted(record, caller)
+        by = caller_given(caller)
+        yield from self.edges.access.permit(by, "DeleteOperation", name)
+        record = yield from self.edges.access.visible_record(name, by)
+        yield from self._deleted(record, by or "")
 
-    async def delete_async(self, name: str, *, caller: str = "") -> None:
+    async def delete_async(self, name: str, *, caller: Caller = "") -> None:
         """:meth:`delete` for coroutines: no thread waits for the store."""
         await on_loop(flow_of(self.delete)(name, caller=caller))
 
@@ -774,7 +782,7 @@ class Service(PerProcess):
         return await in_thread(delete)
 
     @blocking
-    def cancel(self, name: str, *, caller: str = "") -> Flow[None]:
+    def cancel(self, name: str, *, caller: Caller = "") -> Flow[None]:
         """Request that the work stops; the operation shows whether it stopped (spec §2.6).
 
         Waiting work ends at once, and so does lost work of a method that no live worker declares.
@@ -787,11 +795,12 @@ class Service(PerProcess):
         self.edges.start_maintenance()
         self.edges.access.require("CancelOperation")
         check_name(name)
-        yield from self.edges.access.permit(caller, "CancelOperation", name)
-        record = yield from self.edges.access.visible_record(name, caller)
-        yield from self._cancelled(record, caller)
+        by = caller_given(caller)
+        yield from self.edges.access.permit(by, "CancelOperation", name)
+        record = yield from self.edges.access.visible_record(name, by)
+        yield from self._cancelled(record, by or "")
 
-    async def cancel_async(self, name: str, *, caller: str = "") -> None:
+    async def cancel_async(self, name: str, *, caller: Caller = "") -> None:
         """:meth:`cancel` for coroutines: no thread waits for the store."""
         await on_loop(flow_of(self.cancel)(name, caller=caller))
 
@@ -817,7 +826,7 @@ class Service(PerProcess):
 
     @blocking
     def batch_get(
-        self, names: Sequence[str], *, view: View = "BASIC", caller: str | None = ""
+        self, names: Sequence[str], *, view: View = "BASIC", caller: Caller = ""
     ) -> Flow[BatchGetOperationsResponse]:
         """Return the states of 1 to 1000 operations, in the order of their names (spec §3.11).
 
@@ -838,12 +847,12 @@ class Service(PerProcess):
         return BatchGetOperationsResponse(tuple(found), tuple(missing))
 
     async def batch_get_async(
-        self, names: Sequence[str], *, view: View = "BASIC", caller: str | None = ""
+        self, names: Sequence[str], *, view: View = "BASIC", caller: Caller = ""
     ) -> BatchGetOperationsResponse:
         """:meth:`batch_get` for coroutines: a thread reads the operations."""
         return await in_threads(flow_of(self.batch_get)(names, view=view, caller=caller))
 
-    async def watch(self, names: Sequence[str], *, caller: str = "") -> WatchStream:
+    async def watch(self, names: Sequence[str], *, caller: Caller = "") -> WatchStream:
         """Watch 1 to 1000 operations until all are done or gone (spec §3.11).
 
         Iterate over the returned stream once, with ``async for``. It yields the state of each
@@ -858,11 +867,11 @@ class Service(PerProcess):
         """
         self.edges.begin_here()
         self.edges.access.require("WatchOperations")
-        wanted = parse_names(names)
+        wanted, by = parse_names(names), caller_given(caller)
 
         def begin() -> Flow[str | None]:
-            yield from self.edges.access.permit_each(caller, "GetOperation", wanted)
-            viewer = yield from self.edges.access.viewer(caller)
+            yield from self.edges.access.permit_each(by, "GetOperation", wanted)
+            viewer = yield from self.edges.access.viewer(by)
             # An unavailable store is reported at once.
             look = functools.partial(
                 self.edges.access.visible_records, wanted[:1], viewer, self.edges.limits.least_bytes
@@ -871,8 +880,9 @@ class Service(PerProcess):
             return viewer
 
         viewer = await on_loop(begin())
+        see = self.edges.access.visible_records
         return self.edges.waiters.watch(
-            wanted, lambda some, most: self.edges.access.visible_records(some, viewer, most), caller
+            wanted, lambda some, most: see(some, viewer, most), by or ""
         )
 
     def wait(
@@ -881,7 +891,7 @@ class Service(PerProcess):
         timeout: Duration | timedelta | float | None = None,
         *,
         deadline_seconds: float | None = None,
-        caller: str = "",
+        caller: Caller = "",
     ) -> Operation:
         """Block until the operation is done, or the limit expires; return its state then.
 
@@ -896,8 +906,9 @@ class Service(PerProcess):
             MethodNotSupported: Wait is switched off.
             ResourceExhausted: There are too many waits (``Limits.waits``).
         """
-        limit = run(self._limit(name, timeout, deadline_seconds, caller))
-        return self.edges.waiters.wait(name, limit, caller)
+        by = caller_given(caller)
+        limit = run(self._limit(name, timeout, deadline_seconds, by))
+        return self.edges.waiters.wait(name, limit, by or "")
 
     async def wait_async(
         self,
@@ -905,11 +916,12 @@ class Service(PerProcess):
         timeout: Duration | timedelta | float | None = None,
         *,
         deadline_seconds: float | None = None,
-        caller: str = "",
+        caller: Caller = "",
     ) -> Operation:
         """:meth:`wait` for coroutines: no thread waits, however many callers do."""
-        limit = await on_loop(self._limit(name, timeout, deadline_seconds, caller))
-        return await self.edges.waiters.wait_async(name, limit, caller)
+        by = caller_given(caller)
+        limit = await on_loop(self._limit(name, timeout, deadline_seconds, by))
+        return await self.edges.waiters.wait_async(name, limit, by or "")
 
     @blocking
     def workers(self, *, all: bool = False) -> Flow[Sequence[Worker]]:
@@ -1211,7 +1223,7 @@ class Service(PerProcess):
         name: str,
         timeout: Duration | timedelta | float | None,
         deadline_seconds: float | None,
-        caller: str,
+        caller: str | None,
     ) -> Flow[float]:
         self.edges.begin_here()
         self.edges.access.require("WaitOperation")

@@ -28,7 +28,7 @@ from lro._base.errors import (
     got,
 )
 from lro._base.status import AnyMessage
-from lro._engine.access import Access, application_call, ask_validity
+from lro._engine.access import Access, application_call, ask_validity, starter_given
 from lro._engine.attempt import Attempt
 from lro._engine.backlog import Backlog
 from lro._engine.events import NO_START_TRACE, Headers, Sent, StartOutcome, StartTrace, code_name
@@ -83,7 +83,7 @@ class StartManyKeywords(Queueing, total=False):
     """Arguments of ``Method.start_many`` that apply to each start."""
 
     parent: str
-    caller: str
+    caller: str | int
 
 
 class EndpointStartKeywords(Queueing, Generic[Meta], total=False):
@@ -100,7 +100,7 @@ class StartKeywords(EndpointStartKeywords[Meta], total=False):
     """The keyword arguments of ``Method.start``."""
 
     request_id: str
-    caller: str
+    caller: str | int
     validate_only: bool
 
 
@@ -141,18 +141,22 @@ class StartSettings:
         if not given:
             return NO_SETTINGS
         check_keywords("start", given, StartKeywords)
-        return cls(**given)
+        plain: typing.Any = given  # :meth:`check` makes a text of the caller
+        return cls(**plain)
 
     def check(self) -> None:
         """Check the options that need no knowledge of the method or the store.
 
+        A ``caller`` that is a whole number becomes the text of its digits.
+
         Raises:
             InvalidArgument: An option has the wrong type.
         """
-        given = {"request_id": self.request_id, "target": self.target, "caller": self.caller}
-        for name, text in given.items():
+        for name, text in (("request_id", self.request_id), ("target", self.target)):
             if not isinstance(text, str):
                 raise _no_text(name, text)
+        if type(self.caller) is not str:
+            self.caller = starter_given(self.caller)
         if not isinstance(self.validate_only, bool):
             wanted = f"must be True or False, got {got(self.validate_only)}"
             raise InvalidArgument("validate_only", wanted)

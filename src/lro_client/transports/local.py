@@ -40,13 +40,14 @@ _SIGN_SECONDS: Final = 10.0
 
 def _check(service: object, caller: object) -> None:
     check("service", service, "an lro.Service", fine=isinstance(service, lro.Service))
-    check("caller", caller, "a text", fine=isinstance(caller, str))
+    fine = isinstance(caller, str | int) and not isinstance(caller, bool)
+    check("caller", caller, 'a text or a whole number, "" for a caller without a name', fine=fine)
 
 
 class LocalTransport:
     """Calls a service in the current thread.
 
-    ``caller`` is the name that the service's hooks receive.
+    ``caller`` is the name that the service's hooks receive, a text or a whole number.
 
     Raises:
         DeclarationError: ``service`` is not a Service, or its ``authorize`` is async.
@@ -55,7 +56,7 @@ class LocalTransport:
     batches = True
     calls_at_once = _MANY
 
-    def __init__(self, service: lro.Service, *, caller: str = "") -> None:
+    def __init__(self, service: lro.Service, *, caller: str | int = "") -> None:
         _check(service, caller)
         service.edges.access.check_plain("LocalTransport")
         self._service = service
@@ -126,7 +127,7 @@ class AsyncLocalTransport:
     batches = True
     calls_at_once = _MANY
 
-    def __init__(self, service: lro.Service, *, caller: str = "") -> None:
+    def __init__(self, service: lro.Service, *, caller: str | int = "") -> None:
         _check(service, caller)
         self._service = service
         self._caller = caller
