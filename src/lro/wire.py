@@ -43,7 +43,6 @@ from lro._model.operation import (
     normal_request_id,
     normalise_parent,
     parse_name,
-    rerun_request_id,
     validate,
 )
 
@@ -124,7 +123,6 @@ __all__ = [
     "parse_name",
     "path_template",
     "plain",
-    "rerun_request_id",
     "sign_webhook",
     "status_from_error_body",
     "status_from_json",

@@ -372,7 +372,7 @@ def test_event_loop_gets_the_same(store, make_service):
 
 SHOWN = "state method create_time update_time start_time end_time expire_time"
 SHOWN += " cancel_requested cancel_time attempt lost_attempts trace_id"
-SHOWN += " failed_attempts due_time begin_before priority origin"
+SHOWN += " failed_attempts due_time begin_before priority origin rerun"
 FOR_OPERATORS = "failures worker_host worker_pid"
 
 

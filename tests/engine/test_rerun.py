@@ -20,12 +20,13 @@ from lro.errors import (
     RequestIdConflict,
     ResourceExhausted,
     TargetBusy,
+    Unavailable,
 )
 from lro.executors.inline import InlineExecutor
 from lro.http import VERBS, HttpReply, OperationsEdge
 from lro.openapi import describe
 from lro.testing import ManualClock
-from tests.engine.engine_parts import EACH_STORE, NAME, Held, declared, method_of
+from tests.engine.engine_parts import EACH_STORE, NAME, Held, declared, method_of, once
 from tests.http.counting_service import ask
 from tests.service_fixtures import MakeService
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
@@ -126,17 +127,100 @@ def test_work_that_cannot_be_started_again_is_refused_with_the_reason(
 
 
 @EACH_STORE
+def test_second_rerun_returns_the_first_one(
+    store: Store, make_service: MakeService, work: Failing, clock: ManualClock
+) -> None:
+    """An operation is rerun once, also after the day of a request id, and names its rerun."""
+    service = make_service(store, InlineExecutor())
+    method = method_of(service, work)
+    failed = method.start(WorkRequest("a"), caller="ann").operation
+    again = service.rerun(failed.name)
+    assert service.rerun(failed.name) == again
+    assert service.rerun_all("state() = FAILED", dry_run=True) == 1  # only the rerun
+    shown = service.get(failed.name, view="FULL").description
+    assert (shown.rerun, shown.origin) == (again.name, "")
+    assert shown.update_time == shown.end_time
+    clock.advance(86_400)
+    assert service.rerun(failed.name) == again
+    assert work.seen == ["a", "a"]
+    last = service.rerun(again.name)  # the rerun is an operation of its own
+    assert service.get(again.name, view="FULL").description.rerun == last.name
+    service.delete(again.name)
+    assert service.rerun(failed.name).name not in (again.name, last.name)
+
+
+@EACH_STORE
+def test_single_rerun_is_left_out_by_a_rerun_of_all(
+    store: Store, make_service: MakeService, work: Failing
+) -> None:
+    service = make_service(store, InlineExecutor())
+    method = method_of(service, work)
+    names = [method.start(WorkRequest(text)).name for text in ("a", "b")]
+    work.fails = False
+    service.rerun(names[0])
+    assert service.rerun_all("state() = FAILED") == 1
+    assert work.seen == ["a", "b", "a", "b"]
+    assert service.rerun_all("state() = FAILED") == 0
+
+
+@EACH_STORE
+@pytest.mark.parametrize("everything", [False, True])
+def test_rerun_whose_second_write_was_lost_is_found_again(
+    store: Store, make_service: MakeService, work: Failing, everything: bool
+) -> None:
+    """A process dies after it has started the rerun, and before the old operation names it."""
+    service = make_service(store, InlineExecutor())
+    failed = method_of(service, work).start(WorkRequest("a")).name
+    work.fails = False
+    updates = []
+
+    def lost(name: str, change: Any) -> Any:
+        if name == failed and not updates:
+            updates.append(name)
+            raise Unavailable("away")
+        return update(name, change)
+
+    edited: Any = store
+    update, edited.update = store.update, lost
+    with pytest.raises(Unavailable):
+        service.rerun(failed)
+    assert work.seen == ["a", "a"]
+    assert service.get(failed, view="FULL").description.rerun == ""
+    if everything:
+        assert service.rerun_all("state() = FAILED") == 1
+    else:
+        service.rerun(failed)
+    assert work.seen == ["a", "a"]
+    again = service.get(failed, view="FULL").description.rerun
+    assert service.get(again, view="FULL").description.origin == failed
+
+
+def test_operation_deleted_during_its_rerun_does_not_stop_the_rerun(
+    make_service: MakeService, work: Failing
+) -> None:
+    service = make_service(executor=InlineExecutor())
+    failed = method_of(service, work).start(WorkRequest("a")).name
+    work.fails = False
+    once(service.store, "insert", lambda *_: service.delete(failed), after=True)
+    assert text_of(service, service.rerun(failed)) == "a"
+    with pytest.raises(OperationNotFound):
+        service.get(failed)
+
+
+@EACH_STORE
 def test_repeated_rerun_with_a_request_id_starts_once(
     store: Store, make_service: MakeService, work: Failing
 ) -> None:
-    """A repeated rerun finds the first rerun. An id of another start or rerun is a conflict."""
+    """Each request id starts one more rerun. An id of another start or rerun is a conflict."""
     service = make_service(store, InlineExecutor())
     method = method_of(service, work)
     first = method.start(WorkRequest("a"), request_id=OTHER_KEY).name
     second = method.start(WorkRequest("a")).name
+    plain = service.rerun(first)
     again = service.rerun(first, request_id=KEY)
-    assert service.rerun(first, request_id=KEY) == again
-    assert len(work.seen) == 3
+    assert service.rerun(first, request_id=KEY) == again != plain
+    assert service.get(first, view="FULL").description.rerun == again.name
+    assert len(work.seen) == 4
     for name, key in ((second, KEY), (first, OTHER_KEY)):
         with pytest.raises(RequestIdConflict):
             service.rerun(name, request_id=key)
@@ -173,7 +257,7 @@ def test_rerun_is_checked_as_any_start(
         "exclusive_target": lambda request: f"things/{request.text}",
     }
     method = method_of(service, work, **options)
-    failed = method.start(WorkRequest("a")).name
+    failed, other = [method.start(WorkRequest(text)).name for text in ("a", "b")]
     busy = declared(service, "acme.v1.Works.Run").start(WorkRequest(), target="things/a").name
     with pytest.raises(TargetBusy):
         service.rerun(failed)
@@ -186,7 +270,7 @@ def test_rerun_is_checked_as_any_start(
     full.rerun(failed)
     clock.advance(2)
     with pytest.raises(ResourceExhausted, match="the queue is full"):
-        full.rerun(failed)
+        full.rerun(other)
 
 
 def test_rerun_has_the_target_that_its_first_start_named(make_service: MakeService) -> None:
@@ -196,7 +280,7 @@ def test_rerun_has_the_target_that_its_first_start_named(make_service: MakeServi
     assert service.reporter(name).fail(lro.Status(Code.INTERNAL, "why"))
     service.rerun(name)
     with pytest.raises(TargetBusy):
-        service.rerun(name)
+        service.rerun(name, request_id=KEY)
 
 
 def test_callers_need_the_verb_and_permission(make_service: MakeService, work: Failing) -> None:
@@ -219,8 +303,10 @@ def test_callers_need_the_verb_and_permission(make_service: MakeService, work: F
     assert asked == [("bob", "RerunOperation", failed), ("ann", NAME, "")]
     with pytest.raises(PermissionDenied):
         service.rerun(failed, caller="eve")
-    service.rerun(failed)
+    service.rerun(failed)  # a repeated one is checked alike
     assert asked[3:] == [("ann", NAME, "")]
+    service.rerun(failed, request_id=KEY)
+    assert asked[4:] == [("ann", NAME, "")]
     owned = make_service(plain.store, InlineExecutor(), verbs=RERUN, owner_only=True)
     method_of(owned, work)
     with pytest.raises(OperationNotFound):
@@ -249,7 +335,9 @@ def test_rerun_over_http_gives_the_new_operation(make_service: MakeService, pare
     assert again != name
     assert again.rpartition("/")[0] == name.rpartition("/")[0]
     assert json.loads(post(service, name, {"requestId": KEY}).body)["name"] == again
-    assert json.loads(post(service, name, {}).body)["name"] not in (name, again)
+    assert json.loads(post(service, name, {}).body)["name"] == again
+    other = json.loads(post(service, name, {"requestId": OTHER_KEY}).body)["name"]
+    assert other not in (name, again)
 
 
 def test_rerun_over_http_is_refused_as_it_says(make_service: MakeService) -> None:

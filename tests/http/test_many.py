@@ -299,6 +299,8 @@ def test_view_has_expiry_of_waiting_work_and_origin_of_a_rerun() -> None:
     reply = answer(counting, FULL, {"names": [late.name, again]})
     waiting, rerun = descriptions_of(reply)
     assert rerun["origin"] == failed
+    reply = answer(counting, FULL, {"names": [failed]})
+    assert descriptions_of(reply)[0]["rerun"] == again
     due, before = "2030-01-02T03:05:05Z", "2030-01-02T03:06:05Z"
     assert (waiting["dueTime"], waiting["beginBefore"]) == (due, before)
 

@@ -82,7 +82,6 @@ from lro._model.operation import (
     check_name,
     normalise_parent,
     parse_names,
-    rerun_request_id,
 )
 from lro._schedules.runner import request_maker
 from lro._schedules.schedule import Schedule
@@ -600,7 +599,10 @@ class Service(PerProcess):
         This is a normal start, under the method's present name, with the stored request, parent and
         caller of the ended operation; the target and the first metadata are determined anew. The
         request of an operation that failed or was cancelled is kept with its record.
-        ``request_id``: a text that makes a repeated call harmless, as for a start.
+
+        An operation is rerun once: a repeated call returns the same new operation, even if that one
+        has failed (rerun it by its own name), unless it was deleted. With a ``request_id``, a text
+        as for a start, the call starts one more rerun for each id.
 
         By default, the call is made for an operator, who can rerun every operation. Other callers
         need the verb RerunOperation, which a service offers only if its ``verbs`` name it,
@@ -632,10 +634,9 @@ class Service(PerProcess):
     def rerun_all(self, filter: str, *, parent: str = "", dry_run: bool = False) -> Flow[int]:
         """Rerun the matching operations that failed or were cancelled; return their number.
 
-        Each operation is rerun with a request id made from its name, so a second call within 24
-        hours finds and counts the reruns of the first call. Operations that cannot be rerun are
-        left out, and the reason is logged; but ``dry_run`` counts them. Otherwise this method works
-        like :meth:`delete_all`.
+        Operations that were rerun before are left out. Operations that cannot be rerun are left out
+        too, and the reason is logged; but ``dry_run`` counts them. Otherwise this method works like
+        :meth:`delete_all`.
 
         Raises:
             InvalidArgument, Unavailable: As for :meth:`delete_all`.
@@ -643,12 +644,13 @@ class Service(PerProcess):
         """
         count = 0
         for record in itertools.chain.from_iterable(self._matching(filter, parent)):
+            if record.error is None or record.rerun:
+                continue
             spec = self.edges.methods.by_stored_name.get(record.method)
             try:
-                if record.error is not None and not dry_run:
-                    request_id = rerun_request_id(record.name)
-                    yield from self.edges.starter.rerun(spec, record, request_id)
-                count += record.error is not None
+                if not dry_run:
+                    yield from self.edges.starter.rerun(spec, record, "")
+                count += 1
             except Retryable:  # the next rerun would fail likewise
                 raise
             except LroError as exc:

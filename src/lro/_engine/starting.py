@@ -51,6 +51,8 @@ from lro._model.operation import (
     new_id,
     normal_request_id,
     normalise_parent,
+    note_rerun,
+    rerun_request_id,
 )
 
 Meta = TypeVar("Meta")
@@ -299,6 +301,10 @@ class Starter:
     def rerun(self, spec: MethodSpec | None, before: Record, request_id: str) -> Flow[Operation]:
         """Start again the work of an operation that has ended, for the caller of the first start.
 
+        Without a ``request_id``, the rerun that the record names is returned; if the record names
+        none, the request id is made from the name. So if the process stops before it has stored the
+        name of the rerun, the next call finds that rerun by its request id.
+
         Raises:
             NotRerunnable: The operation is in progress, its request is gone or cannot be read, or
                 the service does not declare its method (``spec`` is None).
@@ -308,6 +314,10 @@ class Starter:
         if spec is None:
             text = f"the service does not declare its method, {before.method}"
             raise NotRerunnable(before.name, text)
+        if before.rerun and not request_id:
+            yield from self._access.permit(before.caller, spec.full_name, before.parent)
+            with contextlib.suppress(OperationNotFound):  # it may be deleted
+                return (yield from self._access.visible_record(before.rerun, None)).operation
         store = self._runtime.store
         read = functools.partial(store.request, before.name)
         try:
@@ -320,13 +330,17 @@ class Starter:
         except Exception as exc:  # an older version of the method may have stored it
             raise NotRerunnable(before.name, "its stored request cannot be read") from exc
         options = StartSettings(
-            request_id=request_id,
+            request_id=request_id or rerun_request_id(before.name),
             parent=before.parent,
             target="" if spec.options.exclusive_target else before.target,
             caller=before.caller,
             origin=before.name,
         )
-        return (yield from self.start(spec, request, options))
+        again = yield from self.start(spec, request, options)
+        if again.name != before.rerun:
+            with contextlib.suppress(OperationNotFound):  # it may be deleted since it was read
+                yield from self._runtime.updater.applied(before.name, note_rerun(again.name))
+        return again
 
     def _checked(
         self, spec: MethodSpec, request: object, options: StartSettings, trace: StartTrace

@@ -58,9 +58,10 @@ class OperationDescription(ByFields):
     those that failed. For waiting work, ``due_time`` is the earliest time at which the work may
     begin, and ``begin_before`` the time at which the operation ends unless the work has begun. Work
     with a higher ``priority`` comes first. ``origin`` is empty if a caller started the operation;
-    otherwise it is ``schedule NAME``, or for a rerun the name of the earlier operation.
-    ``trace_id`` is the trace of the start, 32 hexadecimal digits, or empty if the start was not
-    traced. Times are in UTC by the clock of the server's store.
+    otherwise it is ``schedule NAME``, or for a rerun the name of the earlier operation. ``rerun``
+    is the name of the latest rerun of this operation, or empty. ``trace_id`` is the trace of the
+    start, 32 hexadecimal digits, or empty if the start was not traced. Times are in UTC by the
+    clock of the server's store.
 
     Only operators get the other fields: ``failures``, the last 20 failed attempts, the oldest
     first; and ``worker_host`` and ``worker_pid``, the machine and the process id of the worker that
@@ -83,6 +84,7 @@ class OperationDescription(ByFields):
     begin_before: datetime | None = None
     priority: Int32 = 0
     origin: str = ""
+    rerun: str = ""
     trace_id: str = ""
     failures: tuple[FailedAttempt, ...] = ()
     worker_host: str = ""

@@ -619,6 +619,7 @@ class Record(ByFields):
     - ``sent_time``: when the name of waiting work was first sent to a broker. Workers of the broker
       can claim the work at any time; at ``lease_until`` the name is sent again. None: the name was
       not sent since the work began to wait.
+    - ``rerun``: the name of the latest rerun of the operation; empty: there was no rerun.
     """
 
     name: str
@@ -652,6 +653,7 @@ class Record(ByFields):
     failures: str = ""
     origin: str = ""
     sent_time: datetime | None = None
+    rerun: str = ""
 
     @property
     def operation(self) -> Operation:
@@ -791,7 +793,8 @@ def full_weight(record: Record, *, inspectable: bool) -> int:
     """Return the approximate size of an operation in JSON in the FULL view, in bytes."""
     failures = record.failed_attempts if inspectable else ()
     texts = sum(_FAILURE_BYTES + len(dumps([one.error, one.text])) for one in failures)
-    return record.weight + _DESCRIPTION_BYTES + len(record.method) + texts
+    names = len(record.method) + len(record.rerun)
+    return record.weight + _DESCRIPTION_BYTES + names + texts
 
 
 def full_operation(
@@ -821,6 +824,7 @@ def full_operation(
         begin_before=record.begin_before if record.waits and not record.attempt else None,
         priority=-record.rank,
         origin=record.origin,
+        rerun=record.rerun,
         trace_id=record.trace_context[3:35],
         failures=() if place is None else record.failed_attempts,
         worker_host=host,
@@ -1159,6 +1163,15 @@ def with_failure(change: Change, failed: FailedAttempt) -> Change:
 def failure_text(text: str) -> str:
     """Return the text of an error for a record: cut, without characters that databases refuse."""
     return text[:_FAILURE_TEXT].encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+
+
+def note_rerun(name: str) -> Change:
+    """Store the name of the rerun of an operation. The update time stays."""
+
+    def change(record: Record) -> Record:
+        return record.next_version(rerun=name)
+
+    return change
 
 
 def with_lost_attempts(change: Change, lost: int) -> Change:

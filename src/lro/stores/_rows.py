@@ -33,8 +33,9 @@ COLUMNS: Final = tuple(field.name for field in attrs.fields(Record))
 def added_columns(number: str, text: str) -> Mapping[str, str]:
     """Return the columns that schema version 1 lacked (the last columns), with their SQL types."""
     numbers = dict.fromkeys(("rank", "lane"), f"{number} NOT NULL DEFAULT 0")
-    texts = dict.fromkeys(("failures", "origin"), f"{text} NOT NULL DEFAULT ''")
-    return {**numbers, "begin_before": number, **texts, "sent_time": number}
+    empty = f"{text} NOT NULL DEFAULT ''"
+    texts = dict.fromkeys(("failures", "origin"), empty)
+    return {**numbers, "begin_before": number, **texts, "sent_time": number, "rerun": empty}
 
 
 _NAME, _METADATA, _RESULT = map(COLUMNS.index, ("name", "metadata", "result"))

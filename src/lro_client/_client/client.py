@@ -460,8 +460,9 @@ class Client:
     ) -> Operation:
         """Start the work of an ended operation again, and return the new operation (spec §3.12).
 
-        Servers offer reruns only to callers whom they trust. With a ``request_id``, the call
-        is retried and never starts the work twice.
+        Servers offer reruns only to callers whom they trust. An operation is rerun once: a repeated
+        call returns the same new operation. With a ``request_id``, the call starts one more rerun
+        for each id.
 
         Raises:
             CallError: The call failed, with FAILED_PRECONDITION if the operation is in progress or

@@ -20,7 +20,16 @@ from lro.wire import (
 )
 from lro_client._errors import CallError, PathNotServed, empty_reply, too_late, unreadable
 from lro_client._flow.policy import NO_RETRY, Polling, Retry
-from lro_client._flow.steps import STARTS, Call, Flow, Reply, Request, Sleep, YieldValue
+from lro_client._flow.steps import (
+    STARTS,
+    Call,
+    Flow,
+    Reply,
+    Request,
+    Sleep,
+    StartRequest,
+    YieldValue,
+)
 
 WAIT: Final = "wait"
 WATCH: Final = "watch"
@@ -159,11 +168,11 @@ def single(
 ) -> Flow[Reply]:
     """Make one call, with retries as the policy says (spec §11.5(1)).
 
-    A start is retried only if it has a request id. The call and its retries together take at most
-    ``within`` seconds.
+    A start is retried only if it has a request id; a rerun needs none (spec §3.12). The call and
+    its retries together take at most ``within`` seconds.
     """
     retry = config.retry
-    if isinstance(request, STARTS) and not request.request_id:
+    if isinstance(request, StartRequest) and not request.request_id:
         retry = NO_RETRY
     budget = config.call_seconds + _held_seconds(request)
     call = Call(request=request, budget=budget, headers=headers or {}, view=view)

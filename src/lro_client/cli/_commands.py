@@ -18,7 +18,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from lro import AnyMessage, Code, Operation
-from lro.wire import View, rerun_request_id
+from lro.wire import View
 from lro_client._addresses import dotted
 from lro_client._errors import CallError
 from lro_client.cli._arguments import (
@@ -517,8 +517,8 @@ def rerun(
 
     NAME is the name of an operation that has failed or was cancelled, its URL, or a token of a
     handle. Servers offer this only to callers whom they trust. With --filter, the command reruns
-    all failed or cancelled operations that match; it shows their number and asks first. Repeating
-    the same command within 24 hours starts none of them twice.
+    all failed or cancelled operations that match and were not rerun before; it shows their number
+    and asks first. A repeated rerun starts nothing: it prints the operation of the first rerun.
 
     Exit status: 0 once the operation is started; with --wait or --watch as for lro wait.
     """
@@ -528,12 +528,12 @@ def rerun(
     request_id = _read_request_id(request_id)
     with server.connect(said, poll=follow.poll) as link:
         if wanted is None:
-            set_starting(_perhaps_started(request_id))
+            set_starting("it may have been started again: the same command starts nothing twice")
             handles = [handle_of(link, link.client.rerun(found[0], request_id=request_id))]
             exits = [Exit.DONE]
         else:
-            matching = _all_matching(link, parent, wanted, follow.timeout)
-            ended = [one.name for one in matching if one.error is not None]
+            matching = full_list(parent, wanted, _MAX_PAGE, follow.timeout, link)
+            ended = [one.name for one in matching if one.error and not one.description.rerun]
             set_starting("some may have been started: the same command starts none of them twice")
             handles, exits = _rerun_all(link, ended, sure=sure)
         set_starting("")
@@ -546,7 +546,7 @@ def _rerun_all(link: Link, names: Sequence[str], *, sure: bool) -> tuple[list[Ha
     made: dict[str, Operation] = {}
 
     def call(name: str) -> None:
-        made[name] = link.client.rerun(name, request_id=rerun_request_id(name))
+        made[name] = link.client.rerun(name)
 
     worked, exits = _call_all(call, names, "rerun", "started again", sure=sure)
     return [handle_of(link, made[name]) for name in worked], exits

@@ -106,6 +106,7 @@ def _described_rows(description: OperationDescription) -> list[tuple[str, str]]:
         ("lost", str(description.lost_attempts or "")),
         ("worker", worker if description.worker_pid else ""),
         ("origin", plain(description.origin)),
+        ("rerun", f"started again as {plain(description.rerun)}" if description.rerun else ""),
         ("cancel", "requested" if description.cancel_requested else ""),
         *(("failure", text) for text in failures),
     ]

@@ -112,6 +112,9 @@ def test_failed_work_is_rerun_by_its_button(stage: Stage, show: Show, beside: Sh
     listed = stage.service.list(lro.wire.ListOperationsRequest()).operations
     (again,) = [one.name for one in listed if one.name != name]
     assert page.url.endswith(again)
+    page = show(f"#/{name}")
+    expect(page.get_by_role("link", name=again)).to_be_visible()
+    expect(page.get_by_role("button", name="Start again…")).to_have_count(0)
 
 
 RESIZE = "acme.images.v1.Images.Resize"

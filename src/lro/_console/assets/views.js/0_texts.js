@@ -9,7 +9,7 @@ const V = {
   nothing: "There is no response.", showAll: "Show all ({0})", download: "Download ({0})",
   cut: "The first 64 KB of {0}.", moreItems: "{0} more", items: "{0} item{1}", fields: "{0} field{1}",
   yourself: "Ask for it yourself", facts: "Facts", trace: "Trace", logs: "Logs", began: "Began", endedAt: "Ended",
-  due: "Due", beginBefore: "Begins before", priority: "Priority", origin: "Started by",
+  due: "Due", beginBefore: "Begins before", priority: "Priority", origin: "Started by", rerunAs: "Started again as",
   failures: "Failed attempts", message: "Message",
   expires: "Expires", notBegun: "Not begun", running: "In progress", lost: "{0} lost before", attempts: "Attempts",
   updated: "Last change", waited: "waited {0}", ran: "ran {0}", inFuture: "in {0}",

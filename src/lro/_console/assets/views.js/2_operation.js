@@ -10,10 +10,9 @@ function operationView(query, name) {
   const open = (/** @type {"cancel"|"delete"} */ action) => item && askAction(action, [item], null, changed);
   const stop = button(T.cancel + "…", () => open("cancel")), remove = button(T.delete + "…", () => open("delete"), { class: "danger" });
   const again = button(V.rerun + "…", () => {
-    const said = h("p", { role: "status" }), hex = [...crypto.getRandomValues(new Uint8Array(16))].map((each) => each.toString(16).padStart(2, "0")).join("");
-    const requestId = hex.replace(/(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-"); // repeated clicks in a dialog start only one operation
+    const said = h("p", { role: "status" });
     const box = openDialog(put(V.rerunTitle, shortId(name)), [h("p", {}, V.rerunWhy), said], [[T.close, "", () => {}], [V.yesRerun, "go", () => {
-      call("POST", `${pathOf(name)}:rerun`, { requestId }).then((op) => { box.close(); location.hash = `#/${op.name.split("/").map(encodeURIComponent).join("/")}`; }, (error) => setText(said, error.message));
+      call("POST", `${pathOf(name)}:rerun`, {}).then((op) => { box.close(); location.hash = `#/${op.name.split("/").map(encodeURIComponent).join("/")}`; }, (error) => setText(said, error.message));
       return false;
     }]]);
   });
@@ -79,10 +78,10 @@ function operationView(query, name) {
       const lost = document.activeElement === stop && (op.done || item.gone) || document.activeElement === remove && item.gone;
       stop.hidden = !may("cancel") || op.done || item.gone;
       remove.hidden = !may("delete") || item.gone;
-      again.hidden = !may("rerun") || !op.error || item.gone;
       if (lost) heading.focus();
       node.className = `view one r-${ICONS[now]}`;
     }
+    again.hidden = !may("rerun") || !op.error || item.gone || !!about?.rerun; // another rerun is started from the page of the last one
     const when = about?.cancelTime || item.askedAt;
     setText(asked, now === "STOPPING" ? when ? put(V.askedAt, hour(when)) : put(V.askedAt, "") : item.gone ? V.gone : "");
     progress.draw(item);
@@ -101,7 +100,7 @@ function operationView(query, name) {
     const links = Object.entries(session.links ?? {}).map(([kind, url]) => [kind, String(url).replace("{trace_id}", encodeURIComponent(about?.traceId ?? "")).replace("{name}", encodeURIComponent(name))]).filter(([kind]) => kind !== "trace" || about?.traceId);
     const rows = /** @type {[string, Kid][]} */ ([[T.nameHead, h("span", {}, h("code", { class: "long" }, name), iconButton("copy", put(T.copy, T.name), () => copy(name)))], [T.method, method && h("code", { class: "long" }, method)],
       ...[[T.created, create], [V.began, begin], [V.endedAt, end], [V.expires, expire], [V.updated, about?.updateTime], [V.due, about?.dueTime], [V.beginBefore, about?.beginBefore]].map(([label, time]) => /** @type {[string, Kid]} */ ([label, time && full(time)])),
-      [V.attempts, attempts ? String(attempts) : ""], [V.priority, about?.priority && String(about.priority)], [V.owner, about?.workerPid && `${about.workerHost}, PID ${about.workerPid}`], [V.origin, originOf(about)]]).filter((each) => each[1]);
+      [V.attempts, attempts ? String(attempts) : ""], [V.priority, about?.priority && String(about.priority)], [V.owner, about?.workerPid && `${about.workerHost}, PID ${about.workerPid}`], [V.origin, operationLink(about?.origin)], [V.rerunAs, operationLink(about?.rerun)]]).filter((each) => each[1]);
     const shown = JSON.stringify([about, create, end, method]);
     if (shown !== factText) drawFailures(about), facts.replaceChildren(h("h2", {}, V.facts), pairs(rows), h("p", { class: "row" }, links.map(([kind, url]) => safeLink(url, kind === "trace" ? V.trace : V.logs))));
     factText = shown;
@@ -113,9 +112,9 @@ function operationView(query, name) {
     failures.hidden = !lines.length;
     failures.replaceChildren(h("h2", {}, V.failures), simpleTable(V.failures, [V.attempts, V.time, T.error, V.message], lines));
   };
-  const originOf = (/** @type {any} */ about) => {
-    const origin = String(about?.origin ?? ""), text = origin && h("code", { class: "long" }, origin);
-    return /(^|\/)operations\/[^/]/.test(origin) ? h("a", { href: `#/${origin.split("/").map(encodeURIComponent).join("/")}` }, text) : text;
+  const operationLink = (/** @type {any} */ given) => {
+    const other = String(given ?? ""), text = other && h("code", { class: "long" }, other);
+    return /(^|\/)operations\/[^/]/.test(other) ? h("a", { href: `#/${other.split("/").map(encodeURIComponent).join("/")}` }, text) : text;
   };
   const first = loop(async (signal) => {
     try { item = take(await call("GET", pathOf(name), null, signal)); } catch (error) {
