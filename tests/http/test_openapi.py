@@ -159,7 +159,7 @@ def test_method_may_have_the_name_of_a_verb() -> None:
     assert fields["requestId"] == {"type": ["string", "null"]}
     schemas = {one["name"]: one["schema"] for one in delete["parameters"]}
     assert schemas["requestId"] == {"type": "string"}
-    assert {*schemas} == {"requestId", "validateOnly", "Prefer"}
+    assert {*schemas} == {"requestId", "validateOnly", "Idempotency-Key", "Prefer"}
 
 
 @lro.message("acme.v1.Disk")
@@ -222,6 +222,7 @@ def test_start_by_an_http_rule_has_its_parameters(
     call = document["paths"][path][rule.get("http_method", "POST").lower()]
     assert {one["name"]: one["in"] for one in call["parameters"]} == {
         **parameters,
+        "Idempotency-Key": "header",
         "Prefer": "header",
     }
     if body is None:

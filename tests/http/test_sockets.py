@@ -103,6 +103,20 @@ def uvicorn() -> Iterator[Server]:
         yield found
 
 
+def test_start_is_repeated_by_its_idempotency_key() -> None:
+    """Both kinds of application read the header of a start from the connection."""
+    for kind in SERVERS:
+        counting = build()
+        with served(kind, counting, starts={"/v1/things:count": counting.count}) as server:
+            names = {
+                server.line()
+                .send("POST", "/v1/things:count", b'{"steps": 1}', f"Idempotency-Key: {key}")
+                .reply()[2]["name"]
+                for key in ("order-17", '"order-17"')
+            }
+            assert len(names) == 1
+
+
 def test_a_caller_who_disconnects_frees_the_waiter(
     uvicorn: Server, caplog: pytest.LogCaptureFixture
 ) -> None:

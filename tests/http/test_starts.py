@@ -249,6 +249,68 @@ def test_request_id_of_the_message_must_be_a_uuid(counting: CountService) -> Non
     assert error["message"].endswith("uuid.uuid5(uuid.NAMESPACE_URL, 'order-17')")
 
 
+@pytest.mark.parametrize("key", ["order-17", '"order-17"', " order-17 "])
+def test_header_is_the_request_id_of_a_body_without_one(key: str, counting: CountService) -> None:
+    """``Idempotency-Key`` counts as ``requestId``, plain or in the quotes of RFC 8941."""
+    edge = edge_of(counting)
+    name = started(edge.handle(post({"steps": 1}, idempotency_key=key)))["name"]
+    for body, headers in (
+        ({"steps": 1}, {"idempotency_key": "order-17"}),
+        ({"steps": 1, "requestId": "order-17"}, {}),
+        ({"steps": 1, "requestId": "order-17"}, {"idempotency_key": key}),
+    ):
+        assert started(edge.handle(post(body, **headers)))["name"] == name
+    assert started(edge.handle(post({"steps": 1})))["name"] != name
+    other = edge.handle(post({"steps": 2}, idempotency_key=key))
+    check_error(other, 400, Code.INVALID_ARGUMENT, "REQUEST_ID_CONFLICT")
+
+
+def test_header_is_the_request_id_in_an_endpoint_of_the_application(counting: CountService) -> None:
+    edge, asked = OperationsEdge(counting.service), post({}, idempotency_key="order-17")
+    first, second = (
+        run(edge.start(asked, counting.count, CountRequest(1)))[0].name for _ in range(2)
+    )
+    assert first == second
+
+
+def test_uuid_in_header_and_body_may_differ_in_case(counting: CountService) -> None:
+    edge = edge_of(counting)
+    asked = post({"steps": 1, "requestId": UUID}, idempotency_key=UUID.upper())
+    assert started(edge.handle(asked))["name"]
+
+
+def test_other_request_id_in_the_body_is_refused_with_both(counting: CountService) -> None:
+    reply = edge_of(counting).handle(
+        post({"steps": 1, "requestId": "order-18"}, idempotency_key="order-17")
+    )
+    error = check_error(reply, 400, Code.INVALID_ARGUMENT, "INVALID_REQUEST_ID")
+    assert "'order-17'" in error["message"]
+    assert "'order-18'" in error["message"]
+    assert names(counting) == []
+
+
+@pytest.mark.parametrize("key", ["", " ", '""', "x" * 129, "a\x85b"])
+def test_invalid_header_starts_nothing_and_is_named(key: str) -> None:
+    starts = Starts()
+    counting = build(observers=[starts])
+    reply = edge_of(counting).handle(post({"steps": 1}, idempotency_key=key))
+    error = check_error(reply, 400, Code.INVALID_ARGUMENT, "INVALID_REQUEST_ID")
+    assert error["message"].startswith("Idempotency-Key: must ")
+    assert names(counting) == []
+    assert starts.seen == [("refused", "INVALID_ARGUMENT")]
+
+
+def test_header_must_be_a_uuid_for_a_message_with_a_request_id(counting: CountService) -> None:
+    edge = edge_for(counting.service, counting.declare("acme.v1.Things.Own", request=OwnRequest))
+    reply = edge.handle(post({"steps": 1}, idempotency_key="order-17"))
+    error = check_error(reply, 400, Code.INVALID_ARGUMENT, "INVALID_REQUEST_ID")
+    assert error["message"].endswith("uuid.uuid5(uuid.NAMESPACE_URL, 'order-17')")
+    first, second = (
+        started(edge.handle(post({"steps": 1}, idempotency_key=UUID)))["name"] for _ in range(2)
+    )
+    assert first == second
+
+
 def test_any_text_is_a_request_id(counting: CountService) -> None:
     edge = edge_of(counting)
     first, same, other = (

@@ -335,7 +335,7 @@ def test_document_has_every_route_and_the_messages_of_starts(counting: Counting)
     assert asked["description"] == "A request to count some steps."
     assert set(asked["properties"]) == {"steps", "label", "requestId", "validateOnly"}
     at_box = paths[BOX]["post"]
-    assert [one["name"] for one in at_box["parameters"]] == ["label", "Prefer"]
+    assert [one["name"] for one in at_box["parameters"]] == ["label", "Idempotency-Key", "Prefer"]
     assert "label" not in schema_of(document, at_box["requestBody"])["properties"]
     for call in (start, paths["/v1/form:count"]["post"]):
         assert "Prefer" in [one["name"] for one in call["parameters"]]

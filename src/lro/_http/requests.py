@@ -22,6 +22,7 @@ from lro._base.errors import (
     CrossSiteRequest,
     InvalidArgument,
     InvalidPageSize,
+    InvalidRequestId,
     InvalidTimeout,
     MalformedRequest,
     PartialSuccessNotSupported,
@@ -40,6 +41,7 @@ from lro._model.operation import (
     CancelOperationRequest,
     RerunOperationRequest,
     WaitOperationRequest,
+    normal_request_id,
     parse_names,
 )
 
@@ -432,6 +434,28 @@ def take_field(
     if not isinstance(value, kind):
         raise InvalidArgument(name, f"must be {_WANTED[kind]}, got {got(value)}")
     return value
+
+
+def keyed_request_id(headers: Mapping[str, str], request_id: str, *, only_uuid: bool) -> str:
+    """Return the request id of a start: ``request_id``, or the header's (spec §9.2(6)).
+
+    Raises:
+        InvalidRequestId: The header is not a valid request id, or differs from ``request_id``.
+    """
+    text = headers.get("idempotency-key")
+    if text is None:
+        return request_id
+    text = text.strip()
+    if len(text) > 1 and text[0] == text[-1] == '"':  # a string of RFC 8941, as the draft has it
+        text = text[1:-1]
+    try:
+        key = normal_request_id(text, only_uuid=only_uuid)
+    except InvalidRequestId as exc:
+        raise InvalidRequestId("Idempotency-Key", exc.description) from None
+    if request_id and normal_request_id(request_id) != key:
+        why = f"must be that of the header Idempotency-Key, {got(text)}, got {got(request_id)}"
+        raise InvalidRequestId("request_id", why)
+    return key
 
 
 _json_name: Final = functools.cache(json_name)  # only two names are ever converted

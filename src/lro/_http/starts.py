@@ -29,6 +29,7 @@ from lro._engine.webhook_sender import Endpoint
 from lro._http.requests import (
     MANY_BYTES,
     check_unread,
+    keyed_request_id,
     media_type,
     parse_query,
     read_json,
@@ -173,6 +174,7 @@ class StartHandler(Generic[Req]):
             message, request_id, validate_only, fields = read or self._read_json(
                 request, bound, parameters
             )
+            request_id = keyed_request_id(request.headers, request_id, only_uuid=self._only_uuid)
         except LroError as exc:
             self._observe_refusal(exc)
             raise

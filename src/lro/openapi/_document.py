@@ -83,6 +83,12 @@ _PREFER: Final[_Part] = {
     " respond-async, wait=10, which is answered 202 if it is not done by then (RFC 7240).",
     "schema": {"type": "string"},
 }
+_KEY: Final[_Part] = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "description": "The request id, for a body without requestId.",
+    "schema": {"type": "string"},
+}
 _START_FIELDS: Final[_Part] = {
     "requestId": {
         "type": ["string", "null"],
@@ -420,7 +426,7 @@ class Describer:
         return path
 
     def started(self, response: object, metadata: object, full_name: str = "") -> _Part:
-        """Describe the reply to a start with these classes, and the request header Prefer.
+        """Describe the reply to a start with these classes, and the request headers.
 
         ``full_name`` is by default the name of the first method with these classes.
         """
@@ -447,7 +453,7 @@ class Describer:
         accepted = {**reply, "description": "The operation, which is not done."}
         accepted["headers"] = {**_START_HEADERS, **_LOCATION}
         return {
-            "parameters": [_PREFER],
+            "parameters": [_KEY, _PREFER],
             "responses": {"200": reply, "202": accepted},
             "x-aep-long-running-operation": written,
         }
