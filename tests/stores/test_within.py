@@ -337,8 +337,10 @@ def test_file_is_recognised_by_a_link_and_in_a_manual_transaction(
         assert absent(service, name)
         connection.execute("COMMIT")
     assert service.get(name)
-    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+    with contextlib.closing(sqlite3.connect(tmp_path / "other.db")) as connection:
         refused(work, connection, "is to another file")
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        refused(work, connection, 'is to a database in memory.*"TEST": {"NAME": "test.db"}')
 
 
 @ON_SQLITE

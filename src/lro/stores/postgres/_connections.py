@@ -250,6 +250,15 @@ class ServerAddress:
         """The schema's name, quoted for SQL."""
         return quoted(self.schema)
 
+    @property
+    def database(self) -> str:
+        """The name of the database in the URL; empty if the URL has none."""
+        return str(conninfo_to_dict(self.url).get("dbname", ""))
+
+    def with_database(self, name: str) -> ServerAddress:
+        """Return the address of another database on the same server."""
+        return attrs.evolve(self, url=make_conninfo(self.url, dbname=name))
+
     def connect(self, clock: ServerClock) -> BoundedConnection:
         """Open a connection, and measure the clock with it.
 

@@ -436,11 +436,26 @@ class PostgresStore(SQLStore, PerProcess):
         self._setup.close()
         self._resources.close()
 
-    def reopen(self) -> None:
-        """Connect again at the next call, after :meth:`close`."""
-        if self._resources.closed:
+    def reopen(self, database: str | None = None) -> None:
+        """Connect again at the next call, after :meth:`close`.
+
+        With a ``database``, the closed store connects to the database of this name on its server.
+        """
+        if not self._resources.closed:
+            return
+        if database is None:
             self._setup.reset_after_fork()
-            self._resources = self._new_resources()
+        else:
+            keys = self._setup.declared
+            self._address = self._address.with_database(database)
+            self._setup = SchemaSetup(self._address, self._server)
+            self._setup.want(keys)
+        self._resources = self._new_resources()
+
+    @property
+    def database(self) -> str:
+        """The name of the database in the store's URL; empty if the URL has none."""
+        return self._address.database
 
     @property
     def schema(self) -> str:

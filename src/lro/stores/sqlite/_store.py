@@ -383,15 +383,17 @@ class SQLiteStore(SQLStore):
         self._file.close()
         self._locks.close()
 
-    def reopen(self) -> None:
+    def reopen(self, path: str | PathLike[str] | None = None) -> None:
         """Open the file again after :meth:`close`; a missing file is made again.
+
+        With a ``path``, the closed store opens that file instead, and stays there.
 
         Raises:
             Unavailable, DeclarationError: As for :class:`SQLiteStore`.
         """
         if self._file.is_closed:
             keys, self._keys = self._keys, frozenset()
-            self._open(self._file.path)
+            self._open(self._file.path if path is None else fsdecode(path))
             self.index(keys)
 
     @property

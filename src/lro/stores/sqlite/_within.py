@@ -19,6 +19,10 @@ from lro.stores._user_connections import (
 from lro.stores.sqlite._file import DATABASE_ERRORS, DatabaseFile, code_of, translate_error
 
 _WANTED: Final = "a connection of sqlite3, or of Django or SQLAlchemy on it"
+_IN_MEMORY: Final = (
+    "the connection is to a database in memory, not to the store's file; "
+    'in the tests of Django, name a file in the settings: "TEST": {"NAME": "test.db"}'
+)
 _LEGACY: Final = -1
 """``sqlite3.LEGACY_TRANSACTION_CONTROL``, which Python 3.11 lacks."""
 
@@ -40,6 +44,8 @@ class UserTransaction:
             if self._driver.text_factory is not str:
                 raise refused("the connection gives texts as other objects: its text_factory")
         main = [path for _, name, path in databases if name == "main"]
+        if not main[0]:
+            raise refused(_IN_MEMORY)
         if not file.is_at(main[0]):
             raise refused("the connection is to another file than the store's")
 
