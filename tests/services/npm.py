@@ -20,6 +20,11 @@ from tests.waiting import PATIENCE
 
 A2A: Final = ("@a2a-js/sdk@1.3.0",)
 AZURE: Final = ("@azure/core-lro@3.4.2",)
+FRONT_END: Final = (
+    *("openapi-typescript@7.13.0", "typescript@5.9.3"),
+    *("react@18.3.1", "react-dom@18.3.1"),
+)
+"""The tools of the page on front ends, and the last React that has scripts for a browser."""
 LANGUAGES: Final = ("@grpc/grpc-js@1.14.7", "@grpc/proto-loader@0.8.1")
 """The packages that the page on clients in other languages uses."""
 MCP: Final = ("@modelcontextprotocol/ext-tasks@0.2.2",)
@@ -28,7 +33,7 @@ MCP_SUITE: Final = ("@modelcontextprotocol/conformance@0.2.0-alpha.12", "node@22
 """The conformance suite, and Node 22, which the suite needs and some systems lack."""
 WEBHOOKS: Final = ("standardwebhooks@1.1.1",)
 
-SETS: Final = (A2A, AZURE, LANGUAGES, MCP, MCP_SUITE, WEBHOOKS)
+SETS: Final = (A2A, AZURE, FRONT_END, LANGUAGES, MCP, MCP_SUITE, WEBHOOKS)
 """All sets of packages that tests need; each set is installed in its own folder."""
 
 REACH_SECONDS: Final = 4.5
