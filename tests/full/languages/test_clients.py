@@ -114,11 +114,11 @@ def test_operation_of_curl_is_done_and_has_the_report(world: World) -> None:
     assert operation["response"]["text"].startswith("By curl, page 1")
 
 
-def test_node_reads_reports_over_http_and_grpc(world: World) -> None:
+def test_node_reads_a_report_over_grpc(world: World) -> None:
     assert commands()["npm"].split() == ["npm", "install", *LANGUAGES]
     installed = node_modules(LANGUAGES) / "node_modules"
     (world.folder / "node" / "node_modules").symlink_to(installed)
-    assert world.run("node", "node") == report_of("By fetch") + report_of("From Node")
+    assert world.run("node", "node") == report_of("From Node")
 
 
 @pytest.mark.platform
