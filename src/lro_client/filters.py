@@ -211,6 +211,7 @@ __all__ = [
     "search",
     "state",
     "type_of",
+    "waiting",
 ]
 
 
@@ -482,6 +483,11 @@ def end_time() -> FunctionCall:
 def cancel_requested() -> Expression:
     """Match operations whose cancel was requested, on this library's servers (spec §7.14)."""
     return FunctionCall("cancel_requested()").holds()
+
+
+def waiting() -> Expression:
+    """Match operations whose work waits, on this library's servers (spec §7.14)."""
+    return FunctionCall("waiting()").holds()
 
 
 def method() -> FunctionCall:

@@ -7,6 +7,7 @@ import json
 import re
 import sys
 import uuid
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,8 +21,16 @@ from lro.http import VERBS
 from lro_client.cli._terminal import Exit
 from tests.cli.asking import Asked, Lro, over, started
 from tests.client import sockets
-from tests.client.messages import NAME, PREFIX, ResizeMetadata, ResizeResponse, running
+from tests.client.messages import (
+    NAME,
+    PREFIX,
+    ResizeMetadata,
+    ResizeRequest,
+    ResizeResponse,
+    running,
+)
 from tests.client.real_service import PATH, Harness
+from tests.waiting import until
 from tests.work_messages import WorkRequest, WorkResponse
 
 START = json.dumps({"source": "a.png"})
@@ -103,6 +112,20 @@ def test_list_takes_a_filter_a_parent_and_a_limit(
     assert call("list", "projects/p").out == ""
     assert asked.requests[-1][0] == "GET /v1/projects/p/operations"
     assert call("list", "--filter", "((").status == Exit.CALL_FAILED
+
+
+def test_list_takes_only_work_that_waits(call: Lro, harness: Harness) -> None:
+    """``--waiting`` lists delayed work; a filter narrows the list."""
+    over(harness, ResizeResponse())
+    request = ResizeRequest(source="a")
+    names = [harness.resize.start(request, delay=timedelta(hours=1)).name for _ in range(2)]
+    running = harness.resize.start(request).name
+    until(lambda: harness.service.get(running, view="FULL").description.start_time)
+    assert [one["name"] for one in call("list", "--waiting", "--json").json] == names[::-1]
+    chosen = f'done = true OR name = "{names[0]}"'
+    assert [
+        one["name"] for one in call("list", "--waiting", "--filter", chosen, "--json").json
+    ] == [names[0]]
 
 
 def test_wait_prints_the_response_at_the_end(call: Lro, harness: Harness) -> None:

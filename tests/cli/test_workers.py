@@ -200,9 +200,17 @@ def test_waiting_work_is_reported(known: None, here_lro: Lro) -> None:
         for hours, method in ((3, "acme.v1.Works.Old"), (2, METHODS[0]), (1, METHODS[0])):
             then = datetime.now(UTC) - timedelta(hours=hours)
             insert(store, waiting(lambda: then, f"{hours}", method=method))  # noqa: B023
+        for number, method in (
+            (4, METHODS[0]),
+            (5, "acme.v1.Works.Later"),
+            (6, "acme.v1.Works.Later"),
+        ):
+            later = datetime.now(UTC) + timedelta(hours=number, minutes=1)
+            insert(store, waiting(lambda: later, f"{number}", method=method))  # noqa: B023
     assert here_lro("workers", "work:service", status=0).err.splitlines() == [
-        "acme.images.v1.Images.Resize: 2 wait, for 2h",
-        "acme.v1.Works.Old: no live worker declares it; 1 wait, for 3h",
+        "acme.images.v1.Images.Resize: 2 wait, for 2h; 1 is due later",
+        "acme.v1.Works.Later: 2 are due later, the first in 5h",
+        "acme.v1.Works.Old: no live worker declares it; 1 waits, for 3h",
     ]
 
 

@@ -38,6 +38,7 @@ from lro_client.filters import (
     search,
     state,
     type_of,
+    waiting,
 )
 from lro_client.transports import AsyncLocalTransport, LocalTransport
 from tests.client.faces import Face
@@ -135,6 +136,7 @@ WRITTEN: dict[str, tuple[object, str]] = {
     "type": (type_of("response").starts_with("acme."), 'type(response) = "acme.*"'),
     "method": (method() == "acme.v1.A.B", 'method() = "acme.v1.A.B"'),
     "cancel requested": (~cancel_requested(), "NOT cancel_requested()"),
+    "waiting": (waiting(), "waiting()"),
     "arguments": (call("a.b", field("c"), 1, "d", call("e")), 'a.b(c, 1, "d", e())'),
     "call alone": (call("a", field("b"), 2).holds(), "a(b, 2)"),
     "moments": (end_time().exists(), "end_time():*"),

@@ -21,6 +21,7 @@ from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.testing import ManualClock
+from lro.wire import ListOperationsRequest
 from tests.engine.engine_parts import EACH_STORE, Held, declared, once, raising
 from tests.service_fixtures import MakeService
 from tests.service_steps import WORK, ended_in_turn, reason
@@ -140,6 +141,34 @@ def test_work_begins_when_it_is_due(
     assert seen == ["x"]
     found = service.get(name, view="FULL").description
     assert (found.due_time, found.start_time) == (None, due)
+
+
+@EACH_STORE
+def test_list_finds_the_work_that_waits(
+    make_service: MakeService, store: Store, clock: ManualClock
+) -> None:
+    """The filter ``waiting()`` finds delayed work, work without a worker, and pauses of retries."""
+    service, other = make_service(store, Held(busy=True)), make_service(store, InlineExecutor())
+
+    def fail(request: WorkRequest) -> WorkResponse:
+        raise ConnectionError
+
+    def listed(wanted: str) -> list[str]:
+        found = service.list(ListOperationsRequest(filter=wanted)).operations
+        return sorted(one.name for one in found)
+
+    method, _ = noting(service)
+    outside = declared(service, "acme.v1.Works.Outside").start(WorkRequest()).name
+    begun = method.start(WorkRequest("a")).name
+    assert len(store.claim(Claim("us", clock() + MINUTE, {WORK: None}, 1)).works) == 1
+    queued = method.start(WorkRequest("b")).name
+    delayed = method.start(WorkRequest("c"), delay=MINUTE).name
+    failing = other.method("acme.v1.Works.Fail", retry=Retry(attempts=2))(fail)
+    retried = failing.start(WorkRequest("d")).name
+    assert listed("waiting()") == sorted([queued, delayed, retried])
+    assert listed("NOT waiting()") == sorted([outside, begun])
+    service.cancel(queued)
+    assert listed("waiting()") == sorted([delayed, retried])
 
 
 def test_work_due_in_the_past_begins_at_once(make_service: MakeService, clock: ManualClock) -> None:

@@ -151,6 +151,7 @@ class Row:
     create_time: datetime = START
     end_time: datetime | None = None
     cancel_requested: bool = False
+    waits: bool = False
     method: str = "acme.v1.Data.Copy"
 
     @property

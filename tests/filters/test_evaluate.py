@@ -206,6 +206,32 @@ def test_recursive_messages_are_walked_without_recursion() -> None:
 
 
 FAILED = Row(done=True, error=Status(3, "Bad Ä", (AnyMessage(),)), cancel_requested=True)
+WAITS, RUNS = Row(waits=True), Row()
+
+
+@pytest.mark.parametrize(
+    ("text", "on_waiting", "on_running"),
+    [
+        ("waiting()", True, False),
+        ("NOT waiting()", False, True),
+        ("waiting() = true", True, False),
+        ("waiting() = false", False, True),
+        ("waiting() != true", False, True),
+        ("waiting():*", True, False),
+        ("NOT waiting():*", False, True),
+        ("waiting() AND state() = IN_PROGRESS", True, False),
+    ],
+)
+def test_waiting_work_is_told_from_running_work(
+    text: str, on_waiting: bool, on_running: bool
+) -> None:
+    """``waiting()`` is a bool, so it needs no operator."""
+    wanted = compiled(text, (), ())
+    assert [wanted.matches(row) for row in (WAITS, RUNS, FAILED)] == [
+        on_waiting,
+        on_running,
+        on_running and "state" not in text,
+    ]
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,15 @@ TOKENS: Final = (
 )
 PATHS: Final = (
     *("name", "done", "error.code", "error.message", "error.details", "state()", "end_time()"),
-    *("cancel_requested()", "method()", "type(metadata)", "create_time()", "metadata", "response"),
+    *(
+        "cancel_requested()",
+        "waiting()",
+        "method()",
+        "type(metadata)",
+        "create_time()",
+        "metadata",
+        "response",
+    ),
     *(f"metadata.{field.name}" for one in METADATA if one.shape for field in one.shape.fields),
     *("metadata.steps.name", "metadata.steps.notes", "metadata.extra.a.b", "metadata.labels.k"),
     *("metadata.node.below.links.label", "metadata.value.a", "metadata.by_key.a.b"),
@@ -129,6 +137,7 @@ ROWS: Final = st.sampled_from(KNOWN) | st.builds(
     metadata=st.none() | METADATA_VALUES,
     end_time=st.sampled_from([None, START, START + timedelta(microseconds=1)]),
     cancel_requested=st.booleans(),
+    waits=st.booleans(),
     method=st.text(LETTERS, max_size=9),
 )
 

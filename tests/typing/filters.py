@@ -27,6 +27,7 @@ from lro_client.filters import (
     search,
     state,
     type_of,
+    waiting,
 )
 
 
@@ -64,7 +65,7 @@ def comparisons(value: Value, since: datetime, span: timedelta) -> None:
 
 def joined(one: Expression, other: Expression) -> None:
     """``&`` and ``|`` accept expressions, but neither strings nor operands."""
-    assert_type(one & ~other | cancel_requested(), Expression)
+    assert_type(one & ~other | cancel_requested() | waiting(), Expression)
     assert_type(all_of(one, any_of(other, search("a"))), Expression)
     assert_type(one == other, bool)
     _ = one & "done = true"  # type: ignore[operator]

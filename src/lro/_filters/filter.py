@@ -184,6 +184,7 @@ _PLACES: Final[Mapping[Source, Place]] = {
     Source.CREATE_TIME: Place(type=ValueType.MOMENT),
     Source.END_TIME: Place(type=ValueType.MOMENT),
     Source.CANCEL_REQUESTED: Place(type=ValueType.BOOL, implicit=True, default=False),
+    Source.WAITING: Place(type=ValueType.BOOL, implicit=True, default=False),
     Source.METHOD: Place(type=ValueType.METHOD_NAME),
     Source.METADATA_TYPE: Place(type=ValueType.TYPE_NAME),
     Source.RESPONSE_TYPE: Place(type=ValueType.TYPE_NAME),
@@ -197,6 +198,7 @@ _FUNCTIONS: Final[Mapping[tuple[str, ...], Source]] = {
     ("create_time",): Source.CREATE_TIME,
     ("end_time",): Source.END_TIME,
     ("cancel_requested",): Source.CANCEL_REQUESTED,
+    ("waiting",): Source.WAITING,
     ("method",): Source.METHOD,
     ("type", "metadata"): Source.METADATA_TYPE,
     ("type", "response"): Source.RESPONSE_TYPE,
@@ -294,7 +296,7 @@ def _alone(what: Member | Function) -> Plan:
     if isinstance(what, Member):
         return Contains(Pattern.of(_literal(what)).for_search())
     source = _function(what)
-    if source is not Source.CANCEL_REQUESTED:
+    if _PLACES[source].type is not ValueType.BOOL:
         raise refusal(f"expected an operator after {source.value}", what.position)
     return _test(source, Op.EQUAL, Member((Part("true"),)))
 

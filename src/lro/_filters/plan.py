@@ -212,6 +212,11 @@ class Subject(Protocol):
         ...
 
     @property
+    def waits(self) -> bool:
+        """True if the work waits: for its time, for a worker or for its next attempt."""
+        ...
+
+    @property
     def method(self) -> str:
         """The full name of the operation's method."""
         ...
@@ -229,6 +234,7 @@ class Source(enum.Enum):
     CREATE_TIME = "create_time()"
     END_TIME = "end_time()"
     CANCEL_REQUESTED = "cancel_requested()"
+    WAITING = "waiting()"
     METHOD = "method()"
     METADATA_TYPE = "type(metadata)"
     RESPONSE_TYPE = "type(response)"
@@ -265,6 +271,7 @@ _READ: Final[Mapping[Source, Callable[[Subject], Json]]] = {
     Source.CREATE_TIME: lambda subject: moment(subject.create_time),
     Source.END_TIME: _end,
     Source.CANCEL_REQUESTED: lambda subject: subject.cancel_requested,
+    Source.WAITING: lambda subject: subject.waits,
     Source.METHOD: lambda subject: subject.method,
     Source.METADATA_TYPE: lambda subject: _type_name(subject.metadata),
     Source.RESPONSE_TYPE: lambda subject: _type_name(subject.response),

@@ -112,6 +112,8 @@ def _of_record(source: Source, route: ValueTest, *, negated: bool) -> Test:
         return InState(STATES - states if negated else states)
     elif source is Source.CANCEL_REQUESTED:  # cancel_requested():*
         return CancelIs(not negated)
+    elif source is Source.WAITING:  # waiting():*
+        return _waits(Op.EQUAL, not negated)
     if negated:
         return EVERYTHING
     return all_of([_only_in(source), _text_test_of(source, route)])
@@ -143,6 +145,10 @@ def _asked(op: Op, operand: object) -> Test:
     return CancelIs(operand == (op in _EQUAL))
 
 
+def _waits(op: Op, operand: object) -> Test:
+    return InState(STATES - _DONE) if operand == (op in _EQUAL) else EVERYTHING
+
+
 def _named(op: Op, operand: object) -> Test:
     return NameIn(frozenset({str(operand)})) if op in _EQUAL else EVERYTHING
 
@@ -155,6 +161,7 @@ _EXACT: Final[Mapping[Source, Callable[[Op, object], Test]]] = {
     Source.STATE: _state,
     Source.DONE: _done,
     Source.CANCEL_REQUESTED: _asked,
+    Source.WAITING: _waits,
     Source.CREATE_TIME: _created,
 }
 """Sources with a value in every record, so that a negated test becomes a test of the same kind."""

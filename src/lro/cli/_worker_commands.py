@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from lro.adapters import Worker, WorkerState
+from lro.adapters import WaitingWork, Worker, WorkerState
 from lro.cli._output import print_rows
 from lro.wire import datetime_text, plain
 
@@ -40,8 +40,9 @@ def workers(target: str, everyone: bool, as_json: bool) -> None:
     times within it, an idle process once a minute. A process that was silent for a minute and two
     leases is shown only with --all.
 
-    Standard error has the number of waiting operations of each method, the time since the first was
-    due, methods that no live worker declares, and paused methods.
+    Standard error has the number of waiting operations of each method and the time since the first
+    was due, the number of those that are due later, methods that no live worker declares, and
+    paused methods.
 
     The command only reads the store.
 
@@ -56,12 +57,10 @@ def workers(target: str, everyone: bool, as_json: bool) -> None:
         click.echo(f"{plain(method)}: paused, for {span}", err=True)
     found, now = service.workers(all=everyone), service.store.now()
     nobodys = {work.method for work in service.stranded()}
+    remote = service.edges.runtime.executor.redelivery is not None
     for work in service.store.waiting():
-        if work.due_time <= now:
-            why = "no live worker declares it; " if work.method in nobodys else ""
-            since = _short_span((now - work.due_time).total_seconds())
-            text = f"{plain(work.method)}: {why}{work.count} wait, for {since}"
-            click.echo(text, err=True)
+        why = "no live worker declares it; " if work.method in nobodys else ""
+        click.echo(f"{plain(work.method)}: {why}{_waiting_text(work, now, remote)}", err=True)
     if as_json:
         click.echo(json.dumps([_as_json(one, now) for one in found], indent=2))
     elif not found:
@@ -110,6 +109,22 @@ def resume(target: str, method: str) -> None:
     was_paused = service.edges.renamed.get(method, method) in service.paused()
     service.resume(method)
     click.echo(f"{plain(method)}: {'resumed' if was_paused else 'was not paused'}")
+
+
+def _waiting_text(work: WaitingWork, now: datetime, remote: bool) -> str:
+    """Tell how many operations wait, and how many of a method are due later.
+
+    With a ``remote`` executor, the later ones include operations that were sent to the broker.
+    """
+    span, later = (work.due_time - now).total_seconds(), work.count - work.due
+    parts = []
+    if work.due:
+        parts.append(f"{work.due} {'waits' if work.due == 1 else 'wait'}, for {_short_span(-span)}")
+    if later:
+        verb = "is" if later == 1 else "are"
+        text = f"{later} {verb} {'due later or sent to the broker' if remote else 'due later'}"
+        parts.append(text if work.due or span <= 0 else f"{text}, the first in {_short_span(span)}")
+    return "; ".join(parts)
 
 
 def _as_json(worker: Worker, now: datetime) -> dict[str, Any]:

@@ -77,6 +77,7 @@ _poll_option = click.option(
 @click.command("list", cls=ClientCommand)
 @click.argument("parent", default="")
 @click.option("--filter", "wanted", metavar="FILTER", default="", help="An AIP-160 filter.")
+@click.option("--waiting", is_flag=True, help="List only work that waits; for servers of lro.")
 @click.option(
     "--page-size", type=click.IntRange(min=1), metavar="N", help="Ask for at most N with each call."
 )
@@ -88,6 +89,7 @@ def list_operations(
     server: ServerOptions,
     parent: str,
     wanted: str,
+    waiting: bool,
     page_size: int | None,
     limit: int | None,
     timeout: float | None,
@@ -99,6 +101,8 @@ def list_operations(
     """
     if parent:
         check_path(parent, "a parent")
+    if waiting:
+        wanted = f"({wanted}) AND waiting()" if wanted.strip() else "waiting()"
     with server.connect(within=timeout) as link:
         size = page_size or min(limit or 0, 1000)
         if sys.stdout.isatty() and not as_json:
