@@ -29,7 +29,7 @@ from tests.services.ports import free_port
 from tests.waiting import PATIENCE
 from tests.webhooks.certificates import issue
 
-PAGE: Final = "how-to/who-is-calling.md"
+PAGE: Final = "how-to/client-certificates.md"
 FILE: Final = re.compile(r"# (\w+\.py)\n")
 WORK: Final = """
 import lro
