@@ -106,12 +106,14 @@ class EdgeApp:
             message = await receive()
             received = True
             if message["type"] == "lifespan.shutdown":
-                await asyncio.to_thread(self.edge.service.close)
+                await self.edge.service.edges.shut_down()
             return message
 
         async def send_noted(message: MutableMapping[str, Any]) -> None:
             nonlocal answered
             answered = True
+            if message["type"] == "lifespan.startup.complete":
+                await self.edge.service.edges.start_up()
             await send(message)
 
         try:
@@ -154,12 +156,10 @@ async def live(service: Service, receive: Receive, send: Send) -> None:
     while True:
         message = await receive()
         if message["type"] == "lifespan.startup":
-            if service.edges.closed:  # the application has ended before, and starts again
-                await asyncio.to_thread(service.edges.open)
-            service.edges.start_maintenance()
+            await service.edges.start_up()
             await send({"type": "lifespan.startup.complete"})
         else:
-            await asyncio.to_thread(service.close)
+            await service.edges.shut_down()
             await send({"type": "lifespan.shutdown.complete"})
             return
 

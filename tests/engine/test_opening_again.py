@@ -162,11 +162,52 @@ def test_open_service_stays_open() -> None:
     assert not service.edges.closed
     service.close()
     assert service.edges.closed
-    with pytest.raises(Unavailable, match="the service is stopping"):
+    text = "the service is closed; `with service`, or the start of its application, opens it again"
+    with pytest.raises(Unavailable, match=text):
         method.start(WorkRequest("a"))
     with service:
         assert not service.edges.closed
         assert method.start(WorkRequest("a")).result().text == "a"
+    assert service.edges.closed
+
+
+def test_service_is_closed_when_its_last_user_leaves() -> None:
+    """A ``with`` or a lifespan within another one does not close the service for the outer one."""
+    service = lro.Service(MemoryStore(), InlineExecutor())
+    method = work(service)
+
+    async def nested() -> None:
+        async with service.lifespan():
+            async with service.lifespan():
+                assert not service.edges.closed
+            assert method.start(WorkRequest("a")).result().text == "a"
+            with service:
+                assert not service.edges.closed
+            assert method.start(WorkRequest("b")).result().text == "b"
+        assert service.edges.closed
+
+    for _ in range(2):
+        asyncio.run(nested())
+    with service:
+        service.close()
+        assert service.edges.closed  # close() closes it for all users
+        with service:
+            assert not service.edges.closed
+        assert not service.edges.closed
+    assert service.edges.closed
+
+
+def test_failed_start_is_no_user_of_the_service() -> None:
+    """After a start that has failed, the service is closed at the end of the next start."""
+    store: Any = MemoryStore()
+    service = lro.Service(store, InlineExecutor())
+    service.close()
+    store.reopen = None
+    with pytest.raises(lro.DeclarationError):
+        service.__enter__()
+    store.reopen = lambda: None
+    with service:
+        pass
     assert service.edges.closed
 
 

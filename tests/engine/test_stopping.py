@@ -323,7 +323,7 @@ def test_start_is_refused_when_the_service_stops(make):
     service = Service(MemoryStore(), make(), maintenance=False)
     method = work(service)
     service.close()
-    with pytest.raises(Unavailable, match="the service is stopping") as caught:
+    with pytest.raises(Unavailable, match="the service is closed; `with service`") as caught:
         method.start(WorkRequest())
     retry = caught.value.details("acme")[1]
     assert isinstance(retry, RetryInfo)

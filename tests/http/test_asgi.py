@@ -369,7 +369,7 @@ def test_lifespan_events_reach_the_mounted_application(counting: CountService) -
         while (message := await receive())["type"] != "lifespan.shutdown":
             assert counting.start()
             await send({"type": f"{message['type']}.complete"})
-        with pytest.raises(lro.errors.Unavailable, match="stopping"):
+        with pytest.raises(lro.errors.Unavailable, match="the service is closed"):
             counting.start()
         raise OSError("cannot stop")
 

@@ -105,3 +105,22 @@ def test_aiohttp_application_that_starts_again_serves_its_operations(counting: C
             assert counting.service.edges.closed
 
     asyncio.run(served())
+
+
+@pytest.mark.parametrize("kind", ["bare", "within", "fastapi", "starlette"])
+def test_application_that_starts_twice_at_once_works_until_its_last_end(
+    kind: str, counting: Counting
+) -> None:
+    """A test within another one, each with a TestClient, does not end the service of the outer."""
+    TestClient = pytest.importorskip("starlette.testclient").TestClient
+    app = APPLICATIONS[kind](counting)
+    with TestClient(app, headers=ANN) as outer:
+        with TestClient(app, headers=ANN) as inner:
+            assert inner.post(START, json={"steps": 1}).status_code == 200
+        reply = outer.post(START, json={"steps": 2}, headers={"prefer": "wait=60"})
+        assert reply.json()["done"], reply.text
+    assert counting.service.edges.closed
+    refused = TestClient(app, headers=ANN).post(START, json={"steps": 1})
+    assert refused.status_code == 503
+    text = "the service is closed; `with service`, or the start of its application, opens it again"
+    assert refused.json()["error"]["message"] == text

@@ -129,6 +129,8 @@ class LocalWork(HeldWork):
         """The paused method names, as last read; None before the first read."""
         self._writes = 0
         self._drain_over = threading.Event()
+        self.closed: bool = False
+        """True while the service is closed, and no longer stopping."""
 
     def _take_name(self) -> None:
         self.owner: str = base64.urlsafe_b64encode(os.urandom(12)).decode("ascii")
@@ -340,7 +342,7 @@ class LocalWork(HeldWork):
         claim = Claim(self.owner, until, max_count=1, excluded=self.skipped, name=name, **limits)
         with self.writing() as claiming:
             if self.stopping:
-                raise stopping()
+                raise self.refusal()
             for record, packed in self._store.claim(claim).works:
                 attempt = Attempt(record, spec, self, packed=packed)
                 try:
@@ -492,6 +494,15 @@ class LocalWork(HeldWork):
             self.paused = None
             self._drain_over = threading.Event()
             self.stopping: bool = False
+            self.closed = False
+
+    def note_closed(self) -> None:
+        """Say in the errors of later calls that the service is closed, not that it is stopping."""
+        self.closed = True
+
+    def refusal(self) -> Unavailable:
+        """Return the error of a call that arrives after :meth:`stop` was called."""
+        return stopping(closed=self.closed)
 
     def end_drain(self) -> None:
         """End the wait for running work in :meth:`stop`, called in another thread now or later."""

@@ -280,6 +280,9 @@ class Runtime(ByFields):
         object.__setattr__(self, "webhooks", self.updater.webhooks)
 
 
-def stopping() -> Unavailable:
-    """Return the error of a call that a closing service refuses or interrupts."""
+def stopping(*, closed: bool = False) -> Unavailable:
+    """Return the error of a call that a closing or closed service refuses or interrupts."""
+    if closed:
+        cure = "`with service`, or the start of its application, opens it again"
+        return Unavailable(f"the service is closed; {cure}")
     return Unavailable("the service is stopping")

@@ -219,6 +219,28 @@ class ServiceParts:
         """Open a closed service again, as ``with service`` does."""
         self._service._open()
 
+    async def start_up(self) -> None:
+        """Open the service for an application that starts, and start the maintenance.
+
+        Edges whose server reports its start call this, and :meth:`shut_down` at the server's stop.
+
+        Raises:
+            DeclarationError, Unavailable: The service is closed and cannot be opened again.
+        """
+        import asyncio
+
+        if self.closed:  # the application has ended before, and starts again
+            await asyncio.to_thread(self._service._enter)
+        else:
+            self._service._enter()
+        self.start_maintenance()
+
+    async def shut_down(self) -> None:
+        """Close the service, in a thread, unless another application that uses it still runs."""
+        import asyncio
+
+        await asyncio.to_thread(self._service._leave)
+
     @property
     def closed(self) -> bool:
         """True from the call of :meth:`Service.close` until the service is opened again."""
@@ -406,6 +428,8 @@ class Service(PerProcess):
         """The parts of the service that edges use, such as the edges of :mod:`lro.http`."""
         self.types: TypeRegistry = self.edges.types
         self._closing_by: int | None = None
+        self._users = 0
+        """Number of lifespans and ``with`` statements that have begun and not ended."""
         self._closing = threading.Lock()
         self._closed = threading.Event()
         if given.webhooks is not None:
@@ -1051,6 +1075,7 @@ class Service(PerProcess):
         with contextlib.ExitStack() as steps, self._closing:
             if self._closing_by is None:
                 steps.callback(no_longer_open, self)
+                steps.callback(self.edges.work.note_closed)
                 steps.callback(self._closed.set)
                 steps.callback(self.store.close)
                 steps.callback(self.edges.background.stop)
@@ -1093,12 +1118,12 @@ class Service(PerProcess):
             closed.wait()
 
     def __enter__(self) -> Service:
-        self._open()
+        self._enter()
         self.edges.start_maintenance()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._leave()
 
     @contextlib.asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncIterator[None]:  # noqa: ARG002
@@ -1106,23 +1131,39 @@ class Service(PerProcess):
 
         Maintenance begins with the application, and the service is closed when the application
         ends, in a thread, so that work on the event loop can end meanwhile. If the application
-        starts again, the service is opened again. ``app`` is the argument that frameworks pass.
+        starts again, the service is opened again. If applications use the service at the same time,
+        it is closed when the last one ends. ``app`` is the argument that frameworks pass.
 
         If the application has its own lifespan, enter this lifespan inside it, so that the
         application's resources are closed after the service: running work may use these resources
         until it ends.
         """
-        import asyncio
-
-        if self.edges.closed:
-            await asyncio.to_thread(self._open)
-        self.edges.start_maintenance()
+        await self.edges.start_up()
         try:
             yield
         finally:
-            await asyncio.to_thread(self.close)
+            await self.edges.shut_down()
 
     # -- inside -------------------------------------------------------------------------------
+
+    def _enter(self) -> None:
+        """Open the service for one more user."""
+        with self._closing:
+            self._users += 1
+        try:
+            self._open()
+        except BaseException:
+            with self._closing:
+                self._users -= 1
+            raise
+
+    def _leave(self) -> None:
+        """Close the service after its last user has left."""
+        with self._closing:
+            self._users = max(0, self._users - 1)
+            if self._users:
+                return
+        self.close()
 
     def _reopen(self) -> None:
         ways: list[Callable[[], object]] = []
@@ -1241,6 +1282,7 @@ class Service(PerProcess):
 
     def _after_fork(self) -> None:
         self._closing = threading.Lock()
+        self._users = 0
         if not self._closed.is_set():  # even if a thread of the parent was closing the service
             self._closing_by, self._closed = None, threading.Event()
 

@@ -38,7 +38,7 @@ from lro._engine.local_work import StartingRecord
 from lro._engine.maintenance import Background
 from lro._engine.method_spec import MethodSpec, check_priority
 from lro._engine.process import PerProcess
-from lro._engine.runtime import Runtime, stopping
+from lro._engine.runtime import Runtime
 from lro._engine.store_port import FREE_LANE, DatabaseConnection, Inserted, RequestKey
 from lro._engine.webhook_sender import Endpoint
 from lro._messages.defaults import without_defaults
@@ -264,7 +264,7 @@ class Starter:
             if self._background.pending:
                 self._background.start()
             if self._work.stopping:
-                raise stopping()
+                raise self._work.refusal()
             start = yield from self._checked(spec, request, options, trace)
             if self._access.asks:
                 yield from self._access.permit(options.caller, spec.full_name, start.parent)

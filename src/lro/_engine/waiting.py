@@ -15,7 +15,7 @@ from lro._engine.change_listener import ChangeListener
 from lro._engine.flow import read_on_loop
 from lro._engine.limits import ByteBudget, CallCount, Limits
 from lro._engine.process import PerProcess
-from lro._engine.runtime import RecordUpdater, stopping
+from lro._engine.runtime import RecordUpdater
 from lro._messages.times import Duration
 from lro._model.operation import Operation, Record
 
@@ -176,7 +176,7 @@ class Waiters(PerProcess):
             except Unavailable:  # the store may be available again before the limit
                 if left <= 0:
                     raise
-        raise stopping()
+        raise self._work.refusal()
 
     async def wait_async(self, name: str, limit: float, caller: str = "") -> Operation:
         """:meth:`wait` for coroutines: no thread waits."""
@@ -205,7 +205,7 @@ class Waiters(PerProcess):
         if found is not None:
             return found
         if self._closed:
-            raise stopping()
+            raise self._work.refusal()
         return await self._read_async(name)
 
     def watch(self, names: Sequence[str], see: See, caller: str = "") -> WatchStream:
@@ -216,7 +216,7 @@ class Waiters(PerProcess):
             ResourceExhausted: There are too many streams or watched operations.
         """
         if self._closed:
-            raise stopping()
+            raise self._work.refusal()
         places = self._streams.take(caller), self._watched.take("", len(names))
         return self._of_loops().watch(names, see, places)
 

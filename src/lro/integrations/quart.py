@@ -5,7 +5,6 @@ Needs the extra ``quart``.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 from typing import Any, ClassVar, TypeAlias, TypeVar, Unpack, cast
@@ -97,8 +96,8 @@ class QuartOperations(FrameworkOperations[FindCaller, Response]):
                     methods=sorted(methods),
                     provide_automatic_options=False,
                 )
-        app.before_serving(self._start)
-        app.after_serving(self._stop)
+        app.before_serving(self.edge.service.edges.start_up)
+        app.after_serving(self.edge.service.edges.shut_down)
 
     async def start(
         self,
@@ -146,15 +145,6 @@ class QuartOperations(FrameworkOperations[FindCaller, Response]):
     async def _request(self, path: str) -> HttpRequest:
         body: Any = await request.get_data()
         return request_of(_scope(), path, body)
-
-    async def _start(self) -> None:
-        service = self.edge.service
-        if service.edges.closed:  # the application has ended before, and starts again
-            await asyncio.to_thread(service.edges.open)
-        service.edges.start_maintenance()
-
-    async def _stop(self) -> None:
-        await asyncio.to_thread(self.edge.service.close)
 
 
 def _scope() -> Scope:
