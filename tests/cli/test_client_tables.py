@@ -17,12 +17,15 @@ import lro
 from lro_client.cli._printing import LiveTable
 from lro_client.cli._terminal import Exit
 from lro_client.testing import ScriptedServer
-from tests.cli.asking import Asked, Lro, over
+from tests.cli.asking import Asked, Lro, over, started
 from tests.client.messages import ResizeMetadata, ResizeResponse
 from tests.client.real_service import FULL_NAME, Harness
+from tests.waiting import until
 
 LONG = "x" * 300
 FAILURE = lro.StatusError(lro.Code.ABORTED, LONG)
+SHORT_NAME = ".".join(FULL_NAME.split(".")[-2:])
+"""The name of the method without its package, as in tables."""
 
 
 def plain(text: str) -> str:
@@ -35,7 +38,7 @@ def test_list_is_a_table(drawing: Lro, harness: Harness) -> None:
     name = over(harness, ResizeMetadata(40), FAILURE)
     heading, row = plain(drawing("list").out).splitlines()
     assert heading.split() == ["name", "method", "state", "done", "age", "message"]
-    assert re.match(rf"{name} +{re.escape(FULL_NAME)} +FAILED +40% +\d+s +ABORTED: x", row)
+    assert re.match(rf"{name} +{re.escape(SHORT_NAME)} +FAILED +40% +\d+s +ABORTED: x", row)
     assert row.rstrip().endswith("xxx…")
     assert len(row.split()[-1]) < 200
 
@@ -82,12 +85,7 @@ def test_list_shows_what_server_describes(drawing: Lro, asked: Asked) -> None:
     asked.app = server = Viewing(200, FULL)
     heading, row = plain(drawing("list").out).splitlines()
     assert heading.split() == ["name", "method", "state", "done", "age", "message"]
-    assert row.split()[:4] == [
-        "operations/a",
-        r"acme.v1.Images.\x1b[31mResize",
-        "IN_PROGRESS",
-        "50%",
-    ]
+    assert row.split()[:4] == ["operations/a", r"Images.\x1b[31mResize", "IN_PROGRESS", "50%"]
     assert re.search(r"\d{4,}d \d+h", row)
     assert server.asked == 1
 
@@ -123,8 +121,25 @@ def test_list_shows_methods_on_each_page(drawing: Lro, harness: Harness, asked: 
     for _ in range(3):
         over(harness, ResizeResponse())
     rows = plain(drawing("list", "--page-size", "2").out).splitlines()[1:]
-    assert [FULL_NAME in row for row in rows] == [True] * 3
+    assert [row.split()[1] for row in rows] == [SHORT_NAME] * 3
     assert [path for path, _ in asked.requests] == ["GET /v1/operations"] * 2
+
+
+@pytest.mark.parametrize("width", ["80", "60"])
+def test_list_keeps_names_and_states_whole(
+    drawing: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch, width: str
+) -> None:
+    """In a narrow terminal only the message and the method are shortened, and columns align."""
+    monkeypatch.setenv("COLUMNS", width)
+    names = [over(harness, ResizeMetadata(40), FAILURE), started(harness, ResizeMetadata(7))]
+    until(lambda: harness.service.get(names[1]).metadata)
+    heading, *rows = plain(drawing("list").out).splitlines()
+    place = heading.index("state")
+    assert [row[:place].split()[0] for row in rows] == names[::-1]
+    assert [row[place:].split()[0] for row in rows] == ["IN_PROGRESS", "FAILED"]
+    assert max(map(len, rows)) <= int(width) or width == "60"
+    if width == "80":
+        assert [row.split()[1] for row in rows] == [SHORT_NAME] * 2
 
 
 def test_get_shows_what_server_describes(drawing: Lro, asked: Asked) -> None:
@@ -226,6 +241,20 @@ def test_row_shows_the_last_state(
     assert "60%" in out
     assert "40%" not in out
     assert "operations/other" in out
+
+
+def test_watched_names_and_states_are_whole_in_eighty_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    link: Any = SimpleNamespace(types=lro.TypeRegistry(), client=ScriptedServer().client())
+    name = "operations/QYPlQjFcLVGlJ_m1VCJRsbW"
+    with LiveTable([name], link) as table:
+        packed = lro.AnyMessage("x/acme.Meta", {"percent": 40, "message": LONG})
+        table.show(lro.Operation(name=name, metadata=packed))
+    (row,) = [line for line in plain(capsys.readouterr().out).splitlines() if "40%" in line]
+    assert row.split()[:2] == [name, "IN_PROGRESS"]
+    assert len(row.rstrip()) <= 80
 
 
 class Screen(io.TextIOWrapper):

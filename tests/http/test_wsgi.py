@@ -275,6 +275,16 @@ def test_wait_ends_before_servers_stop_the_process(
     assert limits == [lasts]
 
 
+def test_wait_and_the_wait_for_bytes_end_before_servers_stop_the_process() -> None:
+    """The reply to a Wait may wait for bytes too; gunicorn kills a sync worker after 30 s."""
+    app = OperationsApp(build().service)
+    replies = app.edge.service.edges.replies
+    assert app.edge.max_wait.total_seconds() + replies.WAIT_SECONDS <= 27
+    assert (
+        replies.WAIT_SECONDS > replies.SLOW_SECONDS
+    )  # a slow reader is cut off before the next reply is refused
+
+
 def test_wait_with_invalid_timeout_is_refused() -> None:
     """The limit of the edge does not replace a timeout that is not valid (spec §4.2)."""
     counting, name = begun()

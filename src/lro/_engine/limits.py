@@ -27,12 +27,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("lro")
 
-WAIT_SECONDS: Final = 10.0
-"""How many seconds a call waits for bytes before the call is refused."""
-
-SLOW_SECONDS: Final = 5.0
-"""If sending a reply takes more seconds than this, it is aborted as soon as another call waits."""
-
 LARGE_AT_ONCE: Final = 1
 """How many large replies are made at once. A message in memory may take ten times its JSON size."""
 
@@ -175,6 +169,18 @@ class ByteBudget(PerProcess):
     of the threads is reserved for small replies.
     """
 
+    WAIT_SECONDS: Final = 6.0
+    """How many seconds a call waits for bytes before the call is refused.
+
+    Longer than ``SLOW_SECONDS``, after which a slow reply gives its bytes to a waiting call. Under
+    WSGI, the reply to a Wait waits for bytes after the Wait (``THREAD_WAIT``), and some servers
+    kill a process that answers one call for 30 seconds.
+    """
+
+    SLOW_SECONDS: Final = 5.0
+    """If sending a reply takes more seconds than this, it is aborted as soon as another call waits.
+    """
+
     def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.limit = limit
         self.clock = clock
@@ -218,7 +224,7 @@ class ByteBudget(PerProcess):
         """
         woken: queue.SimpleQueue[None] = queue.SimpleQueue()  # a put may interrupt a get
         with self._queued(lambda: woken.put(None)) as mine:
-            end = self.clock() + WAIT_SECONDS
+            end = self.clock() + self.WAIT_SECONDS
             while (reservation := self._granted(mine, least, most)) is None:
                 with contextlib.suppress(queue.Empty):
                     woken.get(timeout=self._look_within(end))
@@ -235,7 +241,7 @@ class ByteBudget(PerProcess):
                 loop.call_soon_threadsafe(woken.set)
 
         with self._queued(wake) as mine:
-            end = self.clock() + WAIT_SECONDS
+            end = self.clock() + self.WAIT_SECONDS
             while (reservation := self._granted(mine, least, most)) is None:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._look_within(end)):
@@ -289,7 +295,7 @@ class ByteBudget(PerProcess):
         sending = self.sending.copy()
         if sending:
             reservation, (since, cut) = min(sending.items(), key=lambda item: item[1][0])
-            if now - since >= SLOW_SECONDS and self.sending.pop(reservation, None) is not None:
+            if now - since >= self.SLOW_SECONDS and self.sending.pop(reservation, None) is not None:
                 log.warning("a reply of %d bytes is read too slowly: aborted", reservation.bytes)
                 cut()
         return min(_LOOK_SECONDS, end - now)

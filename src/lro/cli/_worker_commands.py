@@ -169,6 +169,9 @@ def _print_lines(found: Sequence[Worker], now: datetime) -> None:
 
 def _cells(worker: Worker, now: datetime, between: str) -> tuple[str, ...]:
     """Return the texts of a row; ``between`` separates the methods."""
+    methods = worker.methods
+    if between == "\n":  # a table: without packages, which take the most room
+        methods = [".".join(name.split(".")[-2:]) for name in methods]
     runs = str(worker.running)
     if worker.capacity is not None:
         runs += f"/{worker.capacity}"
@@ -179,7 +182,7 @@ def _cells(worker: Worker, now: datetime, between: str) -> tuple[str, ...]:
         runs,
         plain(worker.version) or "-",
         _short_span((now - worker.seen_time).total_seconds()),
-        between.join(map(plain, worker.methods)) or "-",
+        between.join(map(plain, methods)) or "-",
     )
 
 

@@ -15,6 +15,7 @@ from typing import Final
 
 import attrs
 import click
+from rich.cells import cell_len
 from rich.console import Console
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -229,6 +230,14 @@ _COLOURS: Final = {
     "CANCELLED": "yellow",
 }
 _BAR_WIDTH: Final = 20
+_NARROW_BAR: Final = 8
+_USUAL: Final = 80
+_WHOLE: Final = ("name", "state")
+"""The headings of columns that are never shortened: users copy the names."""
+_WIDE: Final = 100
+"""The least width of a terminal with wide bars, in columns."""
+_SHORTENED: Final = ("", "method", "message")
+"""The headings of the columns that are shortened in a narrow terminal."""
 _MESSAGE_LENGTH: Final = 200
 _FRAMES_A_SECOND: Final = 4
 
@@ -242,13 +251,15 @@ def print_table(operations: Iterable[Operation], link: Link) -> None:
         line = state_line(operation, link)
         table.add_row(
             Text(line.name),
-            *([Text(plain(operation.description.method))] if methods else []),
+            *([_short(short_method(operation.description.method))] if methods else []),
             _state(line.state),
             Text(line.percent),
             Text(_shown_span(_age(operation, link, operation))),
             _message(line),
         )
-    Console().print(table)
+    console = Console()
+    _keep_whole(table, *_WHOLE, *(("method",) if console.width >= _USUAL else ()))
+    console.print(table, crop=False)
 
 
 @attrs.define
@@ -269,11 +280,10 @@ class LiveTable:
         self._full: Mapping[str, Operation] | None = None
         now = time.monotonic()
         self._rows = {name: _Row(name, now, Estimate()) for name in names}
+        # A new console: rich's shared console may not know the terminal's current width.
+        self._console = Console()
         self._live: AbstractContextManager[Live] = Live(
-            # A new console: rich's shared console may not know the terminal's current width.
-            console=Console(),
-            get_renderable=self._drawn,
-            refresh_per_second=_FRAMES_A_SECOND,
+            console=self._console, get_renderable=self._drawn, refresh_per_second=_FRAMES_A_SECOND
         )
 
     def __enter__(self) -> LiveTable:
@@ -317,12 +327,13 @@ class LiveTable:
             table.add_row(
                 Text(line.name),
                 _state(line.state),
-                _bar(line),
+                _bar(line, _BAR_WIDTH if self._console.width >= _WIDE else _NARROW_BAR),
                 Text(line.percent),
                 Text(_shown_span((row.ended or now) - row.began)),
                 Text(_shown_span(left)),
                 _message(line),
             )
+        _keep_whole(table, *_WHOLE)
         return table
 
 
@@ -332,29 +343,44 @@ def can_redraw() -> bool:
 
 
 def _table(*headings: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")
     for heading in headings:
-        # Users copy names from the table, so all other columns are shortened before the names.
         shown = Text(heading, no_wrap=True, overflow="ellipsis")
-        table.add_column(shown, no_wrap=heading not in ("", "message"), overflow="fold")
+        table.add_column(shown, no_wrap=heading not in _SHORTENED, overflow="fold")
     return table
+
+
+def _keep_whole(table: Table, *headings: str) -> None:
+    """Do not shorten the columns with these headings in a narrow terminal."""
+    for column in table.columns:
+        if str(column.header) in headings:
+            column.no_wrap = True
+            column.min_width = max((cell_len(str(cell)) for cell in column.cells), default=0)
+
+
+def short_method(full_name: str) -> str:
+    """Return the name of a method without its package: ``Images.Resize``."""
+    return ".".join(plain(full_name).split(".")[-2:])
 
 
 def _state(state: str) -> Text:
     return Text(plain(state), _COLOURS.get(state, ""))
 
 
-def _bar(line: StateLine) -> ProgressBar | Text:
+def _bar(line: StateLine, width: int) -> ProgressBar | Text:
     fraction = line.progress.fraction
     if fraction is None:
         return Text("")
-    return ProgressBar(total=1.0, completed=fraction, width=_BAR_WIDTH)
+    return ProgressBar(total=1.0, completed=fraction, width=width)
 
 
 def _message(line: StateLine) -> Text:
     text = line.message
-    short = text if len(text) <= _MESSAGE_LENGTH else f"{text[: _MESSAGE_LENGTH - 1]}…"
-    return Text(short, no_wrap=True, overflow="ellipsis")
+    return _short(text if len(text) <= _MESSAGE_LENGTH else f"{text[: _MESSAGE_LENGTH - 1]}…")
+
+
+def _short(text: str) -> Text:
+    return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 def _age(operation: Operation, link: Link, full: Operation) -> float | None:
