@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from datetime import UTC, datetime
+from typing import Any
 
 import attrs
 import pytest
@@ -13,7 +14,10 @@ from lro._engine.method_spec import StandardMetadata
 from lro._messages.shapes import shape_of
 from lro._model.method_names import Signature
 from lro.adapters import Record
+from lro.executors.processes import ProcessExecutor
+from lro.executors.threads import ThreadExecutor
 from lro.types import MethodName, OperationInfo, OperationInfoRegistry
+from tests.service_fixtures import MakeService
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 
@@ -204,3 +208,41 @@ def test_service_with_verbs_of_its_own_is_refused(own):
     with pytest.raises(DeclarationError, match=f"Mine: overrides {own}, "):
         type("Mine", (type("Mixin", (), {own: lambda *_: None}), Service), {})
     type("Mine", (Service,), {"helper": lambda *_: None})
+
+
+@pytest.mark.parametrize(
+    ("argument", "meant"),
+    [
+        ("rate_limit", "'rate'"),
+        ("autoretry_for", "retry=lro.Retry(...)"),
+        ("retry_backoff", "retry=lro.Retry(...)"),
+        ("max_retries", "retry=lro.Retry(...)"),
+        ("acks_late", "'at_most_once'"),
+        ("soft_time_limit", "'time_limit'"),
+    ],
+)
+def test_option_of_another_library_is_refused_with_the_name_here(
+    make_service: MakeService, argument: str, meant: str
+) -> None:
+    options: dict[str, Any] = {argument: 1}
+    with pytest.raises(TypeError) as caught:
+        make_service().method("acme.v1.Works.Work", **options)
+    assert str(caught.value) == f"method takes no argument {argument!r}: did you mean {meant}?"
+
+
+@pytest.mark.parametrize("name", ["delay", "apply_async", "starts"])
+def test_missing_attribute_of_a_method_names_start(make_service: MakeService, name: str) -> None:
+    service = make_service()
+    method = service.declare("acme.v1.Works.Work", request=WorkRequest, response=WorkResponse)
+    with pytest.raises(AttributeError) as caught:
+        getattr(method, name)
+    assert str(caught.value) == f"Method has no attribute {name!r}: did you mean 'start'?"
+
+
+def test_number_of_workers_by_another_name_is_refused() -> None:
+    options: Any = {"max_workers": 4}
+    for executor in (ThreadExecutor, ProcessExecutor):
+        with pytest.raises(TypeError) as caught:
+            executor(**options)
+        wanted = f"{executor.__name__} takes no argument 'max_workers': did you mean 'workers'?"
+        assert str(caught.value) == wanted

@@ -34,32 +34,55 @@ def check_keywords(call: str, given: Mapping[str, object], allowed: type) -> Non
     Raises:
         TypeError: A keyword argument is not a key of ``allowed``. The message names a similar key.
     """
-    names: frozenset[str] = vars(allowed)["__optional_keys__"]
+    refuse_keywords(call, given, vars(allowed)["__optional_keys__"])
+
+
+def refuse_keywords(call: str, given: Mapping[str, object], names: Collection[str]) -> None:
+    """Refuse keyword arguments that are not in ``names``.
+
+    Raises:
+        TypeError: There is such an argument. The message names a similar one.
+    """
     if unknown := given.keys() - names:
         name = min(unknown)
-        raise TypeError(f"{call} takes no argument {name!r}{_meant(name, names)}")
+        raise TypeError(f"{call} takes no argument {name!r}{meant(name, names)}")
 
 
 _OTHER_WORDS: Final[Mapping[str, str]] = {
+    "acks_late": "at_most_once",
+    "apply_async": "start",
+    "autoretry_for": "retry",
     "backoff": "retry",
     "countdown": "delay",
+    "default_retry_delay": "retry",
+    "delay": "start",
+    "enqueue": "start",
     "eta": "at",
     "idempotency_key": "request_id",
     "max_retries": "retry",
+    "max_workers": "workers",
+    "rate_limit": "rate",
     "retries": "retry",
+    "retry_backoff": "retry",
+    "send": "start",
+    "soft_time_limit": "time_limit",
     "timeout": "time_limit",
     "ttl": "keep_for",
+    "worker_lost": "at_most_once",
 }
-"""Words of other libraries for arguments of this one."""
+"""Words of other libraries for arguments and methods of this one."""
+
+_WRITTEN: Final[Mapping[str, str]] = {"retry": "retry=lro.Retry(...)"}
+"""How to write arguments whose values are not obvious."""
 
 
-def _meant(name: str, names: Collection[str]) -> str:
-    """Return a question about the argument that was probably meant; empty if there is none."""
+def meant(name: str, names: Collection[str]) -> str:
+    """Return a question about the name that was probably meant; empty if there is none."""
     from difflib import get_close_matches  # imported only for an error
 
-    known = _OTHER_WORDS.get(name)
+    known = _OTHER_WORDS.get(name, "")
     found = [known] if known in names else get_close_matches(name, sorted(names), 1, 0.7)
-    return f": did you mean {found[0]!r}?" if found else ""
+    return f": did you mean {_WRITTEN.get(found[0], repr(found[0]))}?" if found else ""
 
 
 def check_instance(name: str, value: object, cls: type | tuple[type, ...], wanted: str) -> None:

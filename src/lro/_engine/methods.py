@@ -7,7 +7,7 @@ import typing
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Generic, Protocol, TypeVar, Unpack, overload
 
-from lro._base.arguments import check_keywords
+from lro._base.arguments import check_keywords, meant
 from lro._base.errors import DeclarationError, InvalidArgument, LroError, OperationNotFound, got
 from lro._engine.flow import Flow, on_loop, run, run_all
 from lro._engine.handle import Handle, HandleCalls
@@ -149,6 +149,11 @@ class Method(Generic[Req, Resp, Meta]):
         self.spec = spec
         self._starter = starter
         self._calls = calls
+
+    if not typing.TYPE_CHECKING:  # type checkers would then accept any attribute
+
+        def __getattr__(self, name: str) -> object:
+            raise AttributeError(f"Method has no attribute {name!r}{meant(name, dir(Method))}")
 
     @property
     def full_name(self) -> str:

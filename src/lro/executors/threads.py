@@ -10,9 +10,9 @@ from abc import abstractmethod
 from collections.abc import Callable
 from datetime import timedelta
 from queue import SimpleQueue
-from typing import Final, TypeAlias
+from typing import Final, Never, TypeAlias
 
-from lro._base.arguments import check_count
+from lro._base.arguments import check_count, refuse_keywords
 from lro._base.errors import DeclarationError, Unavailable
 from lro._engine.events import about
 from lro._engine.executor_port import CancelSupport, ExecutorUsage, Later, Task
@@ -391,9 +391,11 @@ class ThreadExecutor(PooledExecutor):
 
     Raises:
         DeclarationError: ``workers`` is not a number from 1.
+        TypeError: There is no such argument.
     """
 
-    def __init__(self, workers: int | None = None) -> None:
+    def __init__(self, workers: int | None = None, **others: Never) -> None:
+        refuse_keywords("ThreadExecutor", others, ("workers",))
         count = workers if workers is not None else min(32, (os.cpu_count() or 1) + 4)
         super().__init__(count, "lro-worker")
 

@@ -8,9 +8,9 @@ import os
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Final
+from typing import Final, Never
 
-from lro._base.arguments import check_count, check_span
+from lro._base.arguments import check_count, check_span, refuse_keywords
 from lro._base.errors import DeclarationError, LeaseLost, Unavailable
 from lro._base.status import AnyMessage
 from lro._engine.attempt import facts_of, internal
@@ -258,8 +258,14 @@ class ProcessExecutor(PooledExecutor):
     """
 
     def __init__(
-        self, workers: int | None = None, *, grace: timedelta = _GRACE, recycle: int | None = None
+        self,
+        workers: int | None = None,
+        *,
+        grace: timedelta = _GRACE,
+        recycle: int | None = None,
+        **others: Never,
     ) -> None:
+        refuse_keywords("ProcessExecutor", others, ("workers", "grace", "recycle"))
         if os.name != "posix":
             raise DeclarationError("ProcessExecutor", f"needs POSIX signals; this is {os.name}")
         if recycle is not None:
