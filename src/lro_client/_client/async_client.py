@@ -36,7 +36,7 @@ from lro_client._client.state import AsyncClientOptions, ClientState, config_of,
 from lro_client._flow import single
 from lro_client._flow.async_driver import AsyncDriver
 from lro_client._flow.steps import AsyncTransport
-from lro_client.transports._own_clients import refuse_credentials
+from lro_client.transports._credentials import refuse_credentials
 from lro_client.transports.http import AsyncHttpTransport, Routes
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from lro_client._client.state import ClientOptions, ClientState, config_of, cred
 from lro_client._flow import single
 from lro_client._flow.drivers import Driver
 from lro_client._flow.steps import Transport
-from lro_client.transports._own_clients import refuse_credentials
+from lro_client.transports._credentials import refuse_credentials
 from lro_client.transports.http import HttpTransport, Routes
 
 if TYPE_CHECKING:

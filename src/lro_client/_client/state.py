@@ -19,7 +19,7 @@ from lro_client._flow.steps import Channel
 from lro_client._watch.poller import Pollers
 from lro_client._watch.registry import WatchRegistry
 from lro_client._watch.strategy import Scheduler, Strategy
-from lro_client.transports._own_clients import AsyncSendOptions, SendOptions
+from lro_client.transports._credentials import AsyncSendOptions, SendOptions
 
 if TYPE_CHECKING:
     from lro_client._flow.async_driver import AsyncDriver

@@ -10,12 +10,8 @@ import httpx
 
 from lro import TypeRegistry
 from lro.errors import MissingExtra
-from lro_client.transports._own_clients import (
-    IDLE_SECONDS,
-    AsyncSendOptions,
-    OwnAsyncClient,
-    connections_of,
-)
+from lro_client.transports._credentials import AsyncSendOptions
+from lro_client.transports._own_clients import IDLE_SECONDS, OwnAsyncClient, connections_of
 from lro_client.transports.http import AsyncHttpTransport, Routes
 
 try:

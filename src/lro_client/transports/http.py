@@ -19,16 +19,9 @@ from lro_client._arguments import base_url_of, check_awaits, check_blocks, check
 from lro_client._errors import CallError, too_late, unreadable
 from lro_client._flow.drivers import CALL_THREADS, AnswerQueue, CallTimedOut, ending_at
 from lro_client._flow.steps import Call, Reply
+from lro_client.transports._credentials import AsyncSendOptions, Credentials, SendOptions, origin_of
 from lro_client.transports._http_coding import HttpCall, HttpCoder, Routes
-from lro_client.transports._own_clients import (
-    AsyncSendOptions,
-    Credentials,
-    OwnAsyncClient,
-    OwnClient,
-    SendOptions,
-    connections_of,
-    origin_of,
-)
+from lro_client.transports._own_clients import OwnAsyncClient, OwnClient, connections_of
 from lro_client.transports._unpacking import KNOWN, UnknownCoding, Unpacking
 
 if TYPE_CHECKING:
