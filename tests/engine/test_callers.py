@@ -12,14 +12,22 @@ import pytest
 
 import lro
 from lro import OPERATOR, InvalidArgument, Service
+from lro import testing as lro_testing
+from lro.adapters import Executor
 from lro.errors import OperationNotFound
+from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
+from lro.executors.processes import ProcessExecutor
+from lro.executors.threads import ThreadExecutor
 from lro.http import VERBS
+from lro.stores.memory import MemoryStore
 from lro.wire import ListOperationsRequest
 from lro_client.transports import AsyncLocalTransport, LocalTransport
 from tests.engine.engine_parts import NAME, method_of
+from tests.executors import process_methods
 from tests.service_fixtures import MakeService
-from tests.work_messages import WorkRequest
+from tests.waiting import PATIENCE
+from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 CURE: Final = (
     'caller: must be a text or a whole number, got None; a caller without a name is "",'
@@ -196,3 +204,34 @@ def test_client_in_the_process_finds_the_operations_of_a_number(make_service: Ma
     service, method = private(make_service)
     name = method.start(WorkRequest(), caller=7).name
     assert Client(transport=LocalTransport(service, caller=7)).get(name).name == name
+
+
+@pytest.mark.parametrize("make", [InlineExecutor, ThreadExecutor, AsyncioExecutor, ProcessExecutor])
+def test_function_learns_who_started_its_operation(make: Callable[[], Executor]) -> None:
+    """``job.caller`` is the caller's name, as a text, and empty for a caller without a name."""
+    with Service(MemoryStore(), make()) as service:
+        function: Any = process_methods.who_asked
+        if make is AsyncioExecutor:
+            function = process_methods.await_who_asked
+        method = service.method(NAME)(function)
+        for caller, name in (("ann", "ann"), (7, "7"), ("", "")):
+            assert method.start(WorkRequest(), caller=caller).result(PATIENCE).text == name
+        assert method.start(WorkRequest()).result(PATIENCE).text == ""
+
+
+def test_rerun_has_the_caller_of_the_first_start(make_service: MakeService) -> None:
+    seen: list[str] = []
+
+    def fails(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
+        seen.append(job.caller)
+        raise lro.StatusError(lro.Code.UNAVAILABLE, "away")
+
+    service = make_service(executor=InlineExecutor())
+    name = method_of(service, fails).start(WorkRequest(), caller="ann").name
+    service.rerun(name)
+    assert seen == ["ann", "ann"]
+
+
+def test_job_for_a_test_has_the_caller_that_it_is_given() -> None:
+    assert lro_testing.job(caller="ann").caller == "ann"
+    assert lro_testing.job().caller == ""

@@ -127,6 +127,15 @@ def _learnt(job: Job[WorkMetadata], before: WorkMetadata | None) -> WorkResponse
     return WorkResponse(text=f"{note},{job.attempt},{job.cancel_requested},{job.metadata.note}")
 
 
+def who_asked(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+    """Return the name of the caller who started the operation."""
+    return WorkResponse(text=job.caller)
+
+
+async def await_who_asked(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+    return WorkResponse(text=job.caller)
+
+
 def who(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
     return WorkResponse(
         text=f"{os.getpid()},{threading.current_thread() is threading.main_thread()}"

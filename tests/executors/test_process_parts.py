@@ -47,7 +47,7 @@ def call_of(do, *, function=process_methods.task, reference=None, **options):
         domain="acme.test",
         request=spec.types.pack(WorkRequest(rest=rest), spec.request),
         metadata=spec.types.pack(WorkMetadata(note="before"), spec.metadata),
-        **{"stop_at": None, **options},
+        **{"stop_at": None, "caller": "", **options},
     )
 
 

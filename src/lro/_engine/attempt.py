@@ -484,6 +484,7 @@ class Attempt:
         control = JobControl(
             name=self.name,
             method=self.method,
+            caller=record.caller,
             attempt=record.attempt,
             publish=self._report,
             recall=self.spec.unpack_metadata,

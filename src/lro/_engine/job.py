@@ -76,6 +76,14 @@ class Job(Generic[M]):
         return self._control.attempt
 
     @property
+    def caller(self) -> str:
+        """The name of the caller who started the operation; empty if the caller had no name.
+
+        The operation of a rerun has the caller of the first operation.
+        """
+        return self._control.caller
+
+    @property
     def metadata(self) -> M | None:
         """The metadata that callers see: the last report of any attempt, or the first metadata."""
         seen: M | None = self._control.metadata
@@ -394,6 +402,7 @@ def job_alone(
     publish: Callable[[Any], object] | None = None,
     metadata: object | None = None,
     checkpoints: MutableMapping[str, Any] | None = None,
+    caller: str = "",
 ) -> Job[Any]:
     """Return a job for a function that is called without a service: see :func:`lro.testing.job`."""
     kept = {} if checkpoints is None else checkpoints
@@ -412,6 +421,7 @@ def job_alone(
     control = JobControl(
         name="operations/test",
         method="test.v1.Tests.Test",
+        caller=caller,
         attempt=2 if kept else 1,
         publish=published,
         seen=metadata,
@@ -474,6 +484,7 @@ class JobControl:
     _publish: Callable[[JobControl, Any], Flow[None]] = attrs.field(alias="publish")
     _clock: Callable[[], float] = attrs.field(alias="clock")
     method: str = ""
+    caller: str = ""
     _recall: Callable[[Any], object] | None = attrs.field(default=None, alias="recall")
     _seen: object = attrs.field(default=None, alias="seen")
     stop_at: float | None = None

@@ -107,6 +107,7 @@ def job(
     *,
     metadata: object | None = None,
     checkpoints: MutableMapping[str, Any] | None = None,
+    caller: str = "",
 ) -> Job[Any]:
     """Return a job without a time limit, for a test that calls a method's function directly.
 
@@ -114,10 +115,15 @@ def job(
     it raises is raised by ``job.report``. ``metadata`` is what callers see before the first report.
     The mapping ``checkpoints`` receives the values that the function stores, including results of
     steps. If the mapping is not empty, the job is a second attempt, which finds the values that the
-    first attempt has stored.
+    first attempt has stored. ``caller`` is the name of the caller who started the operation.
     """
     return job_alone(
-        _AllTypes(), Limits(), publish=publish, metadata=metadata, checkpoints=checkpoints
+        _AllTypes(),
+        Limits(),
+        publish=publish,
+        metadata=metadata,
+        checkpoints=checkpoints,
+        caller=caller,
     )
 
 

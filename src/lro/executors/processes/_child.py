@@ -81,6 +81,7 @@ class CallInChild:
         self._control = JobControl(
             name=call.name,
             method=call.reference.method,
+            caller=call.caller,
             attempt=call.attempt,
             publish=self._publish,
             recall=self._recall,

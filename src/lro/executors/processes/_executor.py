@@ -390,6 +390,7 @@ class ChildLease:
             reference=self._reference(spec),
             name=control.name,
             attempt=control.attempt,
+            caller=control.caller,
             domain=control.domain,
             request=spec.types.pack(request, spec.request),
             metadata=None if present is None else spec.types.pack(present, spec.metadata),

@@ -44,6 +44,7 @@ class RunFunction:
     reference: FunctionReference
     name: str
     attempt: int
+    caller: str
     domain: str
     request: AnyMessage
     metadata: AnyMessage | None
