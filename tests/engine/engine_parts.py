@@ -129,6 +129,9 @@ class FakeWork:
     def as_worker(self) -> Worker:
         return worker_of(self.clock, self.owner)
 
+    def attempts(self) -> tuple[()]:
+        return ()
+
     def cancel_held(self, name: str) -> None:
         self.cancelled.append(name)
 

@@ -8,6 +8,7 @@ import itertools
 import json
 import logging
 import math
+import re
 import threading
 import time
 from datetime import timedelta
@@ -372,6 +373,26 @@ def test_cancelled_waiting_work_never_begins(make_service, store, colour, by):
 
 
 # -- limits ---------------------------------------------------------------------------------------
+
+
+def test_overrun_of_a_function_that_does_not_check_is_logged_once(quick, clock, caplog):
+    """A thread cannot be stopped, so the log names the method, the limit and the cure."""
+    lines = []
+
+    def body(request, job):
+        for seconds in (19, 6, 6, 6):  # the limit is over after 10 s, and 10 s later it is logged
+            clock.advance(seconds)
+            quick.run_maintenance()
+            lines.append([one for one in caplog.messages if "time_limit" in one])
+
+    method_of(quick, "sync", body, time_limit=timedelta(seconds=10)).start(WorkRequest())
+    assert [len(found) for found in lines] == [0, 1, 1, 1]
+    (line,) = lines[-1]
+    assert re.fullmatch(
+        rf"operations/\S+: {NAME} still runs, but its time_limit of 10 s is over: call "
+        r"job\.raise_if_cancelled\(\) in the function, or use a ProcessExecutor, which can end it",
+        line,
+    )
 
 
 @pytest.mark.parametrize("way", ["report", "sleep", "raise_if_cancelled"])

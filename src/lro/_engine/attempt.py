@@ -81,6 +81,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("lro")
 
+_OVERRUN_SECONDS: Final = 10.0
+"""Seconds after the time limit for a function to notice it; then the overrun is logged."""
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -253,6 +256,8 @@ class Attempt:
     _began_at: float | None = None
     """When the attempt began, in seconds of the runtime's clock; None if its end needs no event."""
     _trace: AttemptTrace = NO_ATTEMPT_TRACE
+    _has_overrun: bool = False
+    """True if it was logged that the function runs longer than its time limit."""
 
     def __init__(
         self,
@@ -291,6 +296,21 @@ class Attempt:
     def _ask(self, what: StopRequest) -> None:
         with self._lock:
             self._asked = max(self._asked, what)
+
+    def warn_of_overrun(self) -> None:
+        """Log once if a plain function still runs some time after its time limit."""
+        control, limit = self._control, self.spec.options.time_limit
+        if limit is None or control is None or self.over or self.is_async or self._has_overrun:
+            return
+        left = control.seconds_left
+        if left is None or left > -_OVERRUN_SECONDS:
+            return
+        self._has_overrun = True
+        line = (
+            "%s: %s still runs, but its time_limit of %g s is over: call job.raise_if_cancelled()"
+            " in the function, or use a ProcessExecutor, which can end it"
+        )
+        log.warning(line, self.name, self.method, limit.total_seconds(), extra=self._facts)
 
     # -- by the workers -----------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from lro._engine.change_listener import ChangeListener
 from lro._engine.claims import Claims
 from lro._engine.endings import emit_stored_end, store_expiry, store_loss
 from lro._engine.events import LeaseRenewed, OperationsExpired, about
-from lro._engine.executor_port import NoWorkers
+from lro._engine.executor_port import CancelSupport, NoWorkers
 from lro._engine.flow import Flow, run_all
 from lro._engine.live_workers import IDLE_RENEWAL, stranded
 from lro._engine.local_work import LocalWork
@@ -247,6 +247,9 @@ class Maintenance(PerProcess):
             self._renew_asked_at = -math.inf
             return
         self._observe_renewal(count)
+        if self._runtime.executor.cancel_support is not CancelSupport.FORCED:
+            for attempt in self._work.attempts():
+                attempt.warn_of_overrun()
         for name in renewed.cancel_requested:
             self._work.cancel_held(name)
         # Strays: operations given to this process by a claim whose answer was lost.
