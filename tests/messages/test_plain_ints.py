@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable
-from typing import Annotated, Any, NewType, TypedDict
+from typing import Annotated, Any, Literal, NewType, TypedDict
 
 import pytest
 
@@ -236,3 +236,40 @@ def test_value_that_is_no_int64_is_refused(cls: Any, value: object, text: str) -
         with pytest.raises(lro.InvalidArgument) as caught:
             TYPES.load({json_name: value_of_field}, cls)
         assert (caught.value.field, caught.value.description) == (path, text)
+
+
+@lro.message("acme.v1.Unions")
+class Unions(pydantic.BaseModel):
+    """Fields whose types only pydantic can read and write."""
+
+    many: list[int] | None = None
+    by_name: dict[str, list[int]] | None = None
+    text: int | str = 0
+    known: list[Literal[1152921504606846976]] | bool = False
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("number", [0, LARGEST, LARGEST + 1, 2**63 - 1, 2**70])
+def test_integers_within_unions_are_numbers_up_to_53_bits_and_text_beyond(
+    number: int, sign: int
+) -> None:
+    """JavaScript would change a larger number. A message that is read again is the same."""
+    one = sign * number
+    types = lro.TypeRegistry()
+    types.register(Unions)
+    message = Unions(many=[one, 1], by_name={"a": [one]})
+    found = types.dump(message)
+    wanted = one if abs(one) <= LARGEST else str(one)
+    assert found["many"] == [wanted, 1]
+    assert found["byName"] == {"a": [wanted]}
+    assert types.load(found, Unions) == message
+
+
+def test_integers_that_would_be_read_as_texts_stay_numbers() -> None:
+    """A union with ``str`` reads a text as a text, and a literal refuses it."""
+    types = lro.TypeRegistry()
+    types.register(Unions)
+    message = Unions(text=2**60, known=[2**60])
+    found = types.dump(message)
+    assert (found["text"], found["known"]) == (2**60, [2**60])
+    assert types.load(found, Unions) == message

@@ -21,6 +21,7 @@ from pydantic_core import ErrorDetails
 
 from lro._base.errors import DeclarationError, InvalidArgument, MissingExtra, all_of, got
 from lro._base.status import Json
+from lro._messages.scalars import EXACT
 from lro._messages.schema import (
     DYNAMIC,
     REQUIRED,
@@ -88,7 +89,16 @@ def foreign(annotation: Any) -> ForeignType | None:
 
     def lower(value: object) -> object:
         write = adapter.dump_python
-        return _contained(lambda: write(value, mode="json", by_alias=True, warnings="error"))
+        written = _contained(lambda: write(value, mode="json", by_alias=True, warnings="error"))
+        exact = _with_exact_integers(written)
+        return exact if exact == written or reads_back(exact, value) else written
+
+    def reads_back(exact: object, value: object) -> bool:
+        # A type such as int | str reads the text as a text; a literal refuses it.
+        try:
+            return lift(exact) == value
+        except InvalidArgument:
+            return False
 
     return None if kind is None else ForeignType(kind=kind, lift=lift, lower=lower)
 
@@ -262,6 +272,15 @@ def _own_readers(cls: Any) -> frozenset[str]:
 
 def _same(value: T) -> T:
     return value
+
+
+def _with_exact_integers(value: Any) -> Any:
+    """Return JSON in which each integer beyond 53 bits is a text, as in a field of type int."""
+    if isinstance(value, dict):
+        return {key: _with_exact_integers(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_with_exact_integers(one) for one in value]
+    return str(value) if isinstance(value, int) and abs(value) > EXACT else value
 
 
 def _contained(action: Callable[[], T]) -> T:
