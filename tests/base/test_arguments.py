@@ -305,11 +305,12 @@ def service():
         yield made
 
 
-@pytest.mark.parametrize("value", [None, 5, b"a", ["a"], {"a": 1}])
+@pytest.mark.parametrize("value", [None, 5.0, b"a", ["a"], {"a": 1}])
 @pytest.mark.parametrize("name", ["request_id", "parent", "target", "caller", "validate_only"])
 def test_argument_of_a_start_of_wrong_type_is_an_invalid_argument(service, name, value):
     """A start's wrong argument, which may come from a caller, is an error that names the field."""
-    wanted = "True or False" if name == "validate_only" else "a text"
+    others = {"validate_only": "True or False", "caller": "a text or a whole number"}
+    wanted = others.get(name, "a text")
     with pytest.raises(lro.InvalidArgument, match=f"{name}: must be {wanted}, got ") as caught:
         service.start(WORK, WorkRequest(), **{name: value})
     assert caught.value.field == name
