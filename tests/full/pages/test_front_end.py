@@ -309,9 +309,10 @@ def test_react_hook_shows_progress_and_closes_its_stream(page: Page, world: Worl
 
 def test_page_of_a_listed_origin_may_start_and_watch(page: Page, world: World) -> None:
     """A page of the origin in `ORIGINS` may call the server; a page of another origin may not."""
-    call = """async ([url, name]) => {
+    call = """async (url) => {
         const options = { method: "POST", headers: { "Content-Type": "application/json" } };
         const reply = await fetch(`${url}/v1/exports:start`, { ...options, body: "{}" });
+        if (!reply.ok) throw new Error(`refused: ${reply.status}`);
         const operation = await reply.json();
         const states = new EventSource(`${url}/v1/${operation.name}:watch`);
         return new Promise((done) => states.addEventListener("operation", (event) => {
@@ -319,10 +320,10 @@ def test_page_of_a_listed_origin_may_start_and_watch(page: Page, world: World) -
         }));
     }"""
     page.goto(world.other)
-    assert page.evaluate(call, [world.url, ""]) == "operation"
+    assert page.evaluate(call, world.url) == "operation"
     page.goto(world.other.replace("127.0.0.1", "localhost"))
     with pytest.raises(Exception, match="Failed to fetch"):
-        page.evaluate(call, [world.url, ""])
+        page.evaluate(call, world.url)
 
 
 def test_start_of_an_unlisted_origin_is_refused(world: World) -> None:
