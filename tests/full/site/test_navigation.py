@@ -23,6 +23,11 @@ from tools.site.building import SiteError, anchor, gather, moved, run_zensical, 
 PAGES: Final = sorted(
     path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")
 )
+ASIDE: Final = ("API", "Protocol", "Engineering notes", "Project")
+"""The tabs with pages that few readers need."""
+PAGES_AT_MOST: Final = 50
+WORDS_AT_MOST: Final = 60_000
+"""The number of words on all pages of the other tabs, with the words of code."""
 SHOWN: Final = re.compile("h[1-4]|li|pre|blockquote|th|td|img|strong|em")
 
 
@@ -128,3 +133,11 @@ def test_page_with_a_fault_fails_the_build(tmp_path: Path, text: str) -> None:
     (tmp_path / "zensical.toml").write_text(nav.sub("", plain))
     with pytest.raises(SiteError):
         run_zensical(tmp_path)
+
+
+def test_main_navigation_is_short() -> None:
+    """The tabs that most readers use have at most 50 pages and 60,000 words."""
+    main = [page for tab, pages in sections().items() if tab not in ASIDE for _, page in pages]
+    words = sum(len((ROOT / "docs" / page).read_text("utf-8").split()) for page in main)
+    assert len(main) <= PAGES_AT_MOST
+    assert words <= WORDS_AT_MOST
