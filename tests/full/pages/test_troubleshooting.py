@@ -43,9 +43,7 @@ never.wait()
 def test_each_section_of_the_page_is_in_its_table() -> None:
     sections = re.findall(r"^## (.*)$", text_of(PAGE), re.MULTILINE)
     anchors = {re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in sections}
-    linked = {
-        at for _, cell in rows(PAGE, "symptom") for at in re.findall(r"\(#(.*?)\)", cell)
-    }
+    linked = {at for _, cell in rows(PAGE, "symptom") for at in re.findall(r"\(#(.*?)\)", cell)}
     assert linked == anchors
 
 
