@@ -66,6 +66,25 @@ def test_failed_attempts_are_shown_as_they_happen(stage: Stage, work: str, show:
     expect(tried.get_by_role("cell").last).to_have_text(text)
     expect(facts).to_contain_text("Due")
     expect(facts).not_to_contain_text("process")
+    line = page.get_by_role("list").filter(has_text="Created")
+    expect(line.get_by_role("listitem").nth(2)).to_contain_text("waits until")
+    expect(line).not_to_contain_text("ran")
+
+
+@pytest.mark.parametrize(
+    ("due", "text"),
+    [("2130-01-02T12:04:05Z", "waits until"), ("2020-01-02T12:04:05Z", "waits for a worker")],
+)
+def test_waiting_work_says_for_what_it_waits(scripted: Scripted, show: Show, due, text) -> None:
+    """Work that is due later waits for its time, and work that is due waits for a worker."""
+    scripted.operations["operations/b"] = {"name": "operations/b"}
+    created = {"createTime": "2020-01-02T12:04:05Z", "dueTime": due}
+    scripted.descriptions["operations/b"] = {"name": "operations/b", **created}
+    page = show("#/operations/b")
+    line = page.get_by_role("list").filter(has_text="Created")
+    expect(line).to_contain_text(text)
+    expect(line).to_contain_text("Not begun")
+    expect(page.locator(".meter")).to_contain_text(text)
 
 
 def test_expiry_priority_and_origin_are_shown_in_rows(scripted: Scripted, show: Show) -> None:

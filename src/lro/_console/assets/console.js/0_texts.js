@@ -20,7 +20,7 @@ const T = {
   mark: "Mark {0}", markAll: "Mark all that are shown", empty: "There are no operations yet.",
   none: "No operation matches this filter.", short: "Looked back to {0}, found {1} so far.",
   shortNone: "Found none so far, and there is more to look through.", further: "Look further", more: "Show more",
-  end: "That is all: {0}.", left: "{0} left", ago: "{0} ago", waiting: "waits for a worker", marked: "{0} marked",
+  end: "That is all: {0}.", left: "{0} left", ago: "{0} ago", waiting: "waits for a worker", waitsUntil: "waits until {0}", marked: "{0} marked",
   everything: "all that the filter matches", cancel: "Cancel", delete: "Delete", ended: "{0} ended",
   failed: "{0} failed", arrived: "{0} new", stopAsked: "Asked to stop", yes_cancel: "Yes, cancel", yes_delete: "Yes, delete", dontCancel: "Keep it running",
   dontDelete: "Keep", cancelTitle: "Cancel {0}?", deleteTitle: "Delete {0}?",

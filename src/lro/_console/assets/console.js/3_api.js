@@ -155,7 +155,7 @@ function stateOf({ op, about, gone, askedAt }) {
   if (op.done) return op.error ? Number(op.error.code) === 1 ? "CANCELLED" : "FAILED" : "SUCCEEDED";
   const look = lookup(op.metadata);
   if (askedAt || about?.cancelRequested || CANCELLING.some((field) => look?.(field) === true)) return "STOPPING";
-  return about && !about.startTime ? "WAITING" : "IN_PROGRESS";
+  return about && (about.dueTime || !about.startTime) ? "WAITING" : "IN_PROGRESS";
 }
 const CODES = "OK CANCELLED UNKNOWN INVALID_ARGUMENT DEADLINE_EXCEEDED NOT_FOUND ALREADY_EXISTS PERMISSION_DENIED RESOURCE_EXHAUSTED FAILED_PRECONDITION ABORTED OUT_OF_RANGE UNIMPLEMENTED INTERNAL UNAVAILABLE DATA_LOSS UNAUTHENTICATED".split(" ");
 /** @param {any} error */

@@ -15,6 +15,8 @@ const methodCell = (method) => [sign(method), h("span", { class: "two" }, h("b",
 const ICONS = { WAITING: "wait", IN_PROGRESS: "run", STOPPING: "stop", SUCCEEDED: "ok", FAILED: "fail", CANCELLED: "cancel", GONE: "gone" };
 /** @param {string} state */
 const stateMark = (state) => h("span", { class: `state s-${ICONS[state]}` }, icon(ICONS[state]), T.states[/** @type {"GONE"} */ (state)]);
+/** Say for what waiting work waits. @param {Item} item */
+const waitText = ({ about }) => Date.parse(about?.dueTime) > clock() ? put(T.waitsUntil, hour(about.dueTime)) : T.waiting;
 /** Make a progress bar, and the function that draws an item on it. @param {string} label */
 function meter(label) {
   const bar = h("progress", { max: 1, "aria-label": label }), percent = h("b"), text = h("small");
@@ -27,7 +29,7 @@ function meter(label) {
     setText(percent, fraction === null ? "" : `${Math.floor(fraction * 100 + 1e-9)} %`);
     const left = over || state === "WAITING" ? null : item.estimate.left(clock() / 1000);
     const units = found?.done != null && found.total != null && fraction !== null ? `${count(found.done)} of ${count(found.total)}` : "";
-    setText(text, over ? item.op.error ? String(item.op.error.message ?? "") : "" : state === "WAITING" ? T.waiting
+    setText(text, over ? item.op.error ? String(item.op.error.message ?? "") : "" : state === "WAITING" ? waitText(item)
       : [found?.message || units, left === null ? "" : put(T.left, span(Math.ceil(left)))].filter(Boolean).join(" · "));
   };
   return { node, draw };

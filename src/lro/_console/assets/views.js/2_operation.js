@@ -89,10 +89,10 @@ function operationView(query, name) {
     const between = (/** @type {string} */ from, /** @type {string} */ to) => span(((to ? Date.parse(to) : clock()) - Date.parse(from)) / 1000);
     /** @type {[string, string, string[], string][]} label, time, notes, class */
     const steps = [[T.created, create, [], "done"]];
-    if (begin || about) steps.push([begin ? V.began : V.notBegun, begin, [begin && create ? put(V.waited, between(create, begin)) : "", attempts > 1 ? put(V.attempt, attempts) : "", lost ? put(V.lost, lost) : ""], begin ? "done" : op.done ? "" : "next"]);
+    if (begin || about) steps.push([begin ? V.began : V.notBegun, begin, [begin && create ? put(V.waited, between(create, begin)) : "", attempts > 1 ? put(V.attempt, attempts) : "", lost ? put(V.lost, lost) : ""], begin ? "done" : ""]);
     if (now === "STOPPING" || about?.cancelRequested) steps.push([T.stopAsked, when || "", [], "warn"]);
-    steps.push([op.done ? T.states[/** @type {"GONE"} */ (now)] : V.running, end, begin || create ? [put(V.ran, between(begin || create, end))] : [], op.done ? `end s-${ICONS[now]}` : begin ? "next" : ""]);
-    if (!op.done && !begin && about) steps.pop();
+    if (now === "WAITING") steps.push([waitText(item), "", [], "next"]);
+    else if (op.done || begin || !about) steps.push([op.done ? T.states[/** @type {"GONE"} */ (now)] : V.running, end, begin || create ? [put(V.ran, between(begin || create, end))] : [], op.done ? `end s-${ICONS[now]}` : "next"]);
     if (expire) steps.push([V.expires, expire, [put(V.inFuture, span((Date.parse(expire) - clock()) / 1000))], ""]);
     const text = JSON.stringify(steps);
     if (text !== lineText) line.replaceChildren(...steps.map(([label, time, notes, kind]) => h("li", { class: kind }, h("b", {}, label), time && moment(time), notes.filter(Boolean).map((each) => h("small", {}, each)))));
