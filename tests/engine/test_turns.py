@@ -54,6 +54,20 @@ def noting(service: Service, **options: Any) -> tuple[Any, list[str]]:
     return service.method(WORK, **options)(body), seen
 
 
+def test_each_maintenance_run_begins_the_work_that_is_due(make_service: MakeService) -> None:
+    """Work whose delay ends by a test's clock begins in the next run, however soon that is."""
+    clock = ManualClock()
+    service = make_service(MemoryStore(clock), InlineExecutor(), maintenance=False)
+    work, seen = noting(service)
+    work.start(WorkRequest("a"), delay=10 * MINUTE)
+    service.run_maintenance()
+    assert seen == []
+    for minutes, expected in ((6, []), (6, ["a"])):
+        clock.advance(minutes=minutes)
+        service.run_maintenance()
+        assert seen == expected
+
+
 # -- claims and ends -----------------------------------------------------------------------------
 
 

@@ -484,6 +484,7 @@ class Background(PerProcess):
         """
         seconds = self.maintenance.run_due()
         if self.claims is not None:
+            self.claims.look_soon()  # a clock of a test may have moved since the last look
             seconds = min(seconds, self.claims.run_due())
         if self._runtime.webhooks is None:
             return seconds
