@@ -388,7 +388,7 @@ def test_number_for_a_timedelta_is_refused_with_the_timedelta(value: Any, hint: 
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"retries": 3}, "method takes no argument 'retries': did you mean 'retry'?"),
+        ({"retries": 3}, "method takes no argument 'retries': did you mean retry=lro.Retry(...)?"),
         ({"timeout": 3}, "method takes no argument 'timeout': did you mean 'time_limit'?"),
         ({"concurency": 3}, "method takes no argument 'concurency': did you mean 'concurrency'?"),
         ({"colour": 3}, "method takes no argument 'colour'"),

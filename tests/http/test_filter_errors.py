@@ -75,7 +75,7 @@ MISTAKES: Mapping[str, tuple[str, str]] = {
     "no such function": (
         "done = true AND ‸now() > 5",
         "expected one of the functions state(), create_time(), end_time(), cancel_requested(),"
-        " method(), type(metadata), type(response), found 'now'",
+        " waiting(), method(), type(metadata), type(response), found 'now'",
     ),
     "a method without parentheses": (
         "‸method = acme.v1.Things.Copy",
