@@ -27,12 +27,12 @@ Ask = Callable[..., Any]
 
 @pytest.fixture(params=["thread", "loop"])
 def ask(request):
-    """A function that calls a handle's method in a thread, or its async form on an event loop."""
+    """A function that calls a verb of a handle in a thread, or its async form on a loop."""
 
-    def call(handle: Handle, verb: str, *arguments: Any) -> Any:
+    def call(handle: Any, verb: str, *arguments: Any, **options: Any) -> Any:
         if request.param == "thread":
-            return getattr(handle, verb)(*arguments)
-        return asyncio.run(getattr(handle, f"{verb}_async")(*arguments))
+            return getattr(handle, verb)(*arguments, **options)
+        return asyncio.run(getattr(handle, f"{verb}_async")(*arguments, **options))
 
     return call
 
@@ -260,3 +260,52 @@ def test_validation_has_no_operation_to_ask_for(service, ask, verb):
     assert (checked.name, checked.done, checked.metadata) == ("", True, None)
     with pytest.raises(lro.DeclarationError, match="the start only checked the request"):
         ask(checked, verb)
+
+
+def test_handle_of_a_name_is_typed_by_the_method(service, ask):
+    """``method.handle`` returns a handle of an operation that was started earlier."""
+    work = echo(service)
+    name = work.start(WorkRequest("a")).name
+    handle = ask(work, "handle", name)
+    assert handle.result(timeout=PATIENCE) == WorkResponse("a")
+    assert ask(work, "handle", name).done
+
+
+def test_handle_of_another_method_is_not_found(service, ask):
+    """The handle unpacks the method's classes, so only the method's own operations have one."""
+    work = echo(service)
+    other = service.method("acme.v1.Works.Other")(work)
+    started = other.start(WorkRequest("a"))
+    for name in (started.name, "operations/missing"):
+        with pytest.raises(OperationNotFound):
+            ask(work, "handle", name)
+    with pytest.raises(lro.errors.InvalidOperationName):
+        ask(work, "handle", "")
+
+
+def test_handle_of_another_caller_is_not_found(make_service, ask):
+    """``caller`` may only have handles of operations that it may read; an operator has all."""
+    service = make_service(executor=InlineExecutor(), owner_only=True)
+    work = echo(service)
+    name = work.start(WorkRequest("a"), caller="ann").name
+    for caller in ("ann", lro.OPERATOR):
+        assert ask(work, "handle", name, caller=caller).result() == WorkResponse("a")
+    for caller in ("", "bob"):
+        with pytest.raises(OperationNotFound):
+            ask(work, "handle", name, caller=caller)
+
+
+def test_handle_asks_authorize_for_get(make_service, ask):
+    """A caller to whom ``authorize`` refuses GetOperation gets no handle."""
+    asked: list[tuple[str, str, str]] = []
+
+    def authorize(caller: str, verb: str, name: str) -> bool:
+        asked.append((caller, verb, name))
+        return verb != "GetOperation"
+
+    service = make_service(executor=InlineExecutor(), authorize=authorize)
+    work = echo(service)
+    name = work.start(WorkRequest("a"), caller="ann").name
+    with pytest.raises(lro.errors.PermissionDenied):
+        ask(work, "handle", name, caller="ann")
+    assert asked[-1] == ("ann", "GetOperation", name)

@@ -135,13 +135,14 @@ def test_next_release_finishes_what_the_last_one_has_left(
         waiting, lost = leave(make_service(first, executor), first, executor)
         clock.advance(20)
         service = make_service(second, observers=[seen])
-        version_2(service, calls, keep_for=KEPT)
+        method = version_2(service, calls, keep_for=KEPT)
         for name, title in ((waiting, "waiting"), (lost, "lost")):
             done = maintained(service, clock, name)
             assert done.response is not None
             assert service.types.unpack(done.response, Response) == Response(title)
             assert done.response.type_name == "acme.prints.v1.PrintResponse"
             assert service.get(name, view="FULL").description.method == NEW
+            assert method.handle(name).result() == Response(title)
             record = second.get(name)
             assert record.end_time is not None
             assert record.expire_time == record.end_time + KEPT

@@ -12,6 +12,7 @@ from typing import Final, Generic, TypeVar
 
 from lro._base.errors import DeclarationError, WaitTimeout, WorkCancelled, WorkFailed
 from lro._base.status import AnyMessage, Code, Status
+from lro._engine.access import Access
 from lro._engine.flow import Flow, blocking, flow_of, on_loop, read
 from lro._engine.job import event_loop_runs
 from lro._engine.local_work import LocalWork
@@ -33,8 +34,9 @@ _HOLDS_UP_LOOP: Final = (
 class HandleCalls:
     """The calls that the handles of one service make."""
 
-    def __init__(self, store: Store, work: LocalWork, waiters: Waiters) -> None:
+    def __init__(self, store: Store, work: LocalWork, waiters: Waiters, access: Access) -> None:
         self.waiters = waiters
+        self.access = access
         self._store = store
         self._work = work
 

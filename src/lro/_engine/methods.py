@@ -9,7 +9,8 @@ from typing import Any, Generic, Protocol, TypeVar, Unpack, overload
 
 from lro._base.arguments import check_keywords, meant
 from lro._base.errors import DeclarationError, InvalidArgument, LroError, OperationNotFound, got
-from lro._engine.flow import Flow, on_loop, run, run_all
+from lro._engine.access import Caller, caller_given
+from lro._engine.flow import Flow, blocking, flow_of, on_loop, run, run_all
 from lro._engine.handle import Handle, HandleCalls
 from lro._engine.job import Job, job_alone
 from lro._engine.method_spec import MethodDefaults, MethodSpec, Options
@@ -20,7 +21,7 @@ from lro._filters.indexes import Indexes
 from lro._messages.schema import checked_aliases
 from lro._messages.wellknown import Empty
 from lro._model.method_names import FINDINGS, MethodName, OperationInfoRegistry
-from lro._model.operation import Operation, OperationInfo
+from lro._model.operation import Operation, OperationInfo, check_name
 
 log = logging.getLogger("lro")
 
@@ -245,6 +246,35 @@ class Method(Generic[Req, Resp, Meta]):
         """
         flow = self._starter.start(self.spec, request, StartSettings.of(options))
         return self._handle(await on_loop(flow))
+
+    @blocking
+    def handle(self, name: str, *, caller: Caller = "") -> Flow[Handle[Resp, Meta]]:
+        """Return the handle of an operation of this method that the caller can see.
+
+        ``caller`` is as for ``Service.get``. This call asks ``authorize`` about GetOperation; the
+        calls of the handle ask no hook.
+
+        Raises:
+            InvalidOperationName: The name is malformed.
+            InvalidArgument: The caller is None.
+            OperationNotFound: There is no such operation, another method started it, or it belongs
+                to another caller.
+            PermissionDenied: The ``authorize`` hook refuses the call.
+            HookFailed: The ``authorize`` hook gives no valid answer.
+            Unavailable: The store cannot be reached.
+        """
+        self._calls.begin_here()
+        check_name(name)
+        by, access = caller_given(caller), self._calls.access
+        yield from access.permit(by, "GetOperation", name)
+        record = yield from access.visible_record(name, by)
+        if record.method not in (self.full_name, *self.spec.options.aliases):
+            raise OperationNotFound(name)
+        return self._handle(record.operation)
+
+    async def handle_async(self, name: str, *, caller: Caller = "") -> Handle[Resp, Meta]:
+        """:meth:`handle` for coroutines."""
+        return await on_loop(flow_of(self.handle)(name, caller=caller))
 
     def start_many(
         self,

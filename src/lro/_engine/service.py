@@ -164,7 +164,7 @@ class ServiceParts:
             self.replies,
             self.work,
         )
-        self.calls: HandleCalls = HandleCalls(store, self.work, self.waiters)
+        self.calls: HandleCalls = HandleCalls(store, self.work, self.waiters, self.access)
         self.gauges: Gauges = Gauges(self.runtime, self.specs, self.work, self.waiters)
         if traces is not None:
             traces.gauges = self.gauges
