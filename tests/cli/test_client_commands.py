@@ -272,7 +272,7 @@ def test_refusals_of_many_are_reported(call: Lro, harness: Harness) -> None:
     REFUSED.append(names[1])
     found = call("delete", "--filter", "name:*", "--yes", status=Exit.CALL_FAILED)
     assert f"lro: {names[1]}: DeleteOperation failed with PERMISSION_DENIED" in found.err
-    assert found.err.endswith("lro: deleted: 2\n")
+    assert found.err.endswith("lro: deleted: 2; left out: 1\n")
     assert [line.split("\t")[0] for line in call("list").lines] == [names[1]]
 
 
@@ -361,7 +361,7 @@ def test_rerun_of_many_reports_what_cannot_be_started_again(call: Lro, harness: 
     harness.say(ResizeResponse(7))
     found = call("rerun", "--filter", "state() = FAILED", "--yes", status=Exit.CALL_FAILED)
     assert f"lro: {gone}: RerunOperation failed with FAILED_PRECONDITION" in found.err
-    assert found.err.endswith("lro: started again: 1\n")
+    assert found.err.endswith("lro: started again: 1; left out: 1\n")
     assert len(found.lines) == 1
     assert failed not in found.out
 

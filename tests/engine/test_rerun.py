@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import uuid
+from datetime import timedelta
 from typing import Any
 
+import attrs
 import pytest
 
 import lro
@@ -29,6 +32,7 @@ from lro.testing import ManualClock
 from tests.engine.engine_parts import EACH_STORE, NAME, Held, declared, method_of, once
 from tests.http.counting_service import ask
 from tests.service_fixtures import MakeService
+from tests.service_steps import reason
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 KEY, OTHER_KEY = str(uuid.UUID(int=7)), "order-17"
@@ -52,6 +56,19 @@ class Failing:
 def work() -> Failing:
     """A function that fails."""
     return Failing()
+
+
+@lro.message("acme.v1.WorkRequest")
+@attrs.frozen
+class Changed:
+    """The request of another release, in which the text is a number."""
+
+    text: lro.Int32 = 0
+
+
+def never_read(request: Changed) -> WorkResponse:
+    """Fail the test: this release cannot read the stored requests."""
+    raise AssertionError(request)
 
 
 def text_of(service: lro.Service, operation: lro.Operation) -> str:
@@ -124,6 +141,76 @@ def test_work_that_cannot_be_started_again_is_refused_with_the_reason(
         later.rerun(failed)
     with pytest.raises(OperationNotFound):
         service.rerun("operations/none")
+
+
+@EACH_STORE
+def test_at_most_once_work_that_had_begun_is_not_rerun(
+    store: Store, make_service: MakeService, work: Failing, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither a rerun, nor one with a request id, nor a rerun of all calls the function again."""
+    service = make_service(store, InlineExecutor())
+    failed = method_of(service, work, at_most_once=True).start(WorkRequest("a")).name
+    why = "at_most_once, and its work had begun: .* check, then start a new operation"
+    for request_id in ("", KEY):
+        with pytest.raises(NotRerunnable, match=why) as caught:
+            service.rerun(failed, request_id=request_id)
+        assert caught.value.code == Code.FAILED_PRECONDITION
+    with caplog.at_level(logging.WARNING, "lro"):
+        assert service.rerun_all("state() = FAILED") == 0
+    assert "0 operations are rerun, 1 are left out" in caplog.text
+    assert work.seen == ["a"]
+    assert service.get(failed, view="FULL").description.rerun == ""
+
+
+@pytest.mark.parametrize("how", ["cancelled", "expired", "claimed too late", "unreadable"])
+def test_at_most_once_work_that_never_began_is_rerun(
+    make_service: MakeService, work: Failing, clock: ManualClock, how: str
+) -> None:
+    """Work that was cancelled or expired while it waited, or could not be read, starts again."""
+    executor = Held(busy=True)
+    service, minute = make_service(executor=executor), timedelta(minutes=1)
+    method = method_of(service, work, at_most_once=True)
+    expires = None if how in ("cancelled", "unreadable") else minute
+    name = method.start(WorkRequest("a"), expires=expires).name
+    store = service.store
+    if how == "cancelled":
+        service.cancel(name)
+    elif how == "expired":
+        clock.advance(60)
+        service.run_maintenance()
+    else:
+        later = make_service(store, InlineExecutor())
+        if how == "unreadable":
+            later.method(NAME, at_most_once=True)(never_read)
+        else:
+            clock.advance(60)
+            method_of(later, work, at_most_once=True)
+        later.edges.work.run_operation(name)
+    ended = service.get(name)
+    assert ended.error is not None
+    assert store.get(name).attempt == (how in ("claimed too late", "unreadable"))
+    assert work.seen == []
+    assert service.rerun(name).name != name
+
+
+def test_at_most_once_work_of_a_later_attempt_is_not_rerun(
+    make_service: MakeService, work: Failing, clock: ManualClock
+) -> None:
+    """If an earlier release may have called the function, the last attempt does not decide."""
+    service = make_service(executor=InlineExecutor())
+    one = timedelta(seconds=1)
+    method = method_of(service, work, retry=lro.Retry(attempts=2, jitter=0, first_pause=one))
+    name = method.start(WorkRequest("a")).name
+    later = make_service(service.store, InlineExecutor())
+    later.method(NAME, at_most_once=True)(never_read)
+    clock.advance(1)
+    later.edges.work.run_operation(name)
+    assert reason(later.get(name)) == (Code.INTERNAL, "REQUEST_UNREADABLE")
+    last = make_service(service.store, InlineExecutor())
+    method_of(last, work, at_most_once=True)
+    with pytest.raises(NotRerunnable, match="its work had begun"):
+        last.rerun(name)
+    assert work.seen == ["a"]
 
 
 @EACH_STORE

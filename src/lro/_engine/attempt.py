@@ -93,6 +93,9 @@ _MAX_PAUSE_SECONDS: Final = 1.0
 _SKIPPED_AT_MOST: Final = 1_000
 """Maximum number of operations that this process remembers to skip."""
 
+UNREADABLE: Final = "REQUEST_UNREADABLE"
+"""The reason in the error of an attempt that could not read its stored request."""
+
 _NEVER_RETRIED: Final = (Cancelled, LeaseLost)
 """Errors that are never retried, whatever ``Retry.on`` says: the work was told to stop."""
 
@@ -542,7 +545,7 @@ class Attempt:
             line = "%s: its stored request cannot be read: %s"
             log.error(line, self.name, loggable(exc), extra=self._facts)
             text = "the stored request of the operation cannot be read"
-            return FinalResult(internal(spec, self._runtime.domain, text, "REQUEST_UNREADABLE"))
+            return FinalResult(internal(spec, self._runtime.domain, text, UNREADABLE))
         return None
 
     # -- call ---------------------------------------------------------------------------------

@@ -162,18 +162,18 @@ class Options(ByFields):
     with DEADLINE_EXCEEDED. ``retry``: after which errors the function is called again, see
     :class:`lro.Retry`. ``max_lost``: how often the function is called again after lost workers; a
     further loss ends the operation with ABORTED, reason WORKER_LOST. ``at_most_once``: the function
-    is never called again once it has begun. Then ``retry`` is not allowed, and the first loss of a
-    worker ends the operation with WORKER_LOST. By default, the function is called again if its
-    worker is lost or stopped. ``max_attempts``: how many attempts an operation may have in total,
-    after errors, losses and stops. After the last attempt, the operation ends with its last error,
-    or with ABORTED, reason TOO_MANY_ATTEMPTS. ``priority``: from -100 to 100; due work of the
-    highest priority begins first. ``expires``: work that has not begun this long after it was due
-    ends with DEADLINE_EXCEEDED, reason EXPIRED. ``concurrency_key``: a function that returns a text
-    for a request, such as the name of a customer. ``concurrency`` and ``rate`` then hold for each
-    key, and the keys take turns. The key ``""`` has no limit. ``rate``: how many operations may
-    begin within a time span, in all processes on the store together, such as
-    ``(10, timedelta(minutes=1))``. ``exclusive_target``: a function that returns the resource that
-    a request needs alone, ``""`` for none (spec §9.5). ``keep_for``: how long a finished record is
+    is never called again once it has begun, not even by a rerun. Then ``retry`` is not allowed, and
+    the first loss of a worker ends the operation with WORKER_LOST. By default, the function is
+    called again if its worker is lost or stopped. ``max_attempts``: how many attempts an operation
+    may have in total, after errors, losses and stops. After the last attempt, the operation ends
+    with its last error, or with ABORTED, reason TOO_MANY_ATTEMPTS. ``priority``: from -100 to 100;
+    due work of the highest priority begins first. ``expires``: work that has not begun this long
+    after it was due ends with DEADLINE_EXCEEDED, reason EXPIRED. ``concurrency_key``: a function
+    that returns a text for a request, such as the name of a customer. ``concurrency`` and ``rate``
+    then hold for each key, and the keys take turns. The key ``""`` has no limit. ``rate``: how many
+    operations may begin within a time span, in all processes on the store together, such as ``(10,
+    timedelta(minutes=1))``. ``exclusive_target``: a function that returns the resource that a
+    request needs alone, ``""`` for none (spec §9.5). ``keep_for``: how long a finished record is
     kept (None: as long as the service's ``keep_for``). ``validate``: a function that decides
     whether a request is accepted, before anything is stored. It accepts by returning None or True.
     It refuses by returning False, by raising a ValueError, whose text callers get as
@@ -182,18 +182,17 @@ class Options(ByFields):
     ``final_metadata``: a function that makes the last metadata from the present metadata and the
     final state. It may be called more than once, but not for an operation without metadata. If it
     fails, the operation ends with INTERNAL, reason METHOD_FAILED; an operation that ended without
-    its function keeps its error and its metadata. ``indexed_paths``: paths of the metadata, such
-    as ``"dataset"`` or ``'labels."a.b"'``, by whose values a list finds operations quickly.
-    ``path``, ``http_method`` and ``body``: the HTTP call that starts an operation, for proto files
-    and ``starts=True``. A method without a ``path`` is not served by ``starts=True``; in proto
-    files its path is made from its name (``/v1/images:resize``). A path may have variables
+    its function keeps its error and its metadata. ``indexed_paths``: paths of the metadata, such as
+    ``"dataset"`` or ``'labels."a.b"'``, by whose values a list finds operations quickly. ``path``,
+    ``http_method`` and ``body``: the HTTP call that starts an operation, for proto files and
+    ``starts=True``. A method without a ``path`` is not served by ``starts=True``; in proto files
+    its path is made from its name (``/v1/images:resize``). A path may have variables
     (``/v1/{parent=projects/*}/images``), which are fields of the request. ``http_method`` is POST,
     PUT, PATCH or DELETE. ``body`` is ``"*"`` for all fields that are not in the path, or the name
     of a field, or empty. All further fields are query parameters. By default, ``body`` is ``"*"``,
     and for DELETE empty. ``parent``: a function that returns the parent of a request's operation,
     such as ``projects/p``, for starts that name no parent. ``aliases``: full names that the method
-    had in earlier releases; work that was stored under one of them is work of this method.
-    """
+    had in earlier releases; work that was stored under one of them is work of this method."""
 
     concurrency: int | None = None
     time_limit: timedelta | None = None

@@ -635,8 +635,9 @@ class Service(PerProcess):
         Raises:
             InvalidOperationName, OperationNotFound, PermissionDenied, HookFailed: As for
                 :meth:`get`.
-            NotRerunnable: The operation is in progress; its request is gone or cannot be read; or
-                the service does not declare its method.
+            NotRerunnable: The operation is in progress; its request is gone or cannot be read; the
+                service does not declare its method; or the method has ``at_most_once`` and the
+                work had begun.
             MethodNotSupported: The caller is not an operator, and RerunOperation is switched off.
             LroError: As for ``Method.start``.
         """
@@ -659,14 +660,14 @@ class Service(PerProcess):
         """Rerun the matching operations that failed or were cancelled; return their number.
 
         Operations that were rerun before are left out. Operations that cannot be rerun are left out
-        too, and the reason is logged; but ``dry_run`` counts them. Otherwise this method works like
-        :meth:`delete_all`.
+        too, and their reasons and number are logged; but ``dry_run`` counts them. Otherwise this
+        method works like :meth:`delete_all`.
 
         Raises:
             InvalidArgument, Unavailable: As for :meth:`delete_all`.
             ResourceExhausted: The queue is full (``Limits.backlog``).
         """
-        count = 0
+        count = left_out = 0
         for record in itertools.chain.from_iterable(self._matching(filter, parent)):
             if record.error is None or record.rerun:
                 continue
@@ -678,7 +679,10 @@ class Service(PerProcess):
             except Retryable:  # the next rerun would fail likewise
                 raise
             except LroError as exc:
+                left_out += 1
                 log.warning("%s is not rerun: %s", record.name, exc)
+        if left_out:
+            log.warning("rerun_all: %d operations are rerun, %d are left out", count, left_out)
         return count
 
     async def rerun_all_async(self, filter: str, *, parent: str = "", dry_run: bool = False) -> int:

@@ -27,9 +27,9 @@ from lro._base.errors import (
     Unavailable,
     got,
 )
-from lro._base.status import AnyMessage
+from lro._base.status import AnyMessage, ErrorInfo
 from lro._engine.access import Access, application_call, ask_validity, starter_given
-from lro._engine.attempt import Attempt
+from lro._engine.attempt import UNREADABLE, Attempt
 from lro._engine.backlog import Backlog
 from lro._engine.events import NO_START_TRACE, Headers, Sent, StartOutcome, StartTrace, code_name
 from lro._engine.executor_port import Slot
@@ -306,8 +306,9 @@ class Starter:
         name of the rerun, the next call finds that rerun by its request id.
 
         Raises:
-            NotRerunnable: The operation is in progress, its request is gone or cannot be read, or
-                the service does not declare its method (``spec`` is None).
+            NotRerunnable: The operation is in progress, its request is gone or cannot be read, the
+                service does not declare its method (``spec`` is None), or the method has
+                ``at_most_once`` and the work had begun (spec §3.12).
         """
         if not before.done:
             raise NotRerunnable(before.name, "it is in progress")
@@ -329,6 +330,9 @@ class Starter:
             request: object = spec.types.unpack_request(packed, spec.request)
         except Exception as exc:  # an older version of the method may have stored it
             raise NotRerunnable(before.name, "its stored request cannot be read") from exc
+        if spec.options.at_most_once and _may_have_begun(spec, before):
+            text = "its method has at_most_once, and its work had begun: the work may have had its"
+            raise NotRerunnable(before.name, f"{text} effect; check, then start a new operation")
         options = StartSettings(
             request_id=request_id or rerun_request_id(before.name),
             parent=before.parent,
@@ -610,6 +614,17 @@ class Starter:
             self._work.announce_work()
         if waiting.begin_before is not None:
             self._background.maintenance.look_at(waiting.begin_before)
+
+
+def _may_have_begun(spec: MethodSpec, ended: Record) -> bool:
+    """Return False if the function of an ended operation was certainly never called."""
+    began, before, error = ended.start_time, ended.begin_before, ended.error
+    if ended.attempt != 1 or began is None or error is None:
+        return ended.attempt > 0
+    if before is not None and began >= before:  # the claim came too late
+        return False
+    details = spec.types.details_of(error)
+    return not any(isinstance(one, ErrorInfo) and one.reason == UNREADABLE for one in details)
 
 
 def _lane(key: str) -> int:

@@ -415,7 +415,8 @@ def _call_all(
             elif error.code is not Code.NOT_FOUND:
                 print_error(sentence(error, name))
                 exits.append(Exit.CALL_FAILED)
-    print_error(f"{done}: {len(worked)}")
+    refused = exits.count(Exit.CALL_FAILED)
+    print_error(f"{done}: {len(worked)}" + (f"; left out: {refused}" if refused else ""))
     return worked, exits
 
 
