@@ -32,7 +32,7 @@ from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.sqlite import SQLiteStore
 from lro.testing import ManualClock
-from tests.engine.engine_parts import EACH_STORE
+from tests.engine.engine_parts import EACH_STORE, LEASE, Held
 from tests.service_fixtures import MakeService
 from tests.service_steps import WORK, ended_in_time, reason
 from tests.waiting import until
@@ -182,6 +182,48 @@ def test_last_or_unretryable_or_late_attempt_is_not_retried(
     assert made == [*range(1, attempts + 1)]
     last = service.store.get(done.name).failed_attempts
     assert len(last) == (0 if code == Code.CANCELLED else attempts)
+
+
+@EACH_STORE
+def test_time_for_retries_counts_from_the_first_attempt(
+    make_service: MakeService, store: Store, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """``within`` leaves out the delay before the first attempt. The log says when it is over."""
+    service = make_service(store, InlineExecutor())
+    retry = Retry(on=OSError, **PLAIN, within=timedelta(seconds=29))
+    method, attempts = raising(service, *[OSError()] * 9, retry=retry)
+    name = method.start(WorkRequest(), delay=timedelta(hours=1)).name
+    clock.advance(3600)
+    service.run_maintenance()
+    assert waits(service, name).due_time == clock() + timedelta(seconds=10)
+    clock.advance(10)
+    service.run_maintenance()  # the next pause would end 30 s after the first attempt began
+    assert service.get(name).error is not None
+    assert attempts == [1, 2]
+    assert "no further attempt is allowed: the next one would begin" in caplog.text
+    assert "within=0:00:29" in caplog.text
+
+
+def test_time_for_retries_goes_on_after_a_lost_worker(
+    make_service: MakeService, clock: ManualClock
+) -> None:
+    """``within`` counts from the first attempt, even if its worker was lost."""
+    retry = Retry(on=OSError, **PLAIN, within=timedelta(seconds=40))
+    dead = make_service(executor=Held())
+    name = raising(dead, retry=retry)[0].start(WorkRequest()).name
+    began = clock()
+    service = make_service(dead.store, InlineExecutor())
+    _, attempts = raising(service, *[OSError()] * 9, retry=retry)
+    clock.advance(LEASE.total_seconds() + 1)
+    service.run_maintenance()
+    clock.advance(2)
+    service.run_maintenance()
+    assert attempts == [2]
+    assert waits(service, name).due_time == began + timedelta(seconds=28)
+    clock.advance(10)
+    service.run_maintenance()
+    assert attempts == [2, 3]
+    assert service.get(name).error is not None
 
 
 def test_retry_later_sets_the_next_attempt(make_service: MakeService, clock: ManualClock) -> None:

@@ -799,11 +799,12 @@ class Attempt:
         """
         spec, domain, failure = self.spec, self._runtime.domain, ending.failure
         if failure is not None and failure.again:
-            if (due := self._due_again(failure)) is not None:
+            due = self._due_again(failure)
+            if isinstance(due, datetime):
                 yield from self._once_available(self._store_retry, ending, due)
                 return
-            line = "%s: attempt %d raised %s: no further attempt is allowed"
-            log.error(line, self.name, attempt, failure.error, extra=self._facts)
+            line = "%s: attempt %d raised %s: no further attempt is allowed: %s"
+            log.error(line, self.name, attempt, failure.error, due, extra=self._facts)
         try:
             self.ended = yield from self._once_available(self._store_end, attempt, ending)
         except Exception as exc:
@@ -821,11 +822,11 @@ class Attempt:
             self.ended = yield from self._once_available(store, attempt, ending)
         self._observe_end(ending)
 
-    def _due_again(self, failure: Failure) -> datetime | None:
-        """Return the time of the retry after this failure; None if the operation ends."""
+    def _due_again(self, failure: Failure) -> datetime | str:
+        """Return the time of the retry after this failure, or the limit that ends the operation."""
         record, options = self._record, self.spec.options
         if record.attempt >= options.max_attempts:
-            return None
+            return f"max_attempts={options.max_attempts}"
         now, retry, failures = self._runtime.store.now(), options.retry, record.failure_count + 1
         if failure.after is not None:
             due = now + timedelta(seconds=failure.after)
@@ -834,8 +835,12 @@ class Attempt:
             due = now + retry.pause(failures)
         if retry is None:
             return due
-        late = retry.within is not None and due - record.create_time > retry.within
-        return None if late or failures >= retry.attempts else due
+        if failures >= retry.attempts:
+            return f"attempts={retry.attempts}"
+        began = record.start_time or record.create_time  # a claim keeps the first start time
+        if retry.within is not None and due - began > retry.within:
+            return f"the next one would begin after the end of within={retry.within}"
+        return due
 
     def _store_retry(self, ending: FinalResult, due: datetime) -> Flow[None]:
         assert ending.failure is not None  # only failed work is retried

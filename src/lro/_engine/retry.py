@@ -29,8 +29,8 @@ class Retry(ByFields):
     covers only those that are ``Retryable`` or have the code UNAVAILABLE. :class:`lro.Cancelled` is
     never retried. The first pause is ``first_pause``; each further pause is ``factor`` times the
     pause before, and at most ``max_pause``. Each pause is shortened at random, by at most the
-    fraction ``jitter``. No retry is due later than ``within`` after the creation of the operation;
-    None allows any time. During a pause the operation waits in the store, not in a worker.
+    fraction ``jitter``. No retry is due later than ``within`` after the beginning of the first
+    attempt; None allows any time. During a pause the operation waits in the store, not in a worker.
 
     Raises:
         DeclarationError: A value is out of range or has the wrong type.
