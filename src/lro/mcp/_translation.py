@@ -80,7 +80,9 @@ class Translation:
         # A record expires some time after the operation ends, so before the end the TTL is unknown.
         if known.expire_time is not None:
             ttl = (known.expire_time - created) // _MILLISECOND
-        stops = known.cancel_requested and not found.done
+        message = "" if found.done else self._progress(found)[1]
+        if known.cancel_requested and not found.done:
+            message = "cancellation requested"
         return wire.task(
             parse_name(found.name).id,
             status,
@@ -88,7 +90,7 @@ class Translation:
             updated_at=rfc3339(updated),
             ttl_ms=ttl,
             poll_ms=self.poll_seconds * 1000,
-            message="cancellation requested" if stops else "",
+            message=message,
         )
 
     def result(self, operation: Operation) -> wire.Result:
@@ -114,10 +116,11 @@ class Translation:
     def pending(self, operation: Operation) -> wire.Result:
         """Return the result while the work continues, for a model whose client has no tasks."""
         operation_id = parse_name(operation.name).id
+        kind, said = self._progress(operation)
+        known = f" Its {kind}: {said}." if said else ""
         text = (
-            f"The work goes on as operation {operation_id}.{self._progress(operation)} Call the"
-            f' tool {self.read_tool} with {{"id": "{operation_id}"}} for its result, or'
-            f" {self.cancel_tool} to stop it."
+            f"The work goes on as operation {operation_id}.{known} Call the tool {self.read_tool}"
+            f' with {{"id": "{operation_id}"}} for its result, or {self.cancel_tool} to stop it.'
         )
         return wire.tool_result(text, {"operation": operation_id})
 
@@ -134,22 +137,21 @@ class Translation:
         )
         return wire.tool_result(text, {"operation": operation_id})
 
-    def _progress(self, operation: Operation) -> str:
-        """Return a sentence on the progress for the model, empty if nothing is known."""
+    def _progress(self, operation: Operation) -> tuple[str, str]:
+        """Return "progress" or "metadata" and the text of either, empty if nothing is known."""
         if operation.metadata is None:
-            return ""
+            return "progress", ""
         try:
             fields = cast("dict[str, Json]", self.types.to_json(operation.metadata))
-            name = operation.metadata.type_name
-            if name != self.types.name_of(OperationMetadata):
+            if operation.metadata.type_name != self.types.name_of(OperationMetadata):
                 fields.pop("@type", None)
                 text = dumps(fields).decode()
-                return f" Its metadata: {text}." if 2 < len(text) <= _MOST_METADATA else ""
+                return "metadata", text if 2 < len(text) <= _MOST_METADATA else ""
         except (LroError, ValueError, TypeError):  # the metadata have no JSON form
-            return ""
+            return "metadata", ""
         said = [f"{fields['progressPercent']} % done"] if "progressPercent" in fields else []
         said += [str(fields["statusMessage"])] if "statusMessage" in fields else []
-        return f" Its progress: {', '.join(said)}." if said else ""
+        return "progress", ", ".join(said)
 
     def tool_error(self, error: Exception, asked: str) -> wire.Result:
         """Return the result of a tool call that failed to start or read an operation.

@@ -74,6 +74,7 @@ STATES: dict[str, tuple[Act, dict[str, Any]]] = {
         lambda counting, worker: worker.report(CountMetadata(percent=40)),
         {
             **TASK,
+            "statusMessage": '{"percent":40}',
             "_meta": {
                 f"{DOMAIN}/metadata": {"@type": f"{URL}acme.v1.CountMetadata", "percent": 40}
             },
@@ -134,6 +135,25 @@ def test_each_operation_state_has_its_task_form(
     worker = counting.service.reporter(f"operations/{task_id}")
     act(counting, worker)
     assert caller.task("tasks/get", task_id).result == {**wanted, "resultType": "complete", **more}
+
+
+def test_task_in_progress_has_the_text_of_the_read_tool(serve: Serve) -> None:
+    """Before the end, ``statusMessage`` is the progress that ``operations_get`` says."""
+    counting = build()
+    own = counting.declare("acme.v1.Things.Own", metadata=lro.OperationMetadata)
+    caller = serve(counting.service, own, wait=0)
+    task_id = caller.call({"steps": 3}, "Things_Own").result["taskId"]
+    assert "statusMessage" not in caller.task("tasks/get", task_id).result
+    worker = counting.service.reporter(f"operations/{task_id}")
+    worker.report(lro.OperationMetadata(progress_percent=20, status_message="page 2 of 5"))
+    said = caller.task("tasks/get", task_id).result["statusMessage"]
+    assert said == "20 % done, page 2 of 5"
+    read = caller.call({"id": task_id}, "operations_get", declared=False).result
+    assert f" Its progress: {said}. " in read["content"][0]["text"]
+    counting.service.cancel(f"operations/{task_id}")
+    assert caller.task("tasks/get", task_id).result["statusMessage"] == "cancellation requested"
+    assert worker.finish()
+    assert "statusMessage" not in caller.task("tasks/get", task_id).result
 
 
 def test_hidden_and_missing_tasks_have_the_same_error(serve: Serve) -> None:
