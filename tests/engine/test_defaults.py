@@ -262,7 +262,7 @@ def test_a_method_with_a_class_of_its_own_reports_in_it(service):
         found.append(str(caught.value))
 
     assert seen(service, resize.start(WorkRequest()).operation, WorkMetadata).percent == 3
-    assert "must be a WorkMetadata, got OperationMetadata(" in found[0]
+    assert "this method has Job[WorkMetadata]: call job.report(...)" in found[0]
 
 
 def test_filters_and_indexes_reach_into_the_default(service):
@@ -333,3 +333,17 @@ def test_metadata_that_cannot_show_the_request_stay_absent(service, metadata):
     assert service.get(name).metadata is None
     found = service.list(lro.wire.ListOperationsRequest(filter="cancel_requested()")).operations
     assert [one.name for one in found] == [name]
+
+
+def test_progress_of_a_method_with_its_own_metadata_names_the_cure(service, caplog):
+    """The error says to call ``job.report``, and the operation that its metadata is wrong."""
+
+    @service.method(NAME)
+    def resize(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
+        job.progress(0.5)  # type: ignore[misc]
+        return WorkResponse()
+
+    error = resize.start(WorkRequest()).operation.error
+    assert error.message == "the metadata of the method cannot be encoded"
+    cure = "this method has Job[WorkMetadata]: call job.report(...) instead of job.progress(...)"
+    assert cure in caplog.text

@@ -169,7 +169,7 @@ def test_close_with_running_work_logs_counts(ends, caplog):
         service.close(drain)
         build().close()  # a close without work logs nothing
     assert [line for line in caplog.messages if line.startswith("stop")] == [
-        f"stopping: operations in hand: 1, time to end: {drain:g} s at most",
+        f"stopping: waits up to {drain:g} s (drain) for running operations: 1",
         f"stopped: operations released: {0 if ends else 1} of 1",
     ]
     step.go.set()

@@ -217,6 +217,24 @@ def test_unknown_method_is_a_fault_of_the_server(client: TestClient) -> None:
     assert reason(client.post("/v1/other:count", json={}), 500) == "INTERNAL"
 
 
+def test_start_in_a_plain_endpoint_says_that_it_must_be_async(
+    counting: Counting, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A ``def`` endpoint cannot await a start: the log names the cure, and nothing is started."""
+    operations = FastAPIOperations(counting.service, caller=lambda: "ann")
+    app, router = FastAPI(), operations.router()
+
+    @router.post("/plain")
+    def plain(here: Annotated[RequestOperations, Depends(operations)]) -> Any:
+        return here.start(counting.count, CountRequest(1))
+
+    app.include_router(router)
+    reply = TestClient(app).post("/plain", json={})
+    assert reason(reply, 500) == "INTERNAL"
+    assert "the endpoint at /plain must be declared with `async def`" in caplog.text
+    assert counting.service.list(lro.wire.ListOperationsRequest(), caller="ann").operations == ()
+
+
 def test_endpoint_whose_errors_would_not_reach_callers_is_refused(counting: Counting) -> None:
     """An endpoint beside the router fails at its first call if the exception handler is missing."""
     client = TestClient(with_models(counting), headers=ANN)

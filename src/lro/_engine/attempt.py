@@ -1048,7 +1048,8 @@ def _outcome(spec: MethodSpec, domain: str, control: JobControl, error: BaseExce
         log.error(line, *_named(control), said, exc_info=said, extra=facts_of(control))
         if isinstance(error, MessageTooLarge):  # callers may see the error's text
             return FinalResult(spec.types.status_of(error, domain))
-        text = "the result of the method cannot be encoded"
+        what = "metadata" if error.type_name == spec.info.metadata_type else "result"
+        text = f"the {what} of the method cannot be encoded"
         return FinalResult(internal(spec, domain, text, error.reason))
     if isinstance(error, LroError):
         status = spec.types.status_of(error, domain)

@@ -446,8 +446,8 @@ class LocalWork(HeldWork):
                 self._changed.wait_for(lambda: not self._writes, LAST_SECONDS)
             attempts = list(self._attempts.values())
             if attempts:
-                text = "stopping: operations in hand: %d, time to end: %g s at most"
-                log.info(text, len(attempts), drain.total_seconds())
+                text = "stopping: waits up to %g s (drain) for running operations: %d"
+                log.info(text, drain.total_seconds(), len(attempts))
             over = self._drained(drain.total_seconds())
             self._end_functions(LAST_SECONDS, over=over)
             functions_ended = True

@@ -539,6 +539,9 @@ class MethodSpec(ByFields):
     def _pack(self, message: object, cls: type, type_name: str) -> AnyMessage:
         if not isinstance(message, self.instances[cls]):
             wanted = f"must be a {cls.__name__}, got {got(message)}"
+            if cls is self.metadata and isinstance(message, OperationMetadata):
+                job = f"this method has Job[{cls.__name__}]"
+                wanted = f"{job}: call job.report(...) instead of job.progress(...)"
             raise EncodingError(type_name, "", wanted)
         return self.types.pack(message, cls)
 

@@ -5,6 +5,7 @@ Needs the extra ``fastapi``.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -14,7 +15,7 @@ from urllib.parse import unquote
 import lro
 from lro import Method, Service
 from lro.asgi import raw_path, request_of, respond
-from lro.errors import DeclarationError, InvalidFields, LroError, MissingExtra
+from lro.errors import DeclarationError, HookFailed, InvalidFields, LroError, MissingExtra
 from lro.http import (
     EndpointStartKeywords,
     HttpReply,
@@ -214,20 +215,31 @@ class RequestOperations:
         self.caller = caller
         self._edge = edge
 
-    async def start(
+    def start(
         self,
         method: Method[Req, Resp, Meta],
         message: Req | None = None,
         **options: Unpack[EndpointStartKeywords[Meta]],
-    ) -> Operation[Resp, Meta]:
-        """Start an operation of the caller. The other arguments are those of ``Method.start``.
+    ) -> Coroutine[Any, Any, Operation[Resp, Meta]]:
+        """Start an operation of the caller; await this. See ``Method.start`` for other arguments.
 
         ``requestId`` and ``validateOnly`` in the request's JSON body are honoured. Without
         ``message``, the body is the message.
 
         Raises:
             LroError: The operation is not started; the route turns the error into the reply.
+            HookFailed: The endpoint is a plain ``def``, so it cannot await the start.
         """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            text = "must be declared with `async def`, and await the start"
+            raise HookFailed(f"the endpoint at {self.request.url.path}", text) from None
+        return self._start(method, message, options)
+
+    async def _start(
+        self, method: Method[Req, Resp, Meta], message: Req | None, options: Any
+    ) -> Operation[Resp, Meta]:
         wanted = await request_with_body(self._edge, self.request, self.caller)
         return Operation(*await on_loop(self._edge.start(wanted, method, message, **options)))
 

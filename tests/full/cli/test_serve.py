@@ -226,7 +226,7 @@ def test_open_server_warns_and_serves_what_its_options_say(
         assert httpx.get(f"{url}/v1/projects/p/operations").status_code == 200
         assert httpx.post(f"{url}/v1/works:work", json={}).status_code == 404
         assert server.host.stop() == 0
-        assert "operations in hand" not in server.host.output
+        assert "stopping: waits" not in server.host.output
 
 
 def test_several_processes_share_port_and_store(here: Path) -> None:
@@ -456,7 +456,7 @@ def test_worker_runs_async_functions_on_its_own_loop(here: Path, second: bool) -
         with running(command, here, "worker.log") as worker:
             until(lambda: worker.process.pid in begun(here))
             worker.ask_to_stop()
-            until(lambda: "stopping: operations in hand: 1" in worker.output)
+            until(lambda: "(drain) for running operations: 1" in worker.output)
             if second:
                 worker.ask_to_stop()
             else:
