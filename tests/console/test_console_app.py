@@ -7,7 +7,7 @@ import importlib.metadata
 import logging
 import re
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
@@ -139,6 +139,7 @@ def test_session_lists_versions_verbs_and_methods(kind: str) -> None:
         "metadata": "acme.v1.CountMetadata",
         "path": "/v1/things:count",
         "concurrency": None,
+        "rate": None,
         "timeLimit": None,
         "keepFor": "2592000s",
         "attempts": 1,
@@ -181,11 +182,24 @@ _OWN: Any = {f"b{n}": attrs.field(default=None, type="Wide | None") for n in ran
 Wide = lro.message("acme.v1.Wide")(attrs.make_class("Wide", _OWN, bases=(Deep,), frozen=True))
 
 
+def test_method_without_a_path_shows_none_and_limits_for_each_key_say_so() -> None:
+    """The session has the path of the option only, and the limits of a method with a key."""
+    made = counting()
+    limits: Any = {"concurrency": 1, "rate": (10, timedelta(minutes=1))}
+
+    @made.service.method("acme.v1.Deeps.Turn", concurrency_key=str, **limits)
+    def turn(request: lro.Empty) -> lro.Empty: ...
+
+    with console("uvicorn", made) as client:
+        methods = client.get("/session").json()["methods"]
+    (shown,) = (one for one in methods if one["name"] == "acme.v1.Deeps.Turn")
+    assert (shown["path"], shown["concurrency"]) == (None, "1 for each key")
+    assert shown["rate"] == "10 in 60s for each key"
+
+
 def test_fields_of_a_deep_message_are_bounded() -> None:
     """Fields of a recursive message are listed a few levels deep, and at most 100 in total."""
     made = counting()
-    from datetime import timedelta
-
     options: Any = {"time_limit": timedelta(seconds=1.5), "concurrency": 2}
     classes: Any = {"response": Wide, "metadata": lro.Struct}
 
@@ -195,7 +209,7 @@ def test_fields_of_a_deep_message_are_bounded() -> None:
     with console("uvicorn", made) as client:
         methods = client.get("/session").json()["methods"]
     (dig,) = (one for one in methods if one["name"] == "acme.v1.Deeps.Dig")
-    assert (dig["timeLimit"], dig["concurrency"]) == ("1.500s", 2)
+    assert (dig["timeLimit"], dig["concurrency"]) == ("1.500s", "2")
     assert {"path": "response.below.labels", "type": "map of text"} in dig["fields"]
     assert {"path": "response.bag", "type": "struct"} in dig["fields"]
     assert len(dig["fields"]) <= 100

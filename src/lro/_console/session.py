@@ -42,7 +42,8 @@ def methods_json(service: Service, paused: Mapping[str, datetime]) -> Json:
 
 
 def _method(service: Service, spec: MethodSpec, paused: datetime | None) -> Json:
-    options = spec.options
+    options, most = spec.options, spec.options.concurrency
+    each = "" if options.concurrency_key is None else " for each key"
     shapes = {
         "metadata": service.types.codec(spec.info.metadata_type).shape,
         "response": service.types.codec(spec.info.response_type).shape,
@@ -54,8 +55,9 @@ def _method(service: Service, spec: MethodSpec, paused: datetime | None) -> Json
         "request": service.types.name_of(spec.request),
         "response": spec.info.response_type,
         "metadata": spec.info.metadata_type,
-        "path": spec.path,
-        "concurrency": options.concurrency,
+        "path": options.path or None,
+        "concurrency": most if most is None else f"{most}{each}",
+        "rate": None if options.rate is None else f"{_rate(options.rate)}{each}",
         "timeLimit": None if options.time_limit is None else _span(options.time_limit),
         "keepFor": _span(spec.keep_for),
         "attempts": 1 if options.retry is None else options.retry.attempts,
@@ -63,6 +65,10 @@ def _method(service: Service, spec: MethodSpec, paused: datetime | None) -> Json
         "paused": None if paused is None else datetime_text(paused),
         "fields": list(islice(paths, _MAX_FIELDS)),
     }
+
+
+def _rate(rate: tuple[int, timedelta]) -> str:
+    return f"{rate[0]} in {_span(rate[1])}"
 
 
 def _span(span: timedelta) -> str:

@@ -221,7 +221,7 @@ def test_operation_shows_hostile_texts_as_texts(show: Show, scripted: Scripted) 
 def test_other_views_show_hostile_texts_as_texts(show: Show, site: str, scripted: Scripted) -> None:
     """The view of methods and the overview show hostile texts without horizontal scrolling."""
     keys = ("name", "request", "response", "metadata", "path", "keepFor")
-    limits = ("concurrency", "timeLimit", "attempts", "begins", "paused")
+    limits = ("concurrency", "rate", "timeLimit", "attempts", "begins", "paused")
     methods = [
         {**dict.fromkeys(keys + limits, text), "fields": [{"path": text, "type": text}]}
         for text in TEXTS

@@ -62,6 +62,7 @@ def test_failed_attempts_are_shown_as_they_happen(stage: Stage, work: str, show:
     text = "<img src=x onerror=alert(1)>"
     stage.fail("work", lro.RetryLater(timedelta(hours=1), text))
     expect(tried.get_by_role("row")).to_have_count(2)
+    expect(tried.get_by_role("columnheader").first).to_have_text("Attempt")
     expect(tried.get_by_role("row").last).to_contain_text("RetryLater")
     expect(tried.get_by_role("cell").last).to_have_text(text)
     expect(facts).to_contain_text("Due")

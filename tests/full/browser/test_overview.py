@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import lro
 from tests.full.browser.conftest import Show
 from tests.full.browser.reading import row
 from tests.full.browser.staged import WORKERS, ImportMetadata, Stage
@@ -105,6 +106,24 @@ def test_methods_lead_to_their_operations(stage: Stage, show: Show) -> None:
     expect(page.get_by_text("No operation matches this filter.")).to_be_visible()
     page.get_by_label("Method").select_option("Resize")
     expect(box).to_have_value(f"{test} AND type(metadata) = lro.v1.OperationMetadata")
+
+
+def test_method_card_shows_limits_for_each_key_and_no_path_that_is_not_served(
+    stage: Stage, show: Show
+) -> None:
+    limits: Any = {"concurrency": 1, "rate": (10, timedelta(minutes=5))}
+    for name, key in (("Take", str), ("Wait", None)):
+
+        @stage.service.method(f"acme.turns.v1.Turns.{name}", concurrency_key=key, **limits)
+        def turn(request: lro.Empty) -> lro.Empty:
+            return request
+
+    page = show("#/methods")
+    for name, each in (("Take", " for each key"), ("Wait", "")):
+        card = page.locator("section").filter(has=page.get_by_role("heading", name=name))
+        expect(card.get_by_role("definition").nth(3)).to_have_text(f"1{each}")
+        expect(card.get_by_role("definition").nth(4)).to_have_text(f"10 in 300s{each}")
+        expect(card).not_to_contain_text("Path")
 
 
 def test_every_example_of_a_filter_is_valid(show: Show) -> None:

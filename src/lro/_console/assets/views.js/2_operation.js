@@ -110,7 +110,7 @@ function operationView(query, name) {
   const drawFailures = (/** @type {any} */ about) => {
     const lines = [].concat(about?.failures ?? []).map((/** @type {any} */ each) => [each?.attempt, each?.time && moment(each.time), each?.error, each?.text].map((cell) => cell instanceof Node ? cell : String(cell ?? "")));
     failures.hidden = !lines.length;
-    failures.replaceChildren(h("h2", {}, V.failures), simpleTable(V.failures, [V.attempts, V.time, T.error, V.message], lines));
+    failures.replaceChildren(h("h2", {}, V.failures), simpleTable(V.failures, [V.attemptHead, V.time, T.error, V.message], lines));
   };
   const operationLink = (/** @type {any} */ given) => {
     const other = String(given ?? ""), text = other && h("code", { class: "long" }, other);

@@ -17,7 +17,7 @@ function methodsView() {
   const card = (/** @type {any} */ one) => {
     const test = one.request && methodTest(one), type = (/** @type {string} */ name) => name && h("code", { class: "long" }, name);
     return h("section", { class: "card" }, h("h2", { class: "m" }, methodCell(one.name)), pairs(/** @type {[string, Kid][]} */ ([[V.paused, one.paused && full(one.paused)], [V.path, type(one.path)], [V.request, type(one.request)], [V.response, type(one.response)], [V.metadata, type(one.metadata)],
-      ...one.request ? [[V.concurrency, one.concurrency ?? V.unlimited], [V.timeLimit, one.timeLimit ? inWords(one.timeLimit) : V.noLimit], [V.keepFor, one.keepFor && inWords(one.keepFor)], [V.attempts, String(one.attempts)], [V.begins, one.begins]] : []]).filter((each) => each[1])),
+      ...one.request ? [[V.concurrency, one.concurrency ?? V.unlimited], [V.rate, one.rate], [V.timeLimit, one.timeLimit ? inWords(one.timeLimit) : V.noLimit], [V.keepFor, one.keepFor && inWords(one.keepFor)], [V.attempts, String(one.attempts)], [V.begins, one.begins]] : []]).filter((each) => each[1])),
     one.fields?.length > 0 && h("details", {}, h("summary", {}, V.filterFields), simpleTable(`${V.filterFields}: ${lastPart(one.name)}`, [T.nameHead, V.type, V.example], one.fields.map((/** @type {any} */ field) => [h("code", {}, field.path), field.type, link([test, example(field)].filter(Boolean).join(" AND "), h("code", {}, example(field)))]))),
     test && h("p", {}, link(test, V.see)), may("pause") && button(one.paused ? V.resume : V.pause + "…", () => one.paused ? act("resume", one.name) : ask(one.name), { "data-method": one.name }));
   };
