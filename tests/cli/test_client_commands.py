@@ -115,7 +115,7 @@ def test_list_takes_a_filter_a_parent_and_a_limit(
 
 
 def test_list_takes_only_work_that_waits(call: Lro, harness: Harness) -> None:
-    """``--waiting`` lists delayed work; a filter narrows the list."""
+    """``--waiting`` lists delayed work and says when it is due; a filter narrows the list."""
     over(harness, ResizeResponse())
     request = ResizeRequest(source="a")
     names = [harness.resize.start(request, delay=timedelta(hours=1)).name for _ in range(2)]
@@ -123,6 +123,13 @@ def test_list_takes_only_work_that_waits(call: Lro, harness: Harness) -> None:
     until(lambda: harness.service.get(running, view="FULL").description.start_time)
     assert [one["name"] for one in call("list", "--waiting", "--json").json] == names[::-1]
     chosen = f'done = true OR name = "{names[0]}"'
+    due = [harness.service.get(name, view="FULL").description.due_time for name in names]
+    assert [line.split("\t") for line in call("list", "--waiting").lines] == [
+        [name, "WAITING", "", f"due {at:%Y-%m-%d %H:%M:%S}+00:00"]
+        for name, at in zip(names[::-1], due[::-1], strict=True)
+        if at is not None
+    ]
+    assert call("list", "--waiting", "--limit", "1").lines[0].startswith(names[1])
     assert [
         one["name"] for one in call("list", "--waiting", "--filter", chosen, "--json").json
     ] == [names[0]]

@@ -6,6 +6,7 @@ import io
 import json
 import re
 import sys
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,7 @@ from lro_client.cli._printing import LiveTable
 from lro_client.cli._terminal import Exit
 from lro_client.testing import ScriptedServer
 from tests.cli.asking import Asked, Lro, over, started
-from tests.client.messages import ResizeMetadata, ResizeResponse
+from tests.client.messages import ResizeMetadata, ResizeRequest, ResizeResponse
 from tests.client.real_service import FULL_NAME, Harness
 from tests.waiting import until
 
@@ -41,6 +42,15 @@ def test_list_is_a_table(drawing: Lro, harness: Harness) -> None:
     assert re.match(rf"{name} +{re.escape(SHORT_NAME)} +FAILED +40% +\d+s +ABORTED: x", row)
     assert row.rstrip().endswith("xxx…")
     assert len(row.split()[-1]) < 200
+
+
+def test_list_shows_when_waiting_work_is_due(drawing: Lro, harness: Harness) -> None:
+    """In a terminal, ``list`` shows the state WAITING for delayed work, with its due time."""
+    name = harness.resize.start(ResizeRequest(source="a"), delay=timedelta(hours=1)).name
+    due = harness.service.get(name, view="FULL").description.due_time
+    for arguments in (["list"], ["list", "--waiting"]):
+        _, row = plain(drawing(*arguments).out).splitlines()
+        assert re.match(rf"{name} +{re.escape(SHORT_NAME)} +WAITING +\d+s +due {due:%Y-%m-%d}", row)
 
 
 LISTED = {"name": "operations/a", "metadata": {"@type": "x/acme.Meta", "percent": 50}}

@@ -38,6 +38,7 @@ from lro_client.cli._printing import (
     print_end,
     print_json,
     print_line,
+    print_listed,
     print_operation,
     print_table,
     state_line,
@@ -105,8 +106,10 @@ def list_operations(
         wanted = f"({wanted}) AND waiting()" if wanted.strip() else "waiting()"
     with server.connect(within=timeout) as link:
         size = page_size or min(limit or 0, 1000)
-        if sys.stdout.isatty() and not as_json:
-            print_table(islice(full_list(parent, wanted, size, timeout, link), limit), link)
+        in_terminal = sys.stdout.isatty()
+        if (in_terminal or waiting) and not as_json:
+            found = islice(full_list(parent, wanted, size, timeout, link), limit)
+            (print_table if in_terminal else print_listed)(found, link)
             return Exit.DONE
         listed = link.client.list(parent, wanted, page_size=size)
         for operation in islice(operations_of(listed, timeout), limit):

@@ -176,6 +176,24 @@ def state_line(operation: Operation, link: Link) -> StateLine:
     )
 
 
+def _listed_line(operation: Operation, link: Link) -> StateLine:
+    """Make the texts that show an operation in a list, where work that waits has its own state.
+
+    Only an operation in the FULL view says when its waiting work is due.
+    """
+    line, due = state_line(operation, link), operation.description.due_time
+    if operation.done or due is None:
+        return line
+    message = f"due {_moment(due)} {line.message}".rstrip()
+    return attrs.evolve(line, state="WAITING", message=message)
+
+
+def print_listed(operations: Iterable[Operation], link: Link) -> None:
+    """Print each operation on a line, as :func:`print_table` does in a table."""
+    for operation in operations:
+        click.echo(_listed_line(operation, link).text)
+
+
 def error_text(error: Status) -> str:
     """Return an operation's error on one line."""
     return one_line(f"{Code.of(error.code or Code.UNKNOWN).name}: {error.message}")
@@ -225,6 +243,7 @@ def _in_base64(packed: AnyMessage, types: TypeRegistry) -> AnyMessage:
 
 _COLOURS: Final = {
     "IN_PROGRESS": "cyan",
+    "WAITING": "blue",
     "SUCCEEDED": "green",
     "FAILED": "red",
     "CANCELLED": "yellow",
@@ -248,7 +267,7 @@ def print_table(operations: Iterable[Operation], link: Link) -> None:
     methods = any(operation.description.method for operation in found)
     table = _table("name", *(("method",) if methods else ()), "state", "done", "age", "message")
     for operation in found:
-        line = state_line(operation, link)
+        line = _listed_line(operation, link)
         table.add_row(
             Text(line.name),
             *([_short(short_method(operation.description.method))] if methods else []),
