@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import socket
 import threading
 import time
 from datetime import timedelta
@@ -255,6 +256,24 @@ def test_operation_of_a_dead_worker_ends_aborted(hung, build, store, clock, capl
     assert f"{name}: the result of attempt 1 was refused" in caplog.text
     assert len(one.raised) == 1  # the function's second report raised LeaseLost
     assert caplog.text.count("attempt 1 was refused") == 2
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_log_of_a_lost_worker_names_its_process_if_it_is_known(
+    hung, build, store, clock, caplog, known
+):
+    """The log still has the line if the worker's row cannot be read."""
+    one, other = hung(), build(never, at_most_once=True)
+    one.service.run_maintenance()
+    name, owner = one.start().name, one.service.edges.work.owner
+    if not known:
+        store.workers = raising(Unavailable("away"))
+    with caplog.at_level(logging.WARNING, "lro"):
+        clock.advance(15)
+        recovered(other, clock)
+    place = f" (process {os.getpid()} on {socket.gethostname()})" if known else ""
+    assert f"the worker {owner}{place} counts as lost" in caplog.text
+    assert reason(other.get(name)) == (Code.ABORTED, "WORKER_LOST")
 
 
 @pytest.mark.parametrize("error", [ValueError("hunter2"), SystemExit()])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
 import logging
+import pickle
 import random
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -435,6 +437,30 @@ def test_work_succeeds_after_a_ten_minute_outage_of_a_dependency(
         assert [one.attempt for one in failed] == [*range(1, len(failed) + 1)]
         assert len(failed) >= 8
         assert failed[0].text == "attempt 1"
+
+
+@pytest.mark.parametrize(
+    ("argument", "meant"),
+    [
+        ("tries", "attempts"),
+        ("max_retries", "attempts"),
+        ("attempt", "attempts"),
+        ("backoff", "factor"),
+        ("delay", "first_pause"),
+        ("max_delay", "max_pause"),
+        ("exceptions", "on"),
+        ("timeout", "within"),
+    ],
+)
+def test_argument_of_another_library_is_refused_with_the_name_here(
+    argument: str, meant: str
+) -> None:
+    options: dict[str, Any] = {argument: 5}
+    with pytest.raises(TypeError) as caught:
+        Retry(**options)
+    wanted = f"Retry takes no argument {argument!r}: did you mean {meant!r}?"
+    assert str(caught.value) == wanted
+    assert copy.copy(pickle.loads(pickle.dumps(Retry(attempts=7)))) == Retry(attempts=7)
 
 
 def test_pauses_grow_up_to_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,26 +51,37 @@ def refuse_keywords(call: str, given: Mapping[str, object], names: Collection[st
 _OTHER_WORDS: Final[Mapping[str, str]] = {
     "acks_late": "at_most_once",
     "apply_async": "start",
-    "autoretry_for": "retry",
-    "backoff": "retry",
-    "countdown": "delay",
-    "default_retry_delay": "retry",
-    "delay": "start",
+    "autoretry_for": "retry on",
+    "backoff": "retry factor",
+    "backoff_factor": "factor",
+    "countdown": "delay first_pause",
+    "default_retry_delay": "retry first_pause",
+    "delay": "start first_pause",
     "enqueue": "start",
     "eta": "at",
+    "exceptions": "on",
     "idempotency_key": "request_id",
-    "max_retries": "retry",
+    "max_attempts": "attempts",
+    "max_delay": "max_pause",
+    "max_interval": "max_pause",
+    "max_retries": "retry attempts",
+    "max_time": "within",
+    "max_tries": "attempts",
     "max_workers": "workers",
+    "multiplier": "factor",
     "rate_limit": "rate",
-    "retries": "retry",
-    "retry_backoff": "retry",
+    "retries": "retry attempts",
+    "retry_backoff": "retry factor",
+    "retry_backoff_max": "retry max_pause",
+    "retry_on": "on",
     "send": "start",
     "soft_time_limit": "time_limit",
-    "timeout": "time_limit",
+    "timeout": "time_limit within",
+    "tries": "attempts",
     "ttl": "keep_for",
     "worker_lost": "at_most_once",
 }
-"""Words of other libraries for arguments and methods of this one."""
+"""Words of other libraries for arguments and methods of this one, by their call."""
 
 _WRITTEN: Final[Mapping[str, str]] = {"retry": "retry=lro.Retry(...)"}
 """How to write arguments whose values are not obvious."""
@@ -80,8 +91,8 @@ def meant(name: str, names: Collection[str]) -> str:
     """Return a question about the name that was probably meant; empty if there is none."""
     from difflib import get_close_matches  # imported only for an error
 
-    known = _OTHER_WORDS.get(name, "")
-    found = [known] if known in names else get_close_matches(name, sorted(names), 1, 0.7)
+    known = [word for word in _OTHER_WORDS.get(name, "").split() if word in names]
+    found = known or get_close_matches(name, sorted(names), 1, 0.7)
     return f": did you mean {_WRITTEN.get(found[0], repr(found[0]))}?" if found else ""
 
 

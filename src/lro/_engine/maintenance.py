@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from lro._base.errors import LeaseLost, LroError, NotApplied, Unavailable
+from lro._base.errors import LeaseLost, LroError, NotApplied, Unavailable, one_line
 from lro._engine.change_listener import ChangeListener
 from lro._engine.claims import Claims
 from lro._engine.endings import emit_stored_end, store_expiry, store_loss
@@ -311,9 +311,17 @@ class Maintenance(PerProcess):
             if at - since < self._grace and owner not in found.dead:
                 self._overdue[owner] = until, since
             elif self._store.lose(owner, until):
-                log.warning("the worker %s counts as lost", owner)
+                log.warning("the worker %s%s counts as lost", owner, self._place_of(owner))
                 lost = True
         return lost
+
+    def _place_of(self, owner: str) -> str:
+        """Return the process and machine of a worker as a text for the log, if they are known."""
+        with contextlib.suppress(LroError):
+            for worker in self._store.workers():
+                if worker.owner == owner and worker.host:
+                    return f" (process {worker.pid} on {one_line(worker.host)})"
+        return ""
 
     def _recover(self, lost: Sequence[Record]) -> int:
         """Let lost work wait again, or end it, in shared commits; no free worker is needed.

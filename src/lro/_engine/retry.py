@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from lro._base.arguments import check, check_count, check_span
+from lro._base.arguments import check, check_count, check_span, refuse_keywords
 from lro._base.by_fields import ByFields
 from lro._base.errors import LroError, Retryable
 from lro._base.status import Code
@@ -43,6 +43,13 @@ class Retry(ByFields):
     max_pause: timedelta = timedelta(minutes=10)
     jitter: float = 0.2
     within: timedelta | None = None
+
+    if not TYPE_CHECKING:  # a type checker reads the signature of the fields
+
+        def __new__(cls, *_: object, **given: object) -> Retry:
+            """Refuse arguments that do not exist, such as ``tries``, with the right name."""
+            refuse_keywords("Retry", given, attrs.fields_dict(cls))
+            return object.__new__(cls)
 
     def __attrs_post_init__(self) -> None:
         check_count("attempts", self.attempts)
