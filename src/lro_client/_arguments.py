@@ -54,9 +54,19 @@ _CLASSES: Final = "a message class, such as an attrs class, or dict or lro.AnyMe
 
 def check_name(name: object) -> None:
     """Check that a value is a valid name of an operation."""
-    check("name", name, "a text that is not empty", fine=isinstance(name, str) and name != "")
+    wanted = f"a text that is not empty{_name_of(name)}"
+    check("name", name, wanted, fine=isinstance(name, str) and name != "")
     check_no_url("name", str(name))
     check_segments("name", str(name))
+
+
+def _name_of(value: object) -> str:
+    """Return a hint for an operation or a future in place of its name; empty for other values."""
+    if hasattr(value, "done") and isinstance(getattr(value, "name", None), str):
+        return "; pass its name: operation.name"
+    if isinstance(getattr(getattr(value, "operation", None), "name", None), str):
+        return "; pass its name: future.operation.name"  # a future of google-api-core
+    return ""
 
 
 def check_parent(parent: str) -> None:
@@ -206,7 +216,7 @@ def named(cls: type[R], request: str | R) -> R:
         DeclarationError: The argument is neither a name nor a request, or the name is not valid.
     """
     whole: Any = cls(request) if isinstance(request, str) else request  # type: ignore[call-arg]  # a name
-    wanted = f"a name or a {cls.__name__}"
+    wanted = f"a name or a {cls.__name__}{_name_of(request)}"
     check("name", request, wanted, fine=isinstance(whole, cls))
     check_name(whole.name)
     found: R = whole
@@ -279,7 +289,7 @@ def field_of(message: object, name: str, json_name: str) -> object:
 
 
 def listing(
-    request: str | ListOperationsRequest, wanted: str | Expression, page_size: int, page_token: str
+    parent: str | ListOperationsRequest, wanted: str | Expression, page_size: int, page_token: str
 ) -> ListOperationsRequest:
     """Return the request that lists the operations that match ``wanted``."""
     if not isinstance(wanted, str):
@@ -291,18 +301,18 @@ def listing(
             )
     text = str(wanted)
     _check_page(page_size, page_token)
-    if isinstance(request, ListOperationsRequest):
+    if isinstance(parent, ListOperationsRequest):
         _refuse_more("ListOperationsRequest", text or page_size or page_token)
-        if not isinstance(request.filter, str):
-            raise TypeError(f"the filter of a request is a text: str({request.filter!r})")
-        check("name", request.name, "a text", fine=isinstance(request.name, str))
-        _check_page(request.page_size, request.page_token)
-        return request
-    if not isinstance(request, str):
-        raise TypeError(f"first comes the parent, a text, then the filter; got {request!r}")
-    check_parent(request)
+        if not isinstance(parent.filter, str):
+            raise TypeError(f"the filter of a request is a text: str({parent.filter!r})")
+        check("name", parent.name, "a text", fine=isinstance(parent.name, str))
+        _check_page(parent.page_size, parent.page_token)
+        return parent
+    if not isinstance(parent, str):
+        raise TypeError(f"first comes the parent, a text, then the filter; got {parent!r}")
+    check_parent(parent)
     return ListOperationsRequest(
-        name=request, filter=text, page_size=page_size, page_token=page_token
+        name=parent, filter=text, page_size=page_size, page_token=page_token
     )
 
 

@@ -56,10 +56,11 @@ class Simulation:
         return self.run(until_done(self.config(polling, **more), NAME, None, timeout))
 
     def watch(
-        self, polling: Polling, timeout: float | None = None, every: float = 1.0
+        self, polling: Polling, timeout: float | None = None, every: float | None = None
     ) -> lro.Operation:
         """Watch the operation until it is done; ``shown`` has the updates."""
-        return self.run(until_done(self.config(polling), NAME, None, timeout, every=every))
+        flow = until_done(self.config(polling), NAME, None, timeout, changes=True, every=every)
+        return self.run(flow)
 
     def run(self, flow: Generator[Any, Any, lro.Operation]) -> lro.Operation:
         found: Any = None

@@ -6,6 +6,7 @@ import math
 import re
 import uuid
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -132,13 +133,22 @@ BAD_NAMES = {
     "^name: must have no segment .*'..'": "..",
 }
 VERBS = ("get", "cancel", "delete", "wait", "operation")
+FUTURE = SimpleNamespace(operation=lro.Operation(name=NAME))
+"""Stands for a future of google-api-core, which has the operation as an attribute."""
+
 NAMES: dict[str, Any] = {
     **{
         says: [ask for verb in VERBS for ask in each(verb, name)]
         for says, name in BAD_NAMES.items()
     },
     "name: must be a text that is not empty": each("get", lro.wire.GetOperationRequest("")),
-    "must be a name or a GetOperationRequest": each("get", lro.wire.CancelOperationRequest(NAME)),
+    "; pass its name: operation.name, got Operation": each("get", lro.Operation(name=NAME)),
+    "; pass its name: future.operation.name, got": [
+        ask for verb in VERBS for ask in each(verb, FUTURE)
+    ],
+    "must be a name or a GetOperationRequest, got": each(
+        "get", lro.wire.CancelOperationRequest(NAME)
+    ),
 }
 
 FILTERS = (

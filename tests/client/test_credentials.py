@@ -6,6 +6,7 @@ import importlib
 import logging
 import traceback
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -217,6 +218,10 @@ BAD = {
     "length": ({"headers": {"content-length": "3"}}, "must not have content-length"),
     "auth of a text": ({"auth": SECRET}, "auth: must be an httpx.Auth"),
     "class of auth": ({"auth": httpx.BasicAuth}, "auth: must be an httpx.Auth"),
+    "credentials of google-auth": (
+        {"auth": SimpleNamespace(before_request=None)},
+        r"wrap google-auth's credentials: lro_client.google.GoogleAuth\(...\)",
+    ),
     "two ways": ({"token": SECRET, "auth": ("a", SECRET)}, "token: and auth exclude each other"),
     "two headers": (
         {"token": SECRET, "headers": {"Authorization": SECRET}},

@@ -257,6 +257,15 @@ def test_default_credentials_of_the_machine_are_used(
     assert auth.credentials.quota_project_id == "billed"
 
 
+def test_bare_credentials_of_google_auth_are_refused_with_the_class_that_wraps_them(
+    face: Face,
+) -> None:
+    bare = user_credentials.Credentials("SECRET")  # type: ignore[no-untyped-call]  # google-auth
+    with pytest.raises(lro.DeclarationError, match=r"lro_client\.google\.GoogleAuth\(") as caught:
+        face.client(auth=bare)
+    assert "SECRET" not in str(caught.value)
+
+
 def test_missing_google_auth_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without google-auth, the import raises MissingExtra, which names the extra ``google``."""
     monkeypatch.delitem(sys.modules, "lro_client.google")

@@ -12,8 +12,9 @@ import pytest
 import lro
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
-from lro_client import Client, OperationFailed, Update
-from lro_client.progress import Progress, RichBar, TqdmBar, show_rich, show_tqdm
+from lro_client import Client, OperationFailed, Polling, Update, progress
+from lro_client.progress import Progress
+from lro_client.testing import ScriptedServer
 from lro_client.transports import LocalTransport
 from tests.client.messages import TYPES, Phase, ResizeMetadata, ResizeRequest, ResizeResponse
 from tests.client.real_service import FULL_NAME, Harness
@@ -53,7 +54,7 @@ def test_rich_bar_is_full_at_the_end(harness: Harness) -> None:
     """The bar ends at 100 %, and the call returns the result."""
     where, written = console()
     operation = started(harness, ResizeMetadata(40, Phase.READING), ResizeResponse(7))
-    assert show_rich(operation, 10, every=0.05, console=where) == ResizeResponse(7)
+    assert progress.show_rich(operation, 10, every=0.05, console=where) == ResizeResponse(7)
     assert operation.name in written.getvalue()
     assert "100%" in written.getvalue()
 
@@ -67,7 +68,7 @@ def test_rich_bar_shows_percentage_message_and_remaining_time(
     """
     where, written = console()
     for options in ({"console": where}, {}):
-        with RichBar("copy [b]x[/b]\x1b", **options) as bar:
+        with progress.RichBar("copy [b]x[/b]\x1b", **options) as bar:
             bar.update(state())
             bar.update(state(29, message="[red]a\x1b[2J"))
             bar.update(state(30))
@@ -86,7 +87,7 @@ def test_tqdm_bar_is_full_at_the_end(harness: Harness) -> None:
     pytest.importorskip("tqdm")
     written = io.StringIO()
     operation = started(harness, ResizeMetadata(40), ResizeResponse(7))
-    found = show_tqdm(operation, 10, every=0.05, file=written, description="resize")
+    found = progress.show_tqdm(operation, 10, every=0.05, file=written, description="resize")
     assert found == ResizeResponse(7)
     assert "resize: 100%" in written.getvalue()
 
@@ -95,7 +96,7 @@ def test_tqdm_bar_shows_the_units_of_a_total() -> None:
     """The bar shows units of a total, a percentage, or a count alone, each with the message."""
     pytest.importorskip("tqdm")
     written = io.StringIO()
-    progress = iter(
+    states = iter(
         [
             Progress(),
             Progress(done=2.0),
@@ -104,7 +105,7 @@ def test_tqdm_bar_shows_the_units_of_a_total() -> None:
             Progress(0.75, 3.0, 4.0),
         ]
     )
-    bar = TqdmBar(progress_of=lambda _: next(progress), file=written, ncols=80)
+    bar = progress.TqdmBar(progress_of=lambda _: next(states), file=written, ncols=80)
     bar.update(state(1))  # outside its block, a bar draws nothing and reads no progress
     with bar:
         for _ in range(4):
@@ -122,17 +123,65 @@ def test_failed_operation_ends_the_bar_and_raises(harness: Harness) -> None:
     where, _ = console()
     operation = started(harness, lro.StatusError(lro.Code.ABORTED, "no"))
     with pytest.raises(OperationFailed):
-        show_rich(operation, 10, every=0.05, console=where, description="x")
+        progress.show_rich(operation, 10, every=0.05, console=where, description="x")
     drawing = [one for one in threading.enumerate() if type(one).__module__.startswith("rich")]
     for thread in drawing:  # the last thread may still be ending
         thread.join(120)
         assert not thread.is_alive()
 
 
-@pytest.mark.parametrize("make", [RichBar, TqdmBar])
-def test_missing_bar_library_names_the_extra(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("rich.progress", "tqdm"):
-        monkeypatch.setitem(sys.modules, name, None)
+@pytest.mark.parametrize("calls", ["show_rich", "show_tqdm"])
+def test_bar_makes_as_few_calls_as_result(calls: str) -> None:
+    """Without WaitOperation, an hour's bar polls no more often than ``result``, unless asked to."""
+    pytest.importorskip("rich")
+    pytest.importorskip("tqdm")
+    show = getattr(progress, calls)
+    output = {"show_rich": {"console": console()[0]}, "show_tqdm": {"file": io.StringIO()}}[calls]
+
+    def called(follow: Any) -> int:
+        server = ScriptedServer(wait=False)
+        server.operation("operations/a", ends_after=3600.0, metadata=metadata_after)
+        follow(server.client(polling=Polling(jitter=0.0)).operation("operations/a"))
+        return len(server.calls)
+
+    few = called(lambda operation: operation.result())
+    assert called(lambda operation: show(operation, **output)) == few
+    assert called(lambda operation: show(operation, every=2.0, **output)) > 3600 / 2
+
+
+def metadata_after(seconds: float) -> Any:
+    return lro.AnyMessage("x/acme.Meta", {"percent": int(seconds / 36)})
+
+
+@pytest.mark.parametrize(
+    ("name", "library"),
+    [("RichBar", "rich"), ("show_rich", "rich"), ("TqdmBar", "tqdm"), ("show_tqdm", "tqdm")],
+)
+def test_import_of_a_bar_without_its_library_names_the_extra(
+    name: str, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The import fails, and not a call that comes after the start of an operation."""
+    monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.delitem(vars(progress), name, raising=False)  # an earlier test may have loaded it
+    with pytest.raises(lro.errors.MissingExtra, match=r"lro\[progress\]"):
+        exec(f"from lro_client.progress import {name}", {})
+    assert name in dir(progress)
+    assert progress.Estimate().seconds_left is None
+
+
+def test_progress_module_without_a_name_raises_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'show_curses'"):
+        getattr(progress, "show_curses")  # noqa: B009  # type checkers refuse the attribute
+
+
+@pytest.mark.parametrize("name", ["RichBar", "TqdmBar"])
+def test_missing_bar_library_names_the_extra(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a part of the library is missing, the bar cannot be made."""
+    pytest.importorskip("rich")
+    pytest.importorskip("tqdm")
+    make = getattr(progress, name)
+    for module in ("rich.progress", "tqdm"):
+        monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(lro.errors.MissingExtra, match=r"lro\[progress\]"):
         make()
 

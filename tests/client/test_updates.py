@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import lro
 import lro.wire
-from lro_client import AsyncClient, DecodingError, Polling, PollTimeout
+from lro_client import AsyncClient, CallError, DecodingError, Polling, PollTimeout
 from tests.client.faces import URL, Clock, Face
 from tests.client.messages import (
     NAME,
@@ -30,7 +30,7 @@ from tests.client.messages import (
     running,
     succeeded,
 )
-from tests.client.simulation import Simulation
+from tests.client.simulation import Simulation, call_error
 
 PLAIN = Polling(jitter=0.0, wait_first=False)
 
@@ -184,6 +184,56 @@ def test_updates_show_each_step_longer_than_the_interval(
     assert steps == sorted(steps)
     assert set(range(int(ends_at / step))) <= set(steps)
     assert len(simulation.shown) <= len(set(steps)) + 1
+
+
+def test_updates_without_an_interval_pause_as_the_polling_policy_says(
+    face: Face, clock: Clock, server: respx.Router
+) -> None:
+    """Without WaitOperation, the policy decides the pauses, unless the caller gives ``every``."""
+    policy = Polling(wait=lambda _: 7.0, jitter=0.0, wait_first=False)
+    for options, pause in (({}, 7.0), ({"every": 2.0}, 2.0), ({"every": 9.0}, 7.0)):
+        server.get().mock(side_effect=answers(running(), running(1), succeeded()))
+        clock.sleeps.clear()
+        handle = face.client(clock=clock, polling=policy).operation(NAME, **TYPES)
+        assert [update.done for update in handle.updates(**options)] == [False, False, True]
+        assert clock.sleeps == [pause, pause]
+
+
+@given(st.floats(0, 5000))
+def test_updates_without_an_interval_poll_as_rarely_as_a_wait(ends_at: float) -> None:
+    """If the server lacks WaitOperation, each call is made at the time of a call of ``wait``."""
+    waiting, watching = Simulation(ends_at=ends_at), Simulation(ends_at=ends_at)
+    waiting.wait(Polling(jitter=0.0))
+    watching.watch(Polling(jitter=0.0))
+    assert [when for when, _ in watching.asked] == [when for when, _ in waiting.asked]
+
+
+@given(st.floats(0, 200), st.floats(10, 150))
+def test_updates_without_an_interval_are_a_second_late_if_the_server_waits(
+    ends_at: float, fails_at: float
+) -> None:
+    """With WaitOperation, polls are at most a second apart, also after a failed call."""
+    failed_calls: list[float] = []
+
+    def fault(now: float) -> CallError | None:
+        if now < fails_at or failed_calls:
+            return None
+        failed_calls.append(now)
+        return call_error(lro.Code.UNAVAILABLE, passing=True)
+
+    simulation = Simulation(ends_at=ends_at, max_hold=60, fault=fault)
+    simulation.watch(Polling(jitter=0.0))
+    times = [when for when, _ in simulation.asked]
+    assert all(b - a <= 1.0 + 1e-6 for a, b in itertools.pairwise(times))
+    assert simulation.shown[-1].done
+
+
+def test_updates_pause_as_the_policy_says_if_waits_answer_at_once() -> None:
+    """A server whose Waits return at once is polled as if it had no WaitOperation."""
+    simulation = Simulation(ends_at=600, max_hold=0)
+    simulation.watch(Polling(jitter=0.0))
+    assert len(simulation.asked) < 80
+    assert max(simulation.pauses) == 20.0
 
 
 def test_updates_pause_if_waits_answer_at_once() -> None:

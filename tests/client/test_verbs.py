@@ -124,7 +124,7 @@ def test_list_sends_the_parent_in_any_spelling(
 ) -> None:
     """The parent may have any spelling that the specification allows (spec §3.3)."""
     server.get().mock(return_value=reply({}))
-    assert list(face.client().list(parent)) == []
+    assert list(face.client().list(parent=parent)) == []
     assert line(sent(server)) == ("GET", path)
     for args, more in (
         ((parent, FILTER), {"page_size": 7}),

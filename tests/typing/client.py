@@ -62,6 +62,15 @@ def without_classes(client: Client) -> None:
     assert_type(client.operation("operations/a", response=ResizeResponse).result(), ResizeResponse)
 
 
+def with_a_class_of_metadata_only(client: Client) -> None:
+    """With a class of metadata only, the response is a dict."""
+    started = client.start("/v1/images:resize", {}, metadata=ResizeMetadata)
+    assert_type(started, OperationHandle[dict[str, Any], ResizeMetadata])
+    resumed = client.operation("operations/a", metadata=ResizeMetadata)
+    assert_type(resumed.result(), dict[str, Any])
+    assert_type(resumed.metadata, ResizeMetadata | None)
+
+
 def with_classes_of_every_kind(client: Client) -> None:
     """A handle can have message classes of each supported library."""
     one = client.start("/v1/images:resize", Model(), response=Struct, metadata=Model)
@@ -79,6 +88,10 @@ async def without_classes_async(client: AsyncClient) -> None:
     half = await client.start("/v1/images:resize", {}, response=ResizeResponse)
     assert_type(half, AsyncOperationHandle[ResizeResponse, dict[str, Any]])
     assert_type(client.operation("operations/a").metadata, dict[str, Any] | None)
+    known = client.operation("operations/a", metadata=ResizeMetadata)
+    assert_type(known, AsyncOperationHandle[dict[str, Any], ResizeMetadata])
+    other = await client.start("/v1/images:resize", {}, metadata=ResizeMetadata)
+    assert_type(other, AsyncOperationHandle[dict[str, Any], ResizeMetadata])
 
 
 async def starting_async(client: AsyncClient) -> None:

@@ -116,16 +116,20 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
         return handle_flows.async_future(self._state, self)
 
     async def updates(
-        self, timeout: timedelta | float | None = None, *, every: float = 1.0
+        self, timeout: timedelta | float | None = None, *, every: float | None = None
     ) -> AsyncGenerator[Update[Meta], None]:
-        """Yield each changed state until the operation is done, at most ``every`` seconds late.
+        """Yield each changed state until the operation is done.
+
+        ``every`` is the maximum delay of a change, in seconds. By default, the delay is at most a
+        second if the server has WaitOperation. Without WaitOperation, the client polls as
+        :meth:`wait` does, with the pauses of ``Polling`` (spec §11.2).
 
         Raises:
             DeclarationError: ``every`` is not a number of seconds above 0.
             PollTimeout, OperationGone, CallError: As for :meth:`wait`.
         """
         limit = _arguments.seconds(timeout)
-        flow = handle_flows.poll(self._state, self, limit, every)
+        flow = handle_flows.updates(self._state, self, limit, every)
         async with aclosing(self._driver.iterate(flow)) as steps:
             async for operation in steps:
                 yield Update(self, self._take_state(operation))
@@ -345,6 +349,17 @@ class AsyncClient:
         target: str,
         message: object,
         *,
+        metadata: type[Meta],
+        request_id: str | uuid.UUID = "",
+        validate_only: bool = False,
+    ) -> AsyncOperationHandle[dict[str, Any], Meta]: ...
+
+    @overload
+    async def start(
+        self,
+        target: str,
+        message: object,
+        *,
         request_id: str | uuid.UUID = "",
         validate_only: bool = False,
     ) -> AsyncOperationHandle[dict[str, Any], dict[str, Any]]: ...
@@ -389,6 +404,11 @@ class AsyncClient:
     def operation(
         self, operation: Operation | str, *, response: type[Resp]
     ) -> AsyncOperationHandle[Resp, dict[str, Any]]: ...
+
+    @overload
+    def operation(
+        self, operation: Operation | str, *, metadata: type[Meta]
+    ) -> AsyncOperationHandle[dict[str, Any], Meta]: ...
 
     @overload
     def operation(
@@ -438,7 +458,7 @@ class AsyncClient:
 
     def list(
         self,
-        request: str | ListOperationsRequest = "",
+        parent: str | ListOperationsRequest = "",
         filter: str | Expression = "",  # the name of the request's field
         *,
         page_size: int = 0,
@@ -447,11 +467,11 @@ class AsyncClient:
     ) -> AsyncPager:
         """List the operations of a parent that match an AIP-160 filter (spec §3.3, §11.9).
 
-        The filter is a string, or an expression of :mod:`lro_client.filters`. With the
-        ``page_token`` of an earlier page, the list continues after that page. ``view`` is the same
-        as for :meth:`get`.
+        The parent is a name such as ``projects/p/locations/us``, or the whole request. The filter
+        is a string, or an expression of :mod:`lro_client.filters`. With the ``page_token`` of an
+        earlier page, the list continues after that page. ``view`` is the same as for :meth:`get`.
         """
-        return AsyncPager(self, _arguments.listing(request, filter, page_size, page_token), view)
+        return AsyncPager(self, _arguments.listing(parent, filter, page_size, page_token), view)
 
     async def cancel(self, request: str | CancelOperationRequest) -> None:
         """Ask for the work of an operation to stop (spec §3.6).

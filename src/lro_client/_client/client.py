@@ -118,16 +118,20 @@ class OperationHandle(HandleBase[Resp, Meta]):
         return handle_flows.future(self._state, self)
 
     def updates(
-        self, timeout: timedelta | float | None = None, *, every: float = 1.0
+        self, timeout: timedelta | float | None = None, *, every: float | None = None
     ) -> Iterator[Update[Meta]]:
-        """Yield each changed state until the operation is done, at most ``every`` seconds late.
+        """Yield each changed state until the operation is done.
+
+        ``every`` is the maximum delay of a change, in seconds. By default, the delay is at most a
+        second if the server has WaitOperation. Without WaitOperation, the client polls as
+        :meth:`wait` does, with the pauses of ``Polling`` (spec §11.2).
 
         Raises:
             DeclarationError: ``every`` is not a number of seconds above 0.
             PollTimeout, OperationGone, CallError: As for :meth:`wait`.
         """
         limit = _arguments.seconds(timeout)
-        flow = handle_flows.poll(self._state, self, limit, every)
+        flow = handle_flows.updates(self._state, self, limit, every)
         for operation in self._driver.iterate(flow):
             yield Update(self, self._take_state(operation))
 
@@ -331,6 +335,17 @@ class Client:
         target: str,
         message: object,
         *,
+        metadata: type[Meta],
+        request_id: str | uuid.UUID = "",
+        validate_only: bool = False,
+    ) -> OperationHandle[dict[str, Any], Meta]: ...
+
+    @overload
+    def start(
+        self,
+        target: str,
+        message: object,
+        *,
         request_id: str | uuid.UUID = "",
         validate_only: bool = False,
     ) -> OperationHandle[dict[str, Any], dict[str, Any]]: ...
@@ -375,6 +390,11 @@ class Client:
     def operation(
         self, operation: Operation | str, *, response: type[Resp]
     ) -> OperationHandle[Resp, dict[str, Any]]: ...
+
+    @overload
+    def operation(
+        self, operation: Operation | str, *, metadata: type[Meta]
+    ) -> OperationHandle[dict[str, Any], Meta]: ...
 
     @overload
     def operation(
@@ -424,7 +444,7 @@ class Client:
 
     def list(
         self,
-        request: str | ListOperationsRequest = "",
+        parent: str | ListOperationsRequest = "",
         filter: str | Expression = "",  # the name of the request's field
         *,
         page_size: int = 0,
@@ -433,11 +453,11 @@ class Client:
     ) -> Pager:
         """List the operations of a parent that match an AIP-160 filter (spec §3.3, §11.9).
 
-        The filter is a string, or an expression of :mod:`lro_client.filters`. With the
-        ``page_token`` of an earlier page, the list continues after that page. ``view`` is the same
-        as for :meth:`get`.
+        The parent is a name such as ``projects/p/locations/us``, or the whole request. The filter
+        is a string, or an expression of :mod:`lro_client.filters`. With the ``page_token`` of an
+        earlier page, the list continues after that page. ``view`` is the same as for :meth:`get`.
         """
-        return Pager(self, _arguments.listing(request, filter, page_size, page_token), view)
+        return Pager(self, _arguments.listing(parent, filter, page_size, page_token), view)
 
     def cancel(self, request: str | CancelOperationRequest) -> None:
         """Ask for the work of an operation to stop (spec §3.6).

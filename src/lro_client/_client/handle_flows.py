@@ -81,20 +81,36 @@ def wait(
 
 
 def poll(
+    state: ClientState, handle: HandleBase[typing.Any, typing.Any], timeout: float | None
+) -> Flow[Operation]:
+    """Wait with separate calls for this operation."""
+    known, count = handle.operation, handle._count_polls
+    return polling.until_done(state.config, handle.name, known, timeout, count, handle._fits)
+
+
+def updates(
     state: ClientState,
     handle: HandleBase[typing.Any, typing.Any],
     timeout: float | None,
-    every: float | None = None,
+    every: float | None,
 ) -> Flow[Operation]:
-    """Wait with separate calls for this operation. With ``every``, yield each changed state.
+    """Yield each changed state until the operation is done.
 
     Raises:
-        DeclarationError: ``every`` is not a number of seconds above 0.
+        DeclarationError: ``every`` is neither None nor a number of seconds above 0.
     """
     if every is not None:
         _arguments.check_seconds("every", every)
-    known, count = handle.operation, handle._count_polls
-    return polling.until_done(state.config, handle.name, known, timeout, count, handle._fits, every)
+    return polling.until_done(
+        state.config,
+        handle.name,
+        handle.operation,
+        timeout,
+        handle._count_polls,
+        handle._fits,
+        changes=True,
+        every=every,
+    )
 
 
 def _with_others(

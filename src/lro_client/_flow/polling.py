@@ -28,6 +28,9 @@ from lro_client._tracing import log_failed_poll
 TICK_SECONDS = 1e-6
 """The deadline counts as reached this many seconds early, because sleeps can end early."""
 
+DEFAULT_EVERY_SECONDS = 1.0
+"""Maximum seconds of a Wait while changes are shown, because a Wait returns only at the end."""
+
 
 def until_done(
     config: FlowConfig,
@@ -36,13 +39,13 @@ def until_done(
     timeout: float | None,
     polled: Callable[[], object] = lambda: None,
     fits: Fits = any_fits,
+    changes: bool = False,
     every: float | None = None,
 ) -> Flow[Operation]:
     """Poll until the operation is done, and return its last state (spec §11.2-§11.5).
 
     ``polled`` is called before each poll. If ``fits`` rejects the result that a Wait returns, a
-    Get follows. With ``every``, the flow yields each changed state, and polls at least every
-    ``every`` seconds.
+    Get follows. With ``changes``, yield each changed state, at most ``every`` seconds late.
 
     Raises:
         PollTimeout: The timeout expired.
@@ -50,7 +53,7 @@ def until_done(
         CallError: A poll failed with an error that is not retried.
     """
     if first is not None and first.done:
-        if every is not None:
+        if changes:
             yield YieldValue(first)
         return first
     wait = _SingleWait(
@@ -59,6 +62,7 @@ def until_done(
         operation=first,
         config=config,
         timeout=timeout,
+        changes=changes,
         every=every,
     )
     shown: Operation | None = None
@@ -80,7 +84,7 @@ def until_done(
             wait.operation = operation
             wait.answered += 1
             wait.failures = ANSWERED
-            if every is not None and operation != shown:
+            if changes and operation != shown:
                 shown = operation
                 yield YieldValue(operation)
             if operation.done:
@@ -96,6 +100,7 @@ class _SingleWait(PollState):
 
     config: FlowConfig
     timeout: float | None
+    changes: bool
     every: float | None
     answered: int = 0
 
@@ -111,9 +116,10 @@ class _SingleWait(PollState):
         if not self.may_hold(self.config):
             return None
         hold = self.config.polling.hold_seconds
-        if self.every is not None:
+        if self.changes:
             # The first poll is not held, so the first state is yielded at once.
-            hold = min(self.every, self._policy_pause(None)) if self.answered else 0.0
+            most = DEFAULT_EVERY_SECONDS if self.every is None else self.every
+            hold = min(most, self._policy_pause(None)) if self.answered else 0.0
         return hold_within(hold, self.left)
 
     def call(self, hold: float | None) -> Call:
@@ -135,8 +141,7 @@ class _SingleWait(PollState):
         self.check_deadline()
         if hold is not None and self.holds_again(hold, took):
             return None
-        pause = self._policy_pause(reply.retry_after)
-        return pause if self.every is None else min(pause, self.every)
+        return min(self._policy_pause(reply.retry_after), self._longest_pause(hold))
 
     def after_failure(
         self, error: CallError, call: Call, hold: float | None, took: float
@@ -167,6 +172,12 @@ class _SingleWait(PollState):
     @property
     def _is_over(self) -> bool:
         return self.left <= TICK_SECONDS
+
+    def _longest_pause(self, hold: float | None) -> float:
+        if self.every is not None:
+            return self.every
+        between_waits = self.changes and hold is None and self.may_hold(self.config)
+        return DEFAULT_EVERY_SECONDS if between_waits else math.inf
 
     def _policy_pause(self, retry_after: float | None) -> float:
         config = self.config

@@ -6,6 +6,7 @@ Both bars need the extra ``progress``.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -114,7 +115,9 @@ class Running(Protocol[R_co]):
         """The operation's name."""
         ...
 
-    def updates(self, timeout: timedelta | float | None, *, every: float) -> Iterator[ShownUpdate]:
+    def updates(
+        self, timeout: timedelta | float | None, *, every: float | None
+    ) -> Iterator[ShownUpdate]:
         """Yield each changed state until the operation is done."""
         ...
 
@@ -220,15 +223,15 @@ def show_rich(
     operation: Running[R],
     timeout: timedelta | float | None = None,
     *,
-    every: float = 0.5,
+    every: float | None = None,
     description: str | None = None,
     console: Console | None = None,
     progress_of: ProgressOf = progress_of,
 ) -> R:
     """Draw a progress bar of rich while an operation runs, and return its result.
 
-    ``timeout`` and ``every`` are passed to ``operation.updates``. ``description`` defaults to the
-    operation's name.
+    ``timeout`` and ``every`` are passed to ``operation.updates``. By default the bar makes as few
+    calls as ``updates`` does. ``description`` defaults to the operation's name.
 
     Raises:
         MissingExtra: rich is not installed.
@@ -244,7 +247,7 @@ def show_tqdm(
     operation: Running[R],
     timeout: timedelta | float | None = None,
     *,
-    every: float = 0.5,
+    every: float | None = None,
     description: str | None = None,
     progress_of: ProgressOf = progress_of,
     **options: Any,
@@ -260,7 +263,10 @@ def show_tqdm(
 
 
 def _shown(
-    operation: Running[R], timeout: timedelta | float | None, every: float, bar: RichBar | TqdmBar
+    operation: Running[R],
+    timeout: timedelta | float | None,
+    every: float | None,
+    bar: RichBar | TqdmBar,
 ) -> R:
     with bar:
         for update in operation.updates(timeout, every=every):
@@ -303,6 +309,15 @@ def span_text(seconds: float) -> str:
     if whole >= 60:
         return f"{whole // 60}m {whole % 60:02d}s"
     return f"{whole}s"
+
+
+def check_library(name: str) -> None:
+    """Raise ``MissingExtra`` if the package that draws a bar is not installed.
+
+    The package is not imported, which would take longer than the rest of the import.
+    """
+    if importlib.util.find_spec(name) is None:
+        raise MissingExtra("a progress bar", "progress")
 
 
 def _imported(name: str) -> Any:

@@ -197,7 +197,10 @@ def _check_auth(auth: object, http: object) -> None:
     fine = fine or (http is not None and hasattr(auth, "auth_flow"))  # httpx2 has its own Auth
     if auth is not None and (not fine or isinstance(auth, type)):
         wanted = "must be an httpx.Auth, a pair of user and password, or a function of the request"
-        raise DeclarationError("auth", f"{wanted}, got an object of {type(auth).__name__}")
+        text = f"{wanted}, got an object of {type(auth).__name__}"
+        if hasattr(auth, "before_request"):  # a method of google-auth's credentials
+            text += "; wrap google-auth's credentials: lro_client.google.GoogleAuth(...)"
+        raise DeclarationError("auth", text)
 
 
 def _check_token_function(token: object, *, awaits: bool) -> None:
