@@ -14,6 +14,9 @@ import httpx
 import pytest
 
 import lro
+from lro.executors.inline import InlineExecutor
+from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from tests.http.servers import HOST, uvicorn_serving, waitress_serving
 from tests.integrations.counting import ANN, START, Counting, CountRequest, Served, served_by
@@ -214,6 +217,38 @@ def test_project_with_wrong_settings_starts(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("lro.integrations.django.apps.service", _operations.service.__wrapped__)
     with override_settings(LRO=None, TASKS={}):
         django.apps.apps.get_app_config("lro").ready()
+
+
+@pytest.mark.parametrize("executor", [ThreadExecutor(workers=1), InlineExecutor()])
+def test_old_connections_are_closed_around_each_attempt_only(
+    executor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Work that uses the ORM leaves no connection open, but an open transaction and a plain call
+    keep theirs."""
+    service = lro.Service(MemoryStore(), executor)
+    monkeypatch.setattr("lro.integrations.django.apps.service", lambda: service)
+    with override_settings(TASKS={}):
+        django.apps.apps.get_app_config("lro").ready()
+
+    @service.method("acme.v1.Things.Look")
+    def look(request: CountRequest) -> lro.types.BoolValue:
+        before = connection.connection
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+        return lro.types.BoolValue(before is not None)
+
+    with service:
+        connection.close()
+        for _ in range(2):
+            assert not look.start(CountRequest()).result(60).value
+        look(CountRequest())
+        assert look(CountRequest()).value
+        with transaction.atomic():
+            own = connection.connection
+            in_thread = isinstance(executor, ThreadExecutor)
+            assert look.start(CountRequest()).result(60).value is not in_thread
+            assert connection.connection is own
+    connection.close()
 
 
 def test_command_checks_the_store(monkeypatch: pytest.MonkeyPatch) -> None:

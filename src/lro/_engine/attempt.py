@@ -559,9 +559,12 @@ class Attempt:
             if through is not None:
                 return FinalResult(spec.pack_response(through(spec, self._request, control)))
             with control:
-                if spec.around is None:
+                if spec.around is None and not self._runtime.surroundings:
                     return FinalResult(spec.pack_response(function(*self._arguments(control))))
-                with spec.surroundings(control.job):
+                with contextlib.ExitStack() as stack:
+                    for surrounding in self._runtime.surroundings:
+                        stack.enter_context(surrounding())
+                    stack.enter_context(spec.surroundings(control.job))
                     return FinalResult(spec.pack_response(function(*self._arguments(control))))
         except BaseException as exc:  # SystemExit too: it ends the job, not the thread
             self._raise_if_interrupted(exc)

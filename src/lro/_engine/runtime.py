@@ -6,6 +6,7 @@ import functools
 import logging
 import threading
 from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import TypeAlias
 
@@ -270,6 +271,8 @@ class Runtime(ByFields):
     """How long ended operations of undeclared methods are kept."""
     statistics: Statistics | None = None
     """Counts the events of this process; None if the service keeps no statistics."""
+    surroundings: list[Callable[[], AbstractContextManager[object]]] = attrs.field(factory=list)
+    """Make the context managers in which a thread of this process calls a plain function."""
     webhooks: WebhookSender | None = attrs.field(init=False)
     """The webhook sender of the updater, or None."""
     events: EventDispatch = attrs.field(init=False)

@@ -204,6 +204,18 @@ class ServiceParts:
         """
         self.runtime.events.add(observer)
 
+    def surround(
+        self, surrounding: Callable[[], contextlib.AbstractContextManager[object]]
+    ) -> None:
+        """Call plain functions in this context manager from now on, outside of ``around``.
+
+        ``surrounding`` makes a context manager for each attempt, which is entered in the thread of
+        the function. It applies to all methods of the service, but not to async functions, not in
+        child processes, and not if a method is called directly. It is for frameworks; applications
+        use ``around``.
+        """
+        self.runtime.surroundings.append(surrounding)
+
     def end_waits(self) -> None:
         """End all waits and watches with UNAVAILABLE: the service is stopping.
 

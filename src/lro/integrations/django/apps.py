@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from django.apps import AppConfig
@@ -31,7 +31,7 @@ class OperationsConfig(AppConfig):  # type: ignore[misc]  # Django ships no type
     verbose_name = "Long-running operations"
 
     def ready(self) -> None:
-        """Register the settings check, the signal handlers, the test databases and the tasks.
+        """Register the check, the signal handlers, the test databases, connections and tasks.
 
         Signal handlers need the main thread, in which only ``ready`` is sure to run. The method is
         declared even in a process that starts no tasks, so that the process can run the tasks that
@@ -42,12 +42,33 @@ class OperationsConfig(AppConfig):  # type: ignore[misc]  # Django ships no type
             TestDatabase(alias).watch()
         with contextlib.suppress(*_WRONG):  # the settings check reports the error
             service().edges.end_waits_at_signals()
+            service().edges.surround(without_old_connections)
         backends = getattr(settings, "TASKS", {}).values()
         ours = f"{self.name}.tasks.TaskBackend"
         if any(one.get("BACKEND") == ours for one in backends):  # pragma: no cover - in Django 6
             from lro.integrations.django.tasks import run_method
 
             run_method()
+
+
+@contextlib.contextmanager
+def without_old_connections() -> Iterator[None]:
+    """Close this thread's old database connections before and after the work, as for a request.
+
+    A connection inside ``transaction.atomic()`` stays open: an InlineExecutor runs the work in the
+    thread of the caller, whose transaction would be lost.
+    """
+    _close_old_connections()
+    try:
+        yield
+    finally:
+        _close_old_connections()
+
+
+def _close_old_connections() -> None:
+    for one in connections.all(initialized_only=True):
+        if not one.in_atomic_block:
+            one.close_if_unusable_or_obsolete()
 
 
 def check_settings(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:  # noqa: ARG001

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import attrs
 from django.core.exceptions import ImproperlyConfigured
-from django.db import close_old_connections
 from django.utils.json import normalize_json
 from django.utils.module_loading import import_string
 
@@ -185,14 +184,6 @@ def run(request: RunRequest, job: Job[RunMetadata]) -> RunResponse:
     Raises:
         StatusError: The task failed. The worker's log has the traceback.
     """
-    close_old_connections()
-    try:
-        return _run(request, job)
-    finally:
-        close_old_connections()
-
-
-def _run(request: RunRequest, job: Job[RunMetadata]) -> RunResponse:
     from django.tasks import task_backends
 
     backend = task_backends[request.backend]
