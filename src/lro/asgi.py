@@ -297,6 +297,7 @@ def request_of(
         "peer": client[0] if client else "",
         "mount": _mount,
         "while_connected": None if receive is None else functools.partial(while_there, receive),
+        "one_thread": False,
     }
     return http_request(fields)
 

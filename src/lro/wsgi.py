@@ -1,9 +1,10 @@
 """The HTTP edge as WSGI applications, to serve together with Flask or Django, or alone.
 
-Like every WSGI call, a Wait occupies a thread of the server. So the number of threads bounds the
-callers who wait, and the server does not notice that a caller disconnects until the wait has ended.
-A Wait ends after 20 seconds, if the option ``max_wait`` of the edge does not say otherwise; the
-caller then gets the operation as it is, and may wait again. For thousands of waiting callers, serve
+Like every WSGI call, a Wait occupies a thread of the server, and the server does not notice that a
+caller disconnects until the wait has ended. So at most ``max_waiting`` calls (3 by default) wait in
+a process; a further caller gets the operation as it is, at once. A Wait ends after 20 seconds, and
+in a process with a single thread after 1 second, if the option ``max_wait`` does not say otherwise.
+The caller then gets the operation as it is, and may wait again. For thousands of callers, serve
 :mod:`lro.asgi`. Watch is UNIMPLEMENTED here: a stream would occupy its thread while the operations
 run.
 """
@@ -132,6 +133,7 @@ def request_of(environ: Environ) -> HttpRequest:
         native=environ,
         peer=environ.get("REMOTE_ADDR") or "",
         mount=_mount,
+        one_thread=not environ.get("wsgi.multithread", True),
     )
 
 

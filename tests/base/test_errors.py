@@ -8,6 +8,8 @@ import pickle
 import re
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from http import HTTPStatus
+from typing import Any
 
 import pytest
 
@@ -165,6 +167,14 @@ def test_status_error_has_its_code_and_reason():
     assert error.status_code is Code.ABORTED
     assert error.details("d") == (ErrorInfo("ABORTED", "d"), RetryInfo())
     assert StatusError(Code.ABORTED, "", why="X_Y").details("d") == (ErrorInfo("X_Y", "d"),)
+
+
+@pytest.mark.parametrize("chosen", ["FAILED_PRECONDITION", 9, None, HTTPStatus.CONFLICT])
+def test_status_error_refuses_a_code_of_another_type(chosen: Any) -> None:
+    """Such an error could not be sent, and callers would get INTERNAL."""
+    wanted = r"^chosen: must be a code, such as lro.Code.NOT_FOUND, got "
+    with pytest.raises(DeclarationError, match=wanted):
+        StatusError(chosen, "the disk is full")
 
 
 def quoted(error):

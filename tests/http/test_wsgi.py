@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 from urllib.parse import quote, unquote_to_bytes
@@ -15,6 +16,7 @@ from lro import DeclarationError
 from lro.wsgi import OperationsApp
 from tests.http.counting_service import begun, build
 from tests.http.servers import environ_of_wsgiref
+from tests.waiting import until
 
 
 def environ_of(method: str, path: str, body: bytes = b"", **more: Any) -> dict[str, Any]:
@@ -275,6 +277,58 @@ def test_wait_ends_before_servers_stop_the_process(
     assert limits == [lasts]
 
 
+@pytest.mark.parametrize(
+    ("options", "lasts", "lines"),
+    [({}, 1, 1), ({"max_wait": timedelta(seconds=45)}, 45, 0), ({"max_wait": timedelta(0)}, 0, 0)],
+)
+def test_wait_in_a_process_with_one_thread_is_short(
+    options: dict[str, Any], lasts: float, lines: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A wait blocks all other calls of such a process, so it lasts 1 s; a log line says so once."""
+    counting, name = begun()
+    service: Any = counting.service
+    waited, limits = service.wait, []
+
+    def wait(name: str, timeout: timedelta, **more: Any) -> Any:
+        limits.append(timeout.total_seconds())
+        return waited(name, timedelta(0), **more)
+
+    service.wait = wait
+    starts = {"/v1/counts:start": counting.count}
+    app = OperationsApp(counting.service, starts=starts, **options)
+    alone = {"wsgi.multithread": False}
+    for _ in range(2):
+        assert "done" not in serve(app, environ_of("POST", f"/v1/{name}:wait", **alone))[2]
+    wanted = alone | {"HTTP_PREFER": "wait=50"}
+    _, headers, _ = serve(app, environ_of("POST", "/v1/counts:start", b"{}", **wanted))
+    assert headers["Preference-Applied"] == f"wait={lasts:g}"
+    assert limits[:2] == [lasts, lasts]
+    told = [line for line in caplog.messages if "answers one call at a time" in line]
+    assert len(told) == lines
+
+
+@pytest.mark.parametrize("options", [{}, {"max_waiting": 0}, {"max_waiting": 1}])
+def test_wait_over_max_waiting_returns_at_once(options: dict[str, Any]) -> None:
+    """Waiting calls leave threads for others: three wait by default (spec §4.7, §4.8)."""
+    counting, name = begun()
+    app = OperationsApp(counting.service, **options)
+    waiters = counting.service.edges.waiters
+    count = options.get("max_waiting", 3)
+
+    def wait(timeout: str = "50s") -> tuple[str, dict[str, str], Any]:
+        body = json.dumps({"timeout": timeout}).encode()
+        return serve(app, environ_of("POST", f"/v1/{name}:wait", body))
+
+    with ThreadPoolExecutor() as pool:
+        waiting = [pool.submit(wait) for _ in range(count)]
+        until(lambda: waiters.open, lambda number: number == count)
+        assert wait()[::2] == ("200 OK", {"name": name})
+        assert reason(wait("-1s")[2]) == "INVALID_TIMEOUT"
+        counting.service.delete(name)
+        assert {call.result()[0] for call in waiting} <= {"404 Not Found"}
+    assert waiters.open == 0
+
+
 def test_wait_and_the_wait_for_bytes_end_before_servers_stop_the_process() -> None:
     """The reply to a Wait may wait for bytes too; gunicorn kills a sync worker after 30 s."""
     app = OperationsApp(build().service)
@@ -301,3 +355,5 @@ def test_longest_wait_of_service_bounds_that_of_edge() -> None:
         assert OperationsApp(service, **options).edge.max_wait == timedelta(seconds=5)
     with pytest.raises(DeclarationError, match=r"^max_wait: must be a timedelta from zero"):
         OperationsApp(service, max_wait=-timedelta(seconds=1))
+    with pytest.raises(DeclarationError, match=r"^max_waiting: must be a whole number from 0, got"):
+        OperationsApp(service, max_waiting=-1)

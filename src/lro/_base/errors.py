@@ -446,11 +446,17 @@ class StatusError(LroError):
 
     ``chosen`` is the canonical code (not OK), ``message`` an English text for developers, ``extra``
     further detail messages, and ``why`` the reason in ErrorInfo (by default the code's name).
+
+    Raises:
+        DeclarationError: ``chosen`` is not a :class:`lro.Code`, for instance a text.
     """
 
     def __init__(
         self, chosen: Code, message: str, extra: tuple[object, ...] = (), why: str = ""
     ) -> None:
+        if not isinstance(chosen, Code):
+            wanted = f"must be a code, such as lro.Code.NOT_FOUND, got {got(chosen)}"
+            raise DeclarationError("chosen", wanted)
         super().__init__(chosen, message, extra, why)
         self.chosen: Code = chosen
         self.message: str = message

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from http import HTTPStatus
@@ -65,6 +66,7 @@ from lro._http.responses import (
     error_reply,
     event_stream,
     json_reply,
+    log,
     operation_reply,
     page_reply,
     shown_together,
@@ -133,6 +135,14 @@ def _page_route(routes: Sequence[Route], page: object) -> Route:
 DEFAULT_MAX_BODY: Final = 1024 * 1024
 THREAD_WAIT: Final = timedelta(seconds=20)
 """The longest Wait in hosts in which a call occupies a thread, unless ``max_wait`` is set."""
+ONE_THREAD_WAIT: Final = timedelta(seconds=1)
+"""The longest Wait in a process that answers one call at a time, unless ``max_wait`` is set."""
+DEFAULT_MAX_WAITING: Final = 3
+"""Number of waiting calls that leaves a thread for others: waitress has four by default."""
+_ONE_THREAD: Final = (
+    "this process answers one call at a time, so a call of Wait lasts at most %g s:"
+    " set more threads (gunicorn: --threads), or max_wait"
+)
 _LARGEST_BODY: Final = 1 << 40
 """The largest allowed ``max_body``, in bytes; servers do not accept larger limits."""
 
@@ -157,6 +167,7 @@ class IntegrationKeywords(CommonEdgeKeywords, total=False):
     heartbeat_seconds: float
     accepted: bool
     max_wait: timedelta | None
+    max_waiting: int
 
 
 class EdgeKeywords(IntegrationKeywords, total=False):
@@ -184,6 +195,7 @@ class EdgeOptions:
     heartbeat_seconds: float = HEARTBEAT_SECONDS
     accepted: bool = False
     max_wait: timedelta | None = None
+    max_waiting: int = DEFAULT_MAX_WAITING
     openapi: ExtraPage | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -194,6 +206,7 @@ class EdgeOptions:
         check_flag("accepted", self.accepted)
         if self.max_wait is not None:
             check_span("max_wait", self.max_wait, zero=True)
+        check_count("max_waiting", self.max_waiting, least=0)
 
 
 class OperationsEdge:
@@ -218,7 +231,9 @@ class OperationsEdge:
     ``max_wait`` is the longest time that a Wait, or a start with ``Prefer: wait``, may last; the
     service's ``max_wait`` is a bound, too. By default only the latter applies, but under WSGI 20
     seconds do, because a call that waits occupies a thread, and servers stop processes whose calls
-    last long: gunicorn after 30 seconds.
+    last long: gunicorn after 30 seconds. In a WSGI process with a single thread, 1 second does.
+    Under WSGI, at most ``max_waiting`` calls wait at a time; further calls get the present state at
+    once (spec §4.7, §4.8). Choose a number below the number of threads of a process.
     ``openapi`` is an :class:`lro.openapi.Document`, which serves the OpenAPI document at its path;
     by default no document is served.
 
@@ -254,6 +269,8 @@ class OperationsEdge:
         own = longest if given.max_wait is None else given.max_wait
         self.max_wait: timedelta = min(longest, own)
         """The longest time that a call may wait for an operation."""
+        self._room: threading.Semaphore | None = None
+        self._one_thread_told = False
         self._page_reply: HttpReply | None = None
         routed = (*default_routes(given.parents), *extension_routes(given.parents))
         offered = (route for route in routed if route.rpc in self.offered)
@@ -298,13 +315,14 @@ class OperationsEdge:
         """Prepare for the host ``where``, in which each call occupies a thread until its reply.
 
         Watch is not offered, and a Wait lasts for at most ``THREAD_WAIT``, or the option
-        ``max_wait``.
+        ``max_wait``. At most ``max_waiting`` calls wait at a time.
 
         Raises:
             DeclarationError: As for :meth:`check_plain`.
         """
         self.check_plain(where)
         self.streams = False
+        self._room = threading.Semaphore(self.options.max_waiting)
         if self.options.max_wait is None:
             self.max_wait = min(self.max_wait, THREAD_WAIT)
 
@@ -502,7 +520,7 @@ class OperationsEdge:
         if preferred.respond_async and not operation.done:
             applied.append("respond-async")
         if wait is not None:
-            most = int(self.max_wait.total_seconds())
+            most = int(self._longest_wait(request).total_seconds())
             applied.append(f"wait={min(wait, most)}")
         return operation, ", ".join(applied)
 
@@ -596,8 +614,22 @@ class OperationsEdge:
         caller: str,
     ) -> Wait:
         return Wait(
-            self.service, wanted, deadline_seconds, caller, request.while_connected, self.max_wait
+            self.service,
+            wanted,
+            deadline_seconds,
+            caller,
+            request.while_connected,
+            self._longest_wait(request),
+            self._room,
         )
+
+    def _longest_wait(self, request: HttpRequest) -> timedelta:
+        if not request.one_thread or self.options.max_wait is not None:
+            return self.max_wait
+        if not self._one_thread_told:
+            self._one_thread_told = True
+            log.warning(_ONE_THREAD, ONE_THREAD_WAIT.total_seconds())
+        return min(self.max_wait, ONE_THREAD_WAIT)
 
     def _batch_get(self, request: HttpRequest, collection: str, caller: str) -> Exchange:
         query = _query_of(request, "BatchGetOperations")

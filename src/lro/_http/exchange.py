@@ -7,6 +7,7 @@ reply. A host with an event loop runs the flow by ``on_loop``, a host with threa
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
@@ -47,7 +48,8 @@ class Wait(FlowStep):
     """A step: wait for an operation, as ``Service.wait`` and ``Service.wait_async`` do.
 
     On an event loop, ``while_connected`` cancels the wait when the caller disconnects. The wait
-    lasts for at most ``max_wait`` (spec §4.7).
+    lasts for at most ``max_wait`` (spec §4.7). A wait that blocks a thread takes a place in
+    ``room``; if all places are taken, the wait ends at once.
     """
 
     service: Service
@@ -56,19 +58,27 @@ class Wait(FlowStep):
     caller: str
     while_connected: WhileConnected | None = None
     max_wait: timedelta | None = None
+    room: threading.Semaphore | None = None
 
     def take(self) -> Operation:
         """Block this thread until the wait has ended."""
-        return self._begin(self.service.wait)
+        if self.room is None:
+            return self._begin(self.service.wait, self.max_wait)
+        if not self.room.acquire(blocking=False):
+            return self._begin(self.service.wait, timedelta(0))
+        try:
+            return self._begin(self.service.wait, self.max_wait)
+        finally:
+            self.room.release()
 
     def take_async(self) -> Awaitable[Operation]:
         """Wait without a thread."""
-        waiting = self._begin(self.service.wait_async)
+        waiting = self._begin(self.service.wait_async, self.max_wait)
         return waiting if self.while_connected is None else self.while_connected(waiting)
 
-    def _begin(self, wait: Callable[..., R]) -> R:
+    def _begin(self, wait: Callable[..., R], most: timedelta | None) -> R:
         self.service.edges.end_waits_at_signals()
-        name, asked, most = self.request.name, self.request.timeout, self.max_wait
+        name, asked = self.request.name, self.request.timeout
         timeout: Duration | timedelta | None = asked
         # An invalid timeout is left as it is, so that ``wait`` refuses it.
         if most is not None and (

@@ -61,7 +61,7 @@ class HttpRequest(ByFields):
     before ``path``, percent-encoded and without a slash at its end, or None if that part is
     unknown. ``while_connected`` awaits its argument, and cancels it when the caller disconnects.
     ``while_connected`` is None if the server reports no disconnects, or cancels the task of the
-    call itself.
+    call itself. ``one_thread`` is True if the server's process answers one call at a time.
     """
 
     method: str = attrs.field(converter=_as_method)
@@ -75,6 +75,7 @@ class HttpRequest(ByFields):
     peer: str = ""
     mount: Callable[[HttpRequest], str | None] = attrs.field(default=_at_root, eq=False, repr=False)
     while_connected: WhileConnected | None = attrs.field(default=None, eq=False, repr=False)
+    one_thread: bool = False
 
 
 def http_request(fields: dict[str, Any]) -> HttpRequest:

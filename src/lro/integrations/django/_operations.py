@@ -34,6 +34,7 @@ _OPTIONS: Final = (
     "POLL_SECONDS",
     "ACCEPTED",
     "MAX_WAIT",
+    "MAX_WAITING",
 )
 _SETTINGS: Final = ("SERVICE", "CALLER", "PERMISSION", "SCHEMA", *_OPTIONS)
 
