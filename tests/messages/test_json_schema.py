@@ -6,7 +6,7 @@ import contextlib
 import enum
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -247,3 +247,152 @@ def test_schema_of_a_registered_class_comes_from_its_codec() -> None:
     items = schema["properties"]["fieldViolations"]["items"]
     assert items == {"$ref": "#/components/schemas/google.rpc.BadRequest.FieldViolation"}
     assert shape_of(Tree).fields[0].name == "label"
+
+
+class Said:
+    """A mark that describes a field, such as ``typing_extensions.Doc`` or pydantic's ``Field``."""
+
+    def __init__(self, **said: Any) -> None:
+        self.__dict__.update(said)
+
+
+class Speed(enum.Enum):
+    """How fast."""
+
+    SLOW = "slow"
+    QUICK = "quick"
+
+
+@lro.message("acme.v1.Described")
+@attrs.frozen
+class Described:
+    """Fields with descriptions and defaults."""
+
+    title: typing.Annotated[str, Said(documentation="The title.", examples=["a", "b"])] = ""
+    tags: typing.Annotated[list[str], Said(description="Short words.", examples=[["a"]])] = ()
+    speed: typing.Annotated[Speed, Said(description="The speed.")] = Speed.QUICK
+    part: typing.Annotated[Tree, Said(description="A part.")] = attrs.field(factory=Tree)
+    mode: typing.Literal["fast", "best"] = "best"
+    other: typing.Literal["fast", "best"] | None = None
+    kinds: tuple[typing.Literal["a", "b"], ...] = ()
+    steps: typing.Annotated[int, Said(ge=1)] = 3  # attrs does not check the limit
+    many: int = 2**53
+    wide: lro.types.Int64 = 7
+    rate: float = 0.5
+    endless: float = float("inf")
+    made: str = attrs.field(factory=lambda: "random")
+    at: timedelta = timedelta(seconds=1)
+
+
+@dataclass
+class DescribedByDataclass:
+    """Defaults of a dataclass."""
+
+    mode: str = "best"
+    made: str = field(default_factory=lambda: "random")
+
+
+def test_schema_says_what_the_class_says_of_its_fields() -> None:
+    """Descriptions, examples, choices and constant defaults are in the schemas of a message."""
+    for reading in (True, False):
+        fields = schema_of(Described, reading=reading)["properties"]
+        assert fields["title"]["description"] == "The title."
+        assert fields["title"]["examples"] == ["a", "b"]
+        assert fields["tags"]["description"] == "Short words."
+        assert "examples" not in fields["tags"]  # only scalars are examples
+        assert fields["speed"]["description"] == "The speed."
+        assert fields["part"]["description"] == "A part."
+        choices = ["fast", "best"]
+        assert fields["mode"]["enum"] == [*choices, *([None] if reading else [])]
+        assert fields["other"]["enum"] == [*choices, *([None] if reading else [])]
+        assert fields["kinds"]["items"]["enum"] == ["a", "b"]
+        assert fields["steps"].get("minimum") != 1
+        found = {name: one["default"] for name, one in fields.items() if "default" in one}
+        assert found == {
+            "speed": "QUICK",
+            "mode": "best",
+            "steps": 3,
+            "many": str(2**53),
+            "wide": "7",
+            "rate": 0.5,
+        }
+        described = schema_of(DescribedByDataclass, reading=reading)["properties"]
+        assert described["mode"]["default"] == "best"
+        assert "default" not in described["made"]
+
+
+def test_described_message_fits_its_schemas() -> None:
+    types = lro.TypeRegistry(Described)
+    read = validator(lambda schemas: schemas.read(Described), types)
+    for check in (read, validator(lambda schemas: schemas.written(Described), types)):
+        check.validate(types.dump(Described()))
+    for fine in ({}, {"mode": None, "speed": None, "steps": None}, {"mode": "fast"}):
+        read.validate(fine)
+        types.load(fine, Described)
+    for bad in ({"mode": "slow"}, {"kinds": ["c"]}):
+        assert not read.is_valid(bad)
+        with pytest.raises(InvalidArgument):
+            types.load(bad, Described)
+
+
+def limited_by_pydantic() -> type:
+    """Return a model with limits."""
+    pydantic = pytest.importorskip("pydantic")
+    element = typing.Annotated[int, pydantic.Field(ge=1, description="of an element")]
+    return pydantic.create_model(
+        "Limited",
+        url=(str, pydantic.Field(description="The URL.", min_length=1, pattern="^h")),
+        pages=(int, pydantic.Field(5, ge=1, le=100, multiple_of=5)),
+        rate=(float | None, pydantic.Field(None, gt=0, lt=1)),
+        sizes=(list[element], pydantic.Field([], max_length=3)),
+        either=(int | str, pydantic.Field(3, description="One of two types.")),
+        made=(str, pydantic.Field(default_factory=lambda: "random")),
+        wrong=(lro.Int32, pydantic.Field(7, le=5)),  # pydantic does not check a default
+    )
+
+
+def limited_by_msgspec() -> type:
+    """Return a Struct with the same limits."""
+    msgspec = pytest.importorskip("msgspec")
+    meta = msgspec.Meta
+    url = typing.Annotated[str, meta(description="The URL.", min_length=1, pattern="^h")]
+    pages = typing.Annotated[int, meta(ge=1, le=100, multiple_of=5)]
+    rate = typing.Annotated[float, meta(gt=0, lt=1)] | None
+    made = msgspec.field(default_factory=lambda: "random")
+    fields = [
+        *(("url", url), ("pages", pages, 5), ("rate", rate, None)),
+        ("sizes", list[typing.Annotated[int, meta(ge=1)]], msgspec.field(default_factory=list)),
+        *(("either", int | str, 3), ("made", str, made)),
+        ("wrong", typing.Annotated[lro.Int32, meta(le=5)], 7),
+    ]
+    return msgspec.defstruct("Limited", fields)
+
+
+@pytest.mark.parametrize("make", [limited_by_pydantic, limited_by_msgspec])
+def test_limits_that_a_class_checks_are_in_the_schema_of_requests(
+    make: typing.Callable[[], type],
+) -> None:
+    cls = make()
+    types = lro.TypeRegistry()
+    fields = schema_of(cls, reading=True, types=types)["properties"]
+    assert fields["url"]["description"] == "The URL."
+    read = validator(lambda schemas: schemas.read(cls), types)
+    fine = {"url": "http", "pages": 10, "rate": 0.5, "sizes": [1], "wrong": 5}
+    read.validate(fine)
+    types.load(fine, cls)
+    bad = [{"url": ""}, {"url": "ftp"}, *({"pages": value} for value in (0, 7, 105))]
+    for wrong in (*bad, {"rate": 0}, {"rate": 1}, {"sizes": [0]}, {"wrong": 6}):
+        assert not read.is_valid({**fine, **wrong}), wrong
+        with pytest.raises(InvalidArgument):
+            types.load({**fine, **wrong}, cls)
+    assert (fields["pages"]["default"], fields["either"]["default"]) == (5, 3)
+    assert "default" not in fields["made"]
+    written = validator(lambda schemas: schemas.written(cls), types)
+    written.validate(types.dump(cls(url="http")))
+
+
+def test_parameter_has_the_description_of_its_field() -> None:
+    schemas = MessageSchemas(TYPES)
+    for name in ("title", "tags"):
+        shown = schemas.field(shape_of(Described).spellings[name], "acme.v1")
+        assert shown["description"]

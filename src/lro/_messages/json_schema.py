@@ -7,7 +7,11 @@ absent field.
 
 from __future__ import annotations
 
+import enum
+import inspect
+import math
 import re
+import typing
 from collections.abc import Mapping
 from typing import Final, TypeGuard
 
@@ -17,14 +21,18 @@ from lro._messages.scalars import EXACT, enum_numbers
 from lro._messages.schema import (
     ANY,
     DURATION,
+    INT_KINDS,
     STRUCT,
     TIMESTAMP,
     VALUE,
+    Declared,
     Field,
     Kind,
     Label,
     Shape,
+    bare,
     docstring,
+    marks_of,
 )
 from lro._messages.shapes import is_message_class, shape_of
 
@@ -83,6 +91,19 @@ _PLAIN_INT: Final[tuple[Schema, Schema]] = (
 )
 """Schemas for writing and for reading of a plain ``int``."""
 
+_NUMBER_LIMITS: Final = {
+    "ge": "minimum",
+    "gt": "exclusiveMinimum",
+    "le": "maximum",
+    "lt": "exclusiveMaximum",
+    "multiple_of": "multipleOf",
+}
+_LIMITS: Final[Mapping[Kind, Mapping[str, str]]] = {
+    Kind.STRING: {"min_length": "minLength", "max_length": "maxLength", "pattern": "pattern"},
+    **dict.fromkeys((*INT_KINDS, Kind.FLOAT, Kind.DOUBLE), _NUMBER_LIMITS),
+}
+"""Names of limits in pydantic, msgspec and annotated_types, each with its name in a schema."""
+
 _ODD: Final = re.compile(r"[^A-Za-z0-9._-]")
 """Characters that the key of an OpenAPI component cannot have."""
 _NO_WORD: Final = re.compile(r"[\W_]+")
@@ -116,11 +137,14 @@ def or_null(schema: Schema) -> Schema:
     """Return a schema that also accepts null."""
     if not schema:
         return schema
-    kinds, choices = schema.get("type"), schema.get("anyOf", [schema])
+    kinds, choices, values = (schema.get(key) for key in ("type", "anyOf", "enum"))
+    if isinstance(choices, list):
+        return {**schema, "anyOf": [*choices, {"type": "null"}]}
     if kinds is None:
-        assert isinstance(choices, list)
-        return {"anyOf": [*choices, {"type": "null"}]}
-    return {**schema, "type": [*kinds, "null"] if isinstance(kinds, list) else [kinds, "null"]}
+        return {"anyOf": [schema, {"type": "null"}]}
+    more: Schema = {"enum": [*values, None]} if isinstance(values, list) else {}
+    known = kinds if isinstance(kinds, list) else [kinds]
+    return {**schema, "type": [*known, "null"], **more}
 
 
 class MessageSchemas:
@@ -162,7 +186,8 @@ class MessageSchemas:
     def field(self, field: Field, package: str) -> Schema:
         """Return the schema for reading one field; ``package`` is the package of its message."""
         one = self._one(field, package, reading=True)
-        return {"type": "array", "items": one} if field.label is Label.REPEATED else one
+        shown: Schema = {"type": "array", "items": one} if field.label is Label.REPEATED else one
+        return {**shown, **_about(field)}
 
     def packed(self, cls: type) -> Schema:
         """Return the schema of an Any with a message of this class, in JSON (spec §1.10)."""
@@ -258,13 +283,14 @@ class MessageSchemas:
             one = {"type": "array", "items": one}
         elif field.label is Label.MAP:
             one = {"type": "object", "additionalProperties": one, **_keys(field)}
-        return or_null(one) if reading and not _needed(field) else one
+        shown = or_null(one) if reading and not _needed(field) else one
+        return {**shown, **_about(field)}
 
     def _one(self, field: Field, package: str, *, reading: bool) -> Schema:
         if field.as_number:
-            return self.plain_int[reading]
+            return _limited(self.plain_int[reading], field, reading=reading)
         if field.kind in _SCALARS:
-            return _SCALARS[field.kind][reading]
+            return _limited(_SCALARS[field.kind][reading], field, reading=reading)
         if field.kind is Kind.ENUM:
             return self._enum(field, package, reading=reading)
         name = field.message_name or ""
@@ -305,3 +331,66 @@ def _keys(field: Field) -> Schema:
     if field.key_kind is Kind.BOOL:
         return {"propertyNames": {"enum": ["true", "false"]}}
     return {"propertyNames": {"pattern": "^-?[0-9]+$"}}
+
+
+def _about(field: Field) -> Schema:
+    """Return what the class says about a field: its description, examples and default."""
+    said = field.declared
+    if said is None:
+        return {}
+    single = field.label in (Label.OPTIONAL, Label.IMPLICIT)
+    marks = (*said.about, *marks_of(said.annotation), *(marks_of(field.value) if single else ()))
+    found: Schema = {}
+    for mark in marks:
+        for name in ("description", "documentation"):  # typing_extensions.Doc has the latter
+            text = getattr(mark, name, None)
+            if isinstance(text, str) and text:
+                found.setdefault("description", inspect.cleandoc(text))
+        examples = getattr(mark, "examples", None)
+        if isinstance(examples, list) and examples and all(map(_is_simple, examples)):
+            found.setdefault("examples", [*examples])
+    default = _default(field, said) if single and not said.factory else None
+    return found if default is None else {**found, "default": default}
+
+
+def _default(field: Field, said: Declared) -> Json:
+    """Return the value in JSON of a missing field, None if that is zero, null or not a scalar."""
+    default = said.default
+    if field.label is Label.IMPLICIT:
+        return None
+    if field.kind is Kind.ENUM:
+        return default.name if isinstance(default, enum.Enum) else None
+    if not _is_simple(default):
+        return None
+    quoted = field.kind in (Kind.INT64, Kind.UINT64) and not field.as_number
+    return str(default) if quoted or _is_beyond(default) else default
+
+
+def _is_simple(value: object) -> TypeGuard[str | int | float]:
+    return isinstance(value, (str, int)) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _is_beyond(value: object) -> bool:
+    return isinstance(value, int) and abs(value) > EXACT
+
+
+def _limited(schema: Schema, field: Field, *, reading: bool) -> Schema:
+    """Add the choices of a Literal, and the limits that the class checks when it reads a value.
+
+    A default may be beyond the limits, so the schema for writing does not have them.
+    """
+    inner, said = bare(field.value), field.declared
+    if typing.get_origin(inner) is typing.Literal:
+        return {**schema, "enum": [*typing.get_args(inner)]}
+    names = _LIMITS.get(field.kind)
+    if not reading or names is None or said is None or not said.limited or field.lower is not None:
+        return schema
+    found = dict(schema)
+    for mark in marks_of(field.value):
+        # A Field of pydantic inside of a list keeps its limits as marks of its own.
+        for one in (mark, *getattr(mark, "metadata", ())):
+            for name, key in names.items():
+                limit = getattr(one, name, None)
+                if _is_simple(limit):
+                    found[key] = limit
+    return found

@@ -119,6 +119,8 @@ def _declared(field: Any) -> Declared:
         json_name=field.encode_name if field.encode_name != field.name else "",
         explicit=field.required,
         get=get,
+        limited=True,
+        factory=field.default_factory is not msgspec.NODEFAULT,
     )
 
 

@@ -176,6 +176,9 @@ def _declared(cls: Any, name: str, field: FieldInfo, schema: Json) -> Declared:
         explicit=field.is_required(),
         get=get,
         foreign=foreign,
+        about=(field,),
+        limited=True,
+        factory=field.default_factory is not None,
     )
 
 
@@ -186,6 +189,7 @@ def _computed(name: str, field: ComputedFieldInfo) -> Declared:
         default=REQUIRED,
         json_name=field.alias or "",
         read_only=True,
+        about=(field,),
     )
 
 

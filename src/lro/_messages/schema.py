@@ -163,7 +163,9 @@ class Field(ByFields):
     - ``explicit``: always written, and required in requests; ``read_only``: written, never read;
     - ``aliases``: further spellings that are read;
     - ``get``: reads the field from a message, if it is not an attribute;
-    - ``lift`` and ``lower``: convert a value after reading and before writing.
+    - ``lift`` and ``lower``: convert a value after reading and before writing;
+    - ``declared``: the field as its class declares it; ``value``: the annotation of one value, None
+      if the library of the class writes the field.
     """
 
     name: str
@@ -186,6 +188,8 @@ class Field(ByFields):
     get: Callable[[typing.Any], object] | None = None
     lift: Callable[[typing.Any], object] | None = None
     lower: Callable[[typing.Any], object] | None = None
+    declared: Declared | None = None
+    value: object = None
 
     @property
     def has_zero(self) -> bool:
@@ -233,7 +237,12 @@ def docstring(thing: object) -> str:
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class Declared(ByFields):
-    """A field as its class declares it; an empty attribute follows from name and annotation."""
+    """A field as its class declares it; an empty attribute follows from name and annotation.
+
+    ``about`` are the marks that describe the field, as those of an ``Annotated`` do. With
+    ``limited``, the class refuses values beyond the limits in the annotation. ``factory`` means
+    that a function has made the default.
+    """
 
     name: str
     annotation: object
@@ -245,6 +254,9 @@ class Declared(ByFields):
     read_only: bool = False
     get: Callable[[typing.Any], object] | None = None
     foreign: ForeignType | None = None
+    about: tuple[object, ...] = ()
+    limited: bool = False
+    factory: bool = False
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)

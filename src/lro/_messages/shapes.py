@@ -182,32 +182,39 @@ def _declared(cls: type) -> list[Declared]:
             annotation=hints.get(name, NO_ANNOTATION),
             default=default,
             number=extra.get(NUMBER_KEY),
+            factory=factory,
         )
-        for name, default, extra in _defaults(cls)
+        for name, default, factory, extra in _defaults(cls)
     ]
 
 
-def _defaults(cls: type) -> list[tuple[str, object, Mapping[str, object]]]:
+def _defaults(cls: type) -> list[tuple[str, object, bool, Mapping[str, object]]]:
+    # Returns names, defaults, whether a function makes the default, and metadata.
     if attrs.has(cls):
         own = [a for a in attrs.fields(cls) if a.init and not a.metadata.get(UNKNOWN)]
-        return [(a.name, _attrs_default(a), a.metadata) for a in own]
-    found: list[tuple[str, object, Mapping[str, object]]] = []
+        return [(a.name, _attrs_default(a), _has_factory(a), a.metadata) for a in own]
+    found: list[tuple[str, object, bool, Mapping[str, object]]] = []
     for f in dataclasses.fields(cls):
         default: object = f.default
+        factory = f.default_factory is not dataclasses.MISSING
         if f.default_factory is not dataclasses.MISSING:
             default = f.default_factory()
         elif default is dataclasses.MISSING:
             default = REQUIRED
         if f.init:
-            found.append((f.name, default, f.metadata))
+            found.append((f.name, default, factory, f.metadata))
     return found
+
+
+def _has_factory(attribute: attrs.Attribute[object]) -> bool:
+    return isinstance(attribute.default, attrs.Factory)  # type: ignore[arg-type]  # a function to mypy
 
 
 def _attrs_default(attribute: attrs.Attribute[object]) -> object:
     default = attribute.default
     if default is attrs.NOTHING:
         return REQUIRED
-    if isinstance(default, attrs.Factory):  # type: ignore[arg-type]  # a function to mypy
+    if _has_factory(attribute):
         return DYNAMIC if default.takes_self else default.factory()  # type: ignore[attr-defined]
     return default
 
@@ -262,6 +269,8 @@ def _field(said: Declared, number: int, in_json: str, library: Library | None) -
         get=said.get,
         lift=lift,
         lower=lower,
+        declared=said,
+        value=value,
     )
 
 

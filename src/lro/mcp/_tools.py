@@ -228,6 +228,10 @@ def _resolved(value: Json, named: Mapping[str, Json], above: frozenset[str]) -> 
     if not isinstance(reference, str):
         return {key: _resolved(each, named, above) for key, each in value.items()}
     name = reference.removeprefix(_REFERENCE)
+    # A description next to the reference is that of the field, and wins.
+    more = {key: _resolved(each, named, above) for key, each in value.items() if key != "$ref"}
     if name in above:
-        return {"type": "object"}
-    return _resolved(named[name], named, above | {name})
+        return {"type": "object", **more}
+    found = _resolved(named[name], named, above | {name})
+    assert isinstance(found, dict)
+    return {**found, **more}

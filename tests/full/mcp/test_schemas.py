@@ -6,7 +6,7 @@ import enum
 import json
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import attrs
 import pytest
@@ -15,6 +15,7 @@ pytest.importorskip("mcp")
 pytest.importorskip("uvicorn")
 
 import jsonschema  # type: ignore[import-untyped]
+import pydantic
 from mcp.server.mcpserver import MCPServer
 
 import lro
@@ -159,3 +160,40 @@ def test_output_schema_has_both_answers_where_there_is_a_handle() -> None:
         jsonschema.validate(fine, schema)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({"total": "many", "operation": "2a7c"}, schema)
+
+
+class Painted(pydantic.BaseModel):
+    """What to paint, in the words of pydantic."""
+
+    url: str = pydantic.Field(description="The URL of the picture.", examples=["https://a.example"])
+    copies: int = pydantic.Field(1, ge=1, le=9, description="The number of copies.")
+    mode: Literal["fast", "best"] = pydantic.Field("fast", description="Speed or quality.")
+    colour: Colour = pydantic.Field(Colour.RED, description="The main colour.")
+
+
+def test_tool_schema_has_descriptions_limits_defaults_and_choices() -> None:
+    """A model sees what the request class says about each argument."""
+    fields = tool(Painted, CountResponse)["inputSchema"]["properties"]
+    said = {name: one["description"] for name, one in fields.items()}
+    assert said == {name: one.description for name, one in Painted.model_fields.items()}
+    assert fields["url"]["examples"] == ["https://a.example"]
+    limits = {key: fields["copies"][key] for key in ("minimum", "maximum", "default")}
+    assert limits == {"minimum": 1, "maximum": 9, "default": 1}
+    assert fields["mode"]["enum"] == ["fast", "best", None]
+    assert fields["colour"]["anyOf"][0]["enum"] == ["NONE", "RED"]
+    assert (fields["mode"]["default"], fields["colour"]["default"]) == ("fast", "RED")
+
+
+@lro.message("acme.v1.Part")
+@attrs.frozen
+class Part:
+    """A part."""
+
+    mine: Annotated[Node, pydantic.Field(description="My node.")] = attrs.field(factory=Node)
+    more: Annotated[Part | None, pydantic.Field(description="The next part.")] = None
+
+
+def test_description_of_a_field_wins_over_that_of_its_class() -> None:
+    written = tool(CountRequest, Part, without_tasks="refuse")["outputSchema"]["properties"]
+    assert written["mine"]["description"] == "My node."
+    assert written["more"] == {"type": "object", "description": "The next part."}
