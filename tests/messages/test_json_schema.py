@@ -396,3 +396,11 @@ def test_parameter_has_the_description_of_its_field() -> None:
     for name in ("title", "tags"):
         shown = schemas.field(shape_of(Described).spellings[name], "acme.v1")
         assert shown["description"]
+
+
+def test_field_of_a_protobuf_message_has_no_description() -> None:
+    source_context = pytest.importorskip("google.protobuf.source_context_pb2")
+    types = lro.TypeRegistry()
+    types.register(source_context.SourceContext)
+    schema = schema_of(source_context.SourceContext, types=types)
+    assert schema["properties"] == {"fileName": {"type": "string"}}
