@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
+import attrs
+import pydantic
 import pytest
+from google.api import field_behavior_pb2
 
+import lro
 from lro import InvalidArgument
-from lro.lint import Breaking, breaking, lint, read_allowances
+from lro.lint import Breaking, Severity, breaking, lint, read_allowances
+from lro.protobuf import descriptor_set
+from lro.stores.memory import MemoryStore
 from tests.lint.sets import (
     BARE,
     BOOKS,
@@ -106,6 +113,81 @@ def test_changed_field_number_is_a_finding() -> None:
     )
 
 
+def required(*needed: int, fields: int = 2) -> bytes:
+    """Return a set with fields in a request and its inner message; those ``needed`` are REQUIRED.
+
+    The fields of the request have the numbers from 1 on, those of the inner message from 11 on.
+    """
+    file = proto(GOOD, messages=ALL)
+    field(file, 0, "inner", 9, nested="acme.v1.Inner")
+    for message, first in ((0, 1), (3, 11)):
+        for number in range(first, first + fields):
+            field(file, message, f"f{number}", number)
+    for message in file.message_type:
+        for one in message.field:
+            if one.number in needed:
+                behavior: Any = one.options.Extensions
+                behavior[field_behavior_pb2.field_behavior].append(field_behavior_pb2.REQUIRED)
+    return packed(file)
+
+
+def test_field_of_the_request_that_became_required_is_a_finding() -> None:
+    """New and present fields are found, in the request and in its messages."""
+    (found,) = breaking(required(1, fields=1), required(1, 2, 11))
+    assert (found.code, found.severity) == ("field-became-required", Severity.ERROR)
+    assert found.message == (
+        "acme.v1.Request.f2, acme.v1.Inner.f11 became required: stored requests lack it;"
+        " give it a default"
+    )
+    assert breaking(required(1, 2), required(1)) == []
+    assert breaking(required(1, fields=1), required(1)) == []
+    assert breaking(required(), required(2), allow=["*:field-became-required"]) == []
+
+
+def test_required_field_of_a_response_or_another_request_is_not_a_finding() -> None:
+    """Only requests are sent by callers; a request of another type, or not in the set, is new."""
+    file, other = proto(GOOD), proto(GOOD)
+    field(other, 1, "f", 1)
+    behavior: Any = other.message_type[1].field[0].options.Extensions
+    behavior[field_behavior_pb2.field_behavior].append(field_behavior_pb2.REQUIRED)
+    assert breaking(packed(file), packed(other)) == []
+    bare = Declared("Export", None, request="acme.v1.Inner")
+    assert breaking(packed(proto(BARE, messages=ALL)), packed(proto(bare, messages=ALL))) == []
+    assert breaking(packed(proto(BARE, messages=ALL[1:])), packed(proto(BARE))) == []
+
+
+def described(**fields: Any) -> bytes:
+    """Return the set of a service whose request has these fields, as a pydantic model."""
+    cls = pydantic.create_model("PrintRequest", title=(str, ""), **fields)
+    return served(lro.message("acme.v1.PrintRequest")(cls))
+
+
+def served(request: type) -> bytes:
+    """Return the set of a service with a method that takes this request."""
+    service = lro.Service(MemoryStore(), None, maintenance=False)
+    service.declare("acme.v1.Prints.Print", request=request, response=lro.Empty)
+    return descriptor_set(service)
+
+
+def test_new_field_without_a_default_in_a_python_class_is_found() -> None:
+    """A model that requires a new field cannot read stored requests; one with a default can."""
+    old, fine, wrong = described(), described(copies=(int, 1)), described(copies=(int, ...))
+    assert codes(old, fine) == codes(wrong, old) == []
+    assert codes(old, wrong) == codes(fine, wrong) == ["field-became-required"]
+
+
+@pytest.mark.parametrize(("kind", "wanted"), [(int, []), (datetime, ["field-became-required"])])
+def test_new_field_of_an_attrs_class_is_found_if_it_has_no_zero(
+    kind: type, wanted: list[str]
+) -> None:
+    """A missing number is read as zero, but a missing time has no such value."""
+    title = attrs.field(type=str)
+    old = attrs.make_class("PrintRequest", {"title": title})
+    new = attrs.make_class("PrintRequest", {"title": title, "more": attrs.field(type=kind)})
+    sets = [served(lro.message("acme.v1.PrintRequest")(cls)) for cls in (old, new)]
+    assert codes(*sets) == wanted
+
+
 def test_added_or_removed_field_is_not_a_changed_number() -> None:
     """Adding or removing a field or a whole message does not give a ``field-number-changed``."""
     assert breaking(numbered(1, 1), numbered(1, 1, 1)) == []
@@ -187,7 +269,7 @@ def test_an_unused_entry_is_a_warning(entry: str) -> None:
         ("", "is malformed; an entry is METHOD:CODE"),
         *[(one, "is malformed") for one in ("*", ":method-removed", f"{METHOD}:")],
         (f"{METHOD} method-removed", "is malformed"),
-        ("*:typo", "has an unknown code; the codes are field-number-changed, metadata-"),
+        ("*:typo", "has an unknown code; the codes are field-became-required, field-"),
         ("*:unused-allowance", "has an unknown code"),
     ],
 )

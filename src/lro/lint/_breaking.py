@@ -15,14 +15,29 @@ def renumbered(old: DescriptorSet, new: DescriptorSet, messages: Iterable[str]) 
 
     Fields are compared by name. Fields and messages in only one of the sets are ignored.
     """
+    for message in _within(old, messages):
+        was, now = old.fields(message), new.fields(message)
+        for name, (number, _) in was.items():
+            if name in now and now[name][0] != number:
+                yield f"{message}.{name} was number {number} and is {now[name][0]}"
+
+
+def _newly_required(old: DescriptorSet, new: DescriptorSet, request: str) -> Iterator[str]:
+    """Yield each field that became required in this message or its fields' messages."""
+    for message in _within(old, [request]):
+        if old.homes(message):
+            before = old.required(message)
+            yield from (f"{message}.{one}" for one in new.required(message) if one not in before)
+
+
+def _within(files: DescriptorSet, messages: Iterable[str]) -> Iterator[str]:
+    """Yield these messages and those of their fields, each once."""
     waiting = list(dict.fromkeys(messages))
     seen = set(waiting)
     while waiting:
         message = waiting.pop(0)
-        was, now = old.fields(message), new.fields(message)
-        for name, (number, nested) in was.items():
-            if name in now and now[name][0] != number:
-                yield f"{message}.{name} was number {number} and is {now[name][0]}"
+        yield message
+        for _, nested in files.fields(message).values():
             if nested and nested not in seen:
                 seen.add(nested)
                 waiting.append(nested)
@@ -40,7 +55,8 @@ def breaking(
 
     Types are compared by full name, so a different spelling of a type is not a change. In addition
     to spec §8.5, a changed field number in a method's messages is a finding,
-    ``field-number-changed``. ``old_targets`` and ``new_targets`` are the files to compare, by
+    ``field-number-changed``, and so is a field of a request that became required,
+    ``field-became-required``. ``old_targets`` and ``new_targets`` are the files to compare, by
     default all files that declare a service; ``allow`` is as for :func:`lro.lint.lint`.
 
     Returns:
@@ -110,6 +126,7 @@ class _Pair:
         elif was.returns_operation:
             yield from self._types()
             yield from self._numbers()
+            yield from self._required()
 
     def _types(self) -> Iterator[Breaking]:
         if self.was.info is None:
@@ -137,6 +154,14 @@ class _Pair:
         if changes:
             message = f"{', '.join(changes)}; give them their old numbers"
             yield self._finding("field-number-changed", message)
+
+    def _required(self) -> Iterator[Breaking]:
+        request = self.was.request
+        if request != self.now.request:
+            return
+        if fields := list(_newly_required(self.old, self.new, request)):
+            message = f"{', '.join(fields)} became required: stored requests lack it; give it a"
+            yield self._finding("field-became-required", f"{message} default")
 
     def _shared(self) -> list[str]:
         pairs = [(self.was.request, self.now.request)]

@@ -12,6 +12,7 @@ from itertools import takewhile
 from typing import Any, Final
 
 import attrs
+from google.api import field_behavior_pb2
 from google.api.resource_pb2 import resource
 from google.longrunning.operations_pb2 import operation_info
 from google.protobuf.descriptor_pb2 import (
@@ -30,6 +31,8 @@ from lro.types import MethodName, OperationInfo
 OPERATION: Final = "google.longrunning.Operation"
 _OPERATION_INFO: Final[Any] = operation_info  # Any, because the module may lack stubs
 _RESOURCE: Final[Any] = resource
+_BEHAVIOR: Final[Any] = field_behavior_pb2.field_behavior
+_REQUIRED: Final[Any] = field_behavior_pb2.REQUIRED
 _INTERFACE: Final = "google.longrunning.Operations."
 """The prefix of the verbs over operations, which are not long-running methods themselves."""
 _SERVICE: Final = FileDescriptorProto.SERVICE_FIELD_NUMBER
@@ -114,6 +117,12 @@ class DescriptorSet:
             }
         except UnicodeDecodeError as exc:
             raise InvalidArgument(self._named, f"{message}: a field is named by {exc}") from exc
+
+    def required(self, message: str) -> Collection[str]:
+        """Return the names of the fields that have the field behavior REQUIRED."""
+        found = next(iter(self._messages.get(message, {}).values()), DescriptorProto())
+        needed = [one for one in found.field if _REQUIRED in one.options.Extensions[_BEHAVIOR]]
+        return [_text(one.name) for one in needed]
 
     def is_resource(self, message: str) -> bool:
         """Return True if the message has the option ``google.api.resource``."""

@@ -50,11 +50,11 @@ LINT_CODES: Final[Mapping[str, Severity]] = _codes(
 BREAKING_CODES: Final[Mapping[str, Severity]] = _codes(
     """
     response-type-changed metadata-type-changed operation-info-removed method-removed
-    return-type-changed field-number-changed
+    return-type-changed field-number-changed field-became-required
     """,
     "",
 )
-"""Codes of :func:`lro.lint.breaking`: those of spec §8.5, and the code for field numbers."""
+"""Codes of :func:`lro.lint.breaking`: those of spec §8.5, and two for fields."""
 
 UNUSED_ALLOWANCE: Final = "unused-allowance"
 SEVERITIES: Final = {**LINT_CODES, **BREAKING_CODES, UNUSED_ALLOWANCE: Severity.WARNING}
