@@ -72,8 +72,9 @@ def run_one(test):
     done = test.client.post(f"/v1/{{name}}:wait", body, content_type=JSON).json()
     test.assertEqual(done["response"]["rows"], 3)
     shown = [one.name for one in service.list(ListOperationsRequest()).operations]
-    test.assertIn(name, shown)
-    test.assertNotIn("{name}", shown)
+    test.assertEqual(shown, [name])  # none of another test, and not {name}
+    same = export.start(Export(id(test)), request_id="every test")
+    test.assertEqual(same.result(60), Export(id(test)))
 
 class InTestCase(TestCase):
     def test_work(self):

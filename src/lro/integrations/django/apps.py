@@ -15,6 +15,7 @@ from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
+from lro.adapters import Observer, OperationStarted
 from lro.errors import LroError
 from lro.integrations.django._operations import operations, service
 from lro.stores.sqlite import SQLiteStore
@@ -80,6 +81,16 @@ def check_settings(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:
     return []
 
 
+class _Starts(Observer):
+    """Notes whether this process has started operations."""
+
+    seen = False
+
+    def started(self, event: OperationStarted) -> None:  # noqa: ARG002
+        """Note the start."""
+        self.seen = True
+
+
 class TestDatabase:
     """Moves the service's store to the test database while Django's tests run.
 
@@ -92,6 +103,7 @@ class TestDatabase:
         self._name = _name_of(self._connection)
         """The name of the database before Django makes its test database, or a worker's copy."""
         self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._starts = _Starts()
 
     def watch(self) -> None:
         """Move the store when Django has made the test database or a worker's copy of it.
@@ -145,6 +157,48 @@ class TestDatabase:
             return
         service().close(0)
         store.reopen(place)
+        service().edges.open()
+        self._empty_after_tests(own_file=isinstance(store, SQLiteStore) and place != self._name)
+
+    def _empty_after_tests(self, *, own_file: bool) -> None:
+        """Remove the operations after each test that has started some.
+
+        Django removes the rows of the test, and the next test may get the same primary keys, which
+        are the names of callers. Django sends no signal then, so this wraps a method.
+        """
+        from django.test.testcases import TransactionTestCase
+
+        service().edges.observe(self._starts)
+        cases: Any = TransactionTestCase
+        tear_down = cases._post_teardown
+
+        @functools.wraps(tear_down)
+        def torn_down(test: Any) -> None:
+            try:
+                tear_down(test)
+            finally:
+                # In a TestCase, the transaction of the class locks a shared SQLite file.
+                locked = self._connection.vendor == "sqlite" and self._connection.in_atomic_block
+                if self._starts.seen and (own_file or not locked):
+                    self._starts.seen = False
+                    self._empty(own_file=own_file)
+
+        cases._post_teardown = torn_down
+
+    def _empty(self, *, own_file: bool) -> None:
+        store: Any = service().store
+        service().close(0)
+        if own_file:
+            for log in ("", "-wal", "-shm"):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(f"{store.path}{log}")
+        else:
+            schema = "" if isinstance(store, SQLiteStore) else f'"{store.schema}".'
+            other = self._connection.copy()  # outside of the transaction of a TestCase
+            with contextlib.closing(other), other.cursor() as cursor:
+                for table in ("operations", "inputs", "starts", "begins"):
+                    cursor.execute(f"DELETE FROM {schema}lro_{table}")
+        store.reopen()
         service().edges.open()
 
     def _file_of_its_own(self) -> str:
