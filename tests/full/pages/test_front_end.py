@@ -74,7 +74,9 @@ const caught = <E>(failed: Promise<unknown>) =>
 const refused = await caught<CallError>(client.cancel({ name: "operations/none" }));
 console.log(refused instanceof CallError, refused.status, refused.message);
 
-const long = await client.start<{ url: string }>("/v1/exports:start", { rows: 100000 });
+type Verb = { verb: string };
+const long = await client.start<{ url: string }, Verb>("/v1/exports:start", { rows: 100000 });
+long.metadata?.verb.toLowerCase();
 console.log(long.done, long.response);
 await client.cancel(long);
 const failed = await caught<OperationError>(client.result(long));
@@ -111,6 +113,7 @@ console.log(url);
 TSC: Final = (
     *("--strict", "--noUncheckedIndexedAccess", "--target", "es2022", "--lib", "es2022,dom"),
     *("--module", "es2022", "--moduleResolution", "bundler"),
+    *("--erasableSyntaxOnly", "--verbatimModuleSyntax"),  # as in Vite's template
 )
 
 
