@@ -21,7 +21,7 @@ pytest.importorskip("playwright.sync_api")
 
 from playwright.sync_api import expect
 
-from tests.full.browser.conftest import browser, playwright, window
+from tests.full.browser.conftest import window
 from tests.full.site.conftest import served
 from tests.page_texts import DOCS, blocks, files
 from tests.services.hosts import running
@@ -30,8 +30,6 @@ from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Route
-
-__all__ = ["browser", "playwright"]
 
 PAGE: Final = DOCS / "how-to" / "front-end.md"
 ORIGIN: Final = "http://localhost:5173"
