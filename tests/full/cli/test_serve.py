@@ -104,7 +104,7 @@ def test_second_signal_ends_the_drain(here: Path) -> None:
     write_service(here, drain_seconds=3600)
     with at_work(here, "work:service") as (server, _, _):
         server.host.ask_to_stop()
-        until(lambda: "time to end" in server.host.output)
+        until(lambda: "waits up to" in server.host.output)
         assert server.host.stop() == 0
         assert "operations released: 1 of 1" in server.host.output
 
@@ -114,7 +114,7 @@ def test_running_work_may_end_while_the_server_drains(here: Path) -> None:
     write_service(here, drain_seconds=3600)
     with at_work(here, "work:service", "--host", "localhost") as (server, client, name):
         server.host.ask_to_stop()
-        until(lambda: "time to end" in server.host.output)
+        until(lambda: "waits up to" in server.host.output)
         (here / "go").touch()
         assert server.host.end() == 0
         assert "has no authenticate hook" not in server.host.output
@@ -261,7 +261,7 @@ def test_signal_to_all_processes_lets_them_drain(here: Path, number: int, status
     write_service(here, drain_seconds=3600)
     with at_work(here, "work:service", "--workers", "2") as (server, client, name):
         os.killpg(server.host.process.pid, number)
-        until(lambda: "time to end" in server.host.output)
+        until(lambda: "waits up to" in server.host.output)
         (here / "go").touch()
         assert server.host.end() == status
         assert "released: 0 of 1" in server.host.output

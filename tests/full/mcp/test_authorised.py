@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pytest
 
+pytest.importorskip("markdown_it")
 pytest.importorskip("mcp")
 pytest.importorskip("uvicorn")
 

@@ -48,6 +48,7 @@ class Kind:
     needs: tuple[str, ...]
     command: tuple[str, ...]
     waits: int = 6
+    """The number of calls that wait: at most 3 do in a process under WSGI (``max_waiting``)."""
     starters: int = 2
     worker: tuple[str, ...] = ()
     """The command of the worker process, if the host does not do the work itself."""
@@ -101,18 +102,18 @@ KINDS: Final = {
         ("gunicorn", "uvicorn_worker"), gunicorn("-k", "workers.Worker", app="asgi_app")
     ),
     "gunicorn, sync": Kind(("gunicorn",), gunicorn("-c", "/dev/null", "-w", "3"), 2, 1),
-    "gunicorn, threads": Kind(("gunicorn",), gunicorn("-c", "/dev/null", "--threads", "12")),
-    "gunicorn, threads, preload": Kind(("gunicorn",), gunicorn("--threads", "12", "--preload")),
-    "Flask": Kind(("flask", "gunicorn"), within("tests.full.stopping.in_frameworks:flask()")),
+    "gunicorn, threads": Kind(("gunicorn",), gunicorn("-c", "/dev/null", "--threads", "12"), 3),
+    "gunicorn, threads, preload": Kind(("gunicorn",), gunicorn("--threads", "12", "--preload"), 3),
+    "Flask": Kind(("flask", "gunicorn"), within("tests.full.stopping.in_frameworks:flask()"), 3),
     **{
         name: Kind(
             (name, "uvicorn"), ("-m", "uvicorn", f"tests.full.stopping.in_frameworks:{name}", *FREE)
         )
         for name in ("fastapi", "starlette", "litestar", "quart")
     },
-    "Django": Kind(("django", "gunicorn"), within("tests.full.stopping.in_django:application")),
+    "Django": Kind(("django", "gunicorn"), within("tests.full.stopping.in_django:application"), 3),
     "aiohttp": Kind(("aiohttp",), ("-m", "tests.full.stopping.in_aiohttp")),
-    "waitress": Kind(("waitress",), ("serve.py",)),
+    "waitress": Kind(("waitress",), ("serve.py",), 3),
     "gRPC": Kind(("grpc", "google.longrunning"), ("grpc_server.py",), grpc=True),
     "gRPC, asyncio": Kind(("grpc", "google.longrunning"), ("grpc_aio_server.py",), grpc=True),
     "HTTP and gRPC": Kind(
