@@ -492,7 +492,8 @@ def test_claim_reads_only_the_records_that_it_takes(clock: ManualClock) -> None:
         claim_work(store, clock, 2)  # the first claim moves what has become due
         return opcodes(lambda: claim_work(store, clock, 2))
 
-    assert work_of_claim(10_000) < 1.1 * work_of_claim(10)
+    work_of_claim(10_000)  # Python 3.12 and 3.13 do not count the first call of a function
+    assert 0 < work_of_claim(10_000) < 1.1 * work_of_claim(10)
 
 
 class Looked(list[str]):
