@@ -231,7 +231,7 @@ def test_service_is_closed_before_the_test_database_is_destroyed(
     before, name = store.path, method.start(Export(1)).name
     monkeypatch.setattr(apps, "service", lambda: service)
     creation, own = connection.creation, connection.settings_dict["NAME"]
-    creation.create_test_db(verbosity=0, autoclobber=True, serialize=False)
+    creation.create_test_db(verbosity=0, autoclobber=True)
     try:
         assert store.path != before
         with pytest.raises(lro.errors.OperationNotFound):
