@@ -223,13 +223,12 @@ def test_service_is_closed_before_the_test_database_is_destroyed(
     from django.db import connection
 
     from lro.executors.inline import InlineExecutor
-    from lro.integrations.django import apps
 
     store = SQLiteStore(tmp_path / "operations.db")
     service = lro.Service(store, InlineExecutor(), owner_only=True)
     method = service.method(METHOD)(export)
     before, name = store.path, method.start(Export(1)).name
-    monkeypatch.setattr(apps, "service", lambda: service)
+    monkeypatch.setattr("lro.integrations.django._test_database.service", lambda: service)
     creation, own = connection.creation, connection.settings_dict["NAME"]
     creation.create_test_db(verbosity=0, autoclobber=True)
     try:

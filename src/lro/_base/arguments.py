@@ -41,7 +41,7 @@ def refuse_keywords(call: str, given: Mapping[str, object], names: Collection[st
     """Refuse keyword arguments that are not in ``names``.
 
     Raises:
-        TypeError: There is such an argument. The message names a similar one.
+        TypeError: An argument has another name. The message suggests a similar name.
     """
     if unknown := given.keys() - names:
         name = min(unknown)
@@ -88,7 +88,7 @@ _WRITTEN: Final[Mapping[str, str]] = {"retry": "retry=lro.Retry(...)"}
 
 
 def meant(name: str, names: Collection[str]) -> str:
-    """Return a question about the name that was probably meant; empty if there is none."""
+    """Return ": did you mean ...?" with a similar name, or an empty text."""
     from difflib import get_close_matches  # imported only for an error
 
     known = [word for word in _OTHER_WORDS.get(name, "").split() if word in names]

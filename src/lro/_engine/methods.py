@@ -257,8 +257,8 @@ class Method(Generic[Req, Resp, Meta]):
         Raises:
             InvalidOperationName: The name is malformed.
             InvalidArgument: The caller is None.
-            OperationNotFound: There is no such operation, another method started it, or it belongs
-                to another caller.
+            OperationNotFound: The operation does not exist, another method started it, or it
+                belongs to another caller.
             PermissionDenied: The ``authorize`` hook refuses the call.
             HookFailed: The ``authorize`` hook gives no valid answer.
             Unavailable: The store cannot be reached.

@@ -391,7 +391,7 @@ class ThreadExecutor(PooledExecutor):
 
     Raises:
         DeclarationError: ``workers`` is not a number from 1.
-        TypeError: There is no such argument.
+        TypeError: An argument has an unknown name.
     """
 
     def __init__(self, workers: int | None = None, **others: Never) -> None:

@@ -33,13 +33,13 @@ class _CommonSendOptions(TypedDict, total=False):
 
 
 class SendOptions(_CommonSendOptions, total=False):
-    """What a blocking client sends with each request: see :class:`lro_client.Client`."""
+    """Options that a blocking client sends with each request: see :class:`lro_client.Client`."""
 
     token: str | Callable[[], str] | None
 
 
 class AsyncSendOptions(_CommonSendOptions, total=False):
-    """What an async client sends with each request: see :class:`lro_client.AsyncClient`."""
+    """Options that an async client sends with each request: see :class:`lro_client.AsyncClient`."""
 
     token: str | Callable[[], str | Awaitable[str]] | None
 

@@ -36,6 +36,9 @@ _OPTIONS: Final = (
     "MAX_WAIT",
     "MAX_WAITING",
 )
+WRONG_SETTINGS: Final = (ImproperlyConfigured, errors.LroError, ImportError)
+"""The exceptions of :func:`operations` and :func:`service` if the settings are wrong."""
+
 _SETTINGS: Final = ("SERVICE", "CALLER", "PERMISSION", "SCHEMA", *_OPTIONS)
 
 
